@@ -196,6 +196,19 @@ def test_a_copy_waits_for_an_upstream_that_is_away_and_serves_what_it_has(tmp_pa
                 until(lambda: state_of(second)["lagMs"] == 12.5, "upstream's own lag, once all of it is here")
 
 
+def test_commit_frames_that_only_repeat_the_last_one_are_copied_too_though_they_were_written_meanwhile(tmp_path):
+    database = Database(groups=[order(1), sale(2)])
+    with scripted(tmp_path / "a", {"shop": database}, capture={"progress_ms": 100}) as first:
+        for _ in range(2):
+            with chained(tmp_path / "b", first) as second:
+                published(second, "shop", 2)
+                whole = frames(first)
+                until(lambda two=second, one=whole: frames(two).startswith(one), "the same")
+            count = first.captures["shop"].counters.progress
+            until(lambda seen=count: first.captures["shop"].counters.progress > seen + 2, "signs of life")
+        assert len(parse_frames(whole)) > 4
+
+
 def test_another_log_upstream_stops_a_copy_or_begins_a_new_one_as_it_is_configured(tmp_path):
     database = Database(groups=[order(1), sale(2)])
     with scripted(tmp_path / "a", {"shop": database}) as first, chained(tmp_path / "b", first) as second:

@@ -14,12 +14,12 @@ import pytest
 from databus.core import CRASH_POINTS, Pair, ServiceUnavailable, SourceCheckpoint, TransientError
 from databus.link import RelayClient
 from databus.testing import RelayProcess
-from databus.wire import Commit, position_after
+from databus.wire import Commit, FrameGroup, position_after
 from tests.relay.support import WAIT_S, until
 
 POINTS = [point for point in CRASH_POINTS if point.startswith(("log.", "capture."))]
 OPTIONS = {
-    "capture": {"poll_ms": 20, "retry_ms_min": 1, "retry_ms_max": 50, "progress_ms": 3_600_000},
+    "capture": {"poll_ms": 20, "retry_ms_min": 1, "retry_ms_max": 50, "progress_ms": 100},
     "log": {"fsync_interval_ms": 5, "segment_bytes_max": 60_000, "free_bytes_min": 0},
 }
 MOCK = {
@@ -60,7 +60,8 @@ class Wanderer:
         with client.stream("shop", self.position, wait_ms=20, bytes_max=size) as stream:
             for groups in stream:
                 for group in groups:
-                    self.pieces.append(bytes(b"".join(group.pieces)))
+                    if group.frames:  # repeated commit frames share a place, and one who comes later is not given all
+                        self.pieces.append(bytes(b"".join(group.pieces)))
                     commit = Commit.from_header(group.commit)
                     self.position = position_after(commit, self.position, uuid=stream.uuid, log=stream.log)
 
@@ -74,11 +75,15 @@ class Wanderer:
             raise self.error
 
 
-def log_of(relay: RelayProcess) -> list[bytes]:
+def log_of(relay: RelayProcess) -> list[FrameGroup]:
     client = RelayClient(relay.url)
     end = client.head("shop").published.pair
     with client.stream("shop", "beginning", to=end, follow=True) as stream:
-        return [bytes(b"".join(group.pieces)) for groups in stream for group in groups]
+        return [group for groups in stream for group in groups]
+
+
+def bytes_of(groups: Sequence[FrameGroup]) -> list[bytes]:
+    return [bytes(b"".join(group.pieces)) for group in groups]
 
 
 def start_again(relay: RelayProcess, crash_at: str = "") -> None:
@@ -122,8 +127,8 @@ def rounds(folder: Path, seed: int, points: Sequence[str], killed_at_random: int
         reader.wait_for(end.pair)
         reader.stop()
         whole = log_of(first)
-        assert log_of(second) == whole
-        assert reader.pieces == whole
+        assert bytes_of(log_of(second)) == bytes_of(whole)
+        assert reader.pieces == bytes_of([group for group in whole if group.frames])
 
 
 def test_a_chain_is_one_log_whichever_of_its_relays_is_killed(tmp_path, seed):

@@ -154,7 +154,7 @@ class Log:
 
     def resume(self) -> Resume:
         """Where the source goes on: after the last whole transaction."""
-        return Resume.after(self._ends.committed, self.schemas.in_force(), self.uuid, self.folder)
+        return Resume.after(self._ends.committed, self._view, self.folder)
 
     @property
     def last_commit(self) -> Commit | None:

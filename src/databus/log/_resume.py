@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from databus.core import timeline_of
+from databus.log._reader import FrameReader
 from databus.log._segment import End
+from databus.log._view import LogView
 from databus.schema import TableSchema
 from databus.wire import OpenSnapshot
 
@@ -17,9 +19,10 @@ class Resume:
     """Where the log ends: everything up to here is in it. A new log has the defaults.
 
     position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
-    schemas: in force, by source. snapshots: open, by source.
-    log_id: `UUID at FOLDER on HOST`, for sources that record who captures them. folder: beside the
-    log, of the source's own, for what it must remember and the log does not hold; None where nothing is kept.
+    schemas: in force, by source. snapshots: open, by source. captured_us: when that commit's frame was written, by
+    which a copy knows it again. log_id: `UUID at FOLDER on HOST`, for sources that record who captures them. folder:
+    beside the log, of the source's own, for what it must remember and the log does not hold; None where nothing is
+    kept.
     """
 
     position: Mapping[str, Any] | None = None
@@ -29,21 +32,26 @@ class Resume:
     timeline: int = 0
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
+    captured_us: int = 0
     log_id: str = ""
     folder: Path | None = None
 
     @classmethod
-    def after(cls, end: End, schemas: Mapping[str, TableSchema], log: str, folder: Path) -> Self:
+    def after(cls, end: End, view: LogView, folder: Path) -> Self:
         """At the end of the last whole transaction in a log."""
-        commit = end.commit
+        commit, is_new, captured_us = end.commit, end.commit_offset < 0, 0
+        if not is_new:
+            with FrameReader(view.file(view.segment(end.segment)), end.offset, with_bodies=False) as reader:
+                captured_us = reader.header(end.commit_offset).capture_us
         return cls(
-            position=None if end.commit_offset < 0 else commit.position,
+            position=None if is_new else commit.position,
             scn=commit.scn,
             seq=commit.seq,
             txid=commit.txid,
             timeline=timeline_of(commit.scn),
-            schemas=schemas,
+            schemas=view.schemas.in_force(),
             snapshots=commit.snapshots,
-            log_id=f"{log} at {folder.resolve()} on {socket.gethostname()}",
+            captured_us=captured_us,
+            log_id=f"{view.uuid} at {folder.resolve()} on {socket.gethostname()}",
             folder=folder / "source",
         )

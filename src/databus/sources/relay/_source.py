@@ -2,12 +2,15 @@
 
 A reader's thread receives and checks them; they go into the log in the same bytes. Its own position is the log's: after
 the last whole transaction, which upstream finds by (SCN, `_seq`) and the transaction's id as it does for any consumer.
+Commit frames that only repeat the last one share that place. So that none is missing, the group before it is asked for
+too, and all is left out up to the very frame that the log ends with.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -17,7 +20,6 @@ from databus.core import (
     SEQ,
     AccessDenied,
     ControlKind,
-    FatalError,
     Identity,
     Pair,
     PositionPurged,
@@ -26,7 +28,7 @@ from databus.core import (
     SourceCheckpoint,
     SystemClock,
 )
-from databus.link import Arrived, Channel, Connected, Ended, FollowConfig, Reader, RelayClient
+from databus.link import Arrived, Channel, Ended, FrameStream, RelayClient
 from databus.log import LogOrigin, Resume, SchemaVersion
 from databus.schema import TableSchema
 from databus.sources._contract import SourceLag
@@ -37,6 +39,7 @@ from databus.sources.relay._upstream import Upstream
 from databus.wire import CONTROL, SNAPSHOT, Commit, Control, EncodedGroup, Frame, FrameGroup, Group, Rows
 
 _NOBODY: Final = RelayHop("", "")
+_JOIN_S_MAX: Final = 10.0
 
 
 class RelaySource:
@@ -54,13 +57,16 @@ class RelaySource:
         self._clock = SystemClock()
         self._bell = threading.Condition()
         self._channel = Channel(self._bell, config.buffer_bytes_max)
-        self._reader: Reader | None = None
+        self._stream: FrameStream | None = None
+        self._receiver: threading.Thread | None = None
         self._arrived: deque[FrameGroup] = deque()
         self._origin: LogOrigin | None = None
         self._known: dict[int, TableSchema] = {}
         self._definitions_seen: Sequence[SchemaVersion] = ()
         self._pair: Pair = (0, 0)
         self._commit_us = 0
+        self._position = SourceCheckpoint()
+        self._awaited_us: int | None = None  # when the frame was written that the log ends with, until it has come
 
     # What a copy is of
 
@@ -104,7 +110,7 @@ class RelaySource:
         """See `Source.start`."""
         identity, log = self.identify(), "" if self._origin is None else self._origin.log
         self._pair = (resume.scn, resume.seq)
-        position = SourceCheckpoint(
+        self._position = position = SourceCheckpoint(
             uuid=identity.uuid,
             scn=resume.scn,
             seq=resume.seq if resume.scn else None,
@@ -112,9 +118,56 @@ class RelaySource:
             log=log if resume.scn else None,
             snapshots={name: each.generation for name, each in resume.snapshots.items()} if resume.scn else {},
         )
-        config = FollowConfig(buffer_bytes_max=self._config.buffer_bytes_max, outage_ms_max=0)
-        self._reader = Reader(self._client, self.physical, position, self._channel, config=config)
+        is_after_frame = resume.position is not None and resume.seq > 0
+        self._awaited_us = resume.captured_us if is_after_frame else None
+        try:
+            self._read_after(replace(position, seq=resume.seq - 1, snapshots={}) if is_after_frame else position)
+        except PositionPurged:
+            if not is_after_frame:
+                raise self._purged() from None
+            self._read_on()
         self._upstream.watch()
+
+    def _read_after(self, position: SourceCheckpoint) -> None:
+        """Have groups received by a thread, from one connection: after the next one upstream may be another."""
+        stream = self._stream = self._client.stream(self.physical, position, follow=True)
+        if self._origin is not None and stream.log != self._origin.log:
+            raise ServiceUnavailable(f"{self.physical}: the relay at {self._config.url} serves another log now")
+        channel = self._channel = Channel(self._bell, self._config.buffer_bytes_max)
+        self._receiver = threading.Thread(
+            target=_receive, args=(stream, channel), daemon=True, name=f"databus-copy-{self.physical}"
+        )
+        self._receiver.start()
+
+    def _let_go(self) -> None:
+        self._channel.close()
+        if self._stream is not None:
+            self._stream.interrupt()
+        if self._receiver is not None:
+            self._receiver.join(_JOIN_S_MAX)
+        self._stream = self._receiver = None
+
+    def _new(self, groups: list[FrameGroup]) -> list[FrameGroup]:
+        """Of what has arrived, what is behind the log's end."""
+        if self._awaited_us is None:
+            return groups
+        for number, group in enumerate(groups, 1):
+            if group.commit.last > self._pair:
+                self._read_on()
+                return []
+            if group.commit.last == self._pair and group.commit.capture_us == self._awaited_us:
+                self._awaited_us = None
+                return groups[number:]
+        return []
+
+    def _read_on(self) -> None:
+        """Upstream has not that very frame any more, or not the group before it: read on by the position alone."""
+        self._awaited_us = None
+        self._let_go()
+        try:
+            self._read_after(self._position)
+        except PositionPurged:
+            raise self._purged() from None
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
@@ -133,30 +186,18 @@ class RelaySource:
                         return False
             match self._channel.take():
                 case Arrived(groups):
-                    self._arrived.extend(groups)
-                case Connected(_, log):
-                    self._upstream.renew_definitions()  # refused where our token may not see all: this is no copy then
-                    self._check_log(log)
+                    self._arrived.extend(self._new(groups))
                 case Ended(error):
-                    self._ended(error)
+                    raise error or ServiceUnavailable(f"{self.physical}: the relay upstream has ended the stream")
         return True
 
-    def _check_log(self, log: str) -> None:
-        if self._origin is not None and log != self._origin.log:
-            raise ServiceUnavailable(f"{self.physical}: the relay at {self._config.url} serves another log now, {log}")
-
-    def _ended(self, error: BaseException | None) -> None:
-        if isinstance(error, FatalError):
-            self._check_log(self._upstream.origin(_NOBODY, "latest").log)
-        if isinstance(error, PositionPurged):
-            raise PositionPurged(
-                f"{self.physical}: the relay at {self._config.url} no longer holds what follows SCN {self._pair[0]}: "
-                f"{error}. What this log holds is served. To begin a new copy, stop this relay, move its folder "
-                f"{self.physical!r} away, and start it again; consumers that stand before that then have to start over",
-                physical=self.physical,
-                oldest=error.oldest,
-            ) from error
-        raise error or ServiceUnavailable(f"{self.physical}: the relay at {self._config.url} has ended the stream")
+    def _purged(self) -> PositionPurged:
+        return PositionPurged(
+            f"{self.physical}: the relay at {self._config.url} no longer holds what follows SCN {self._pair[0]}. What "
+            f"this log holds is served. To begin a new copy, stop this relay, move its folder {self.physical!r} away, "
+            f"and start it again; consumers that stand before that then have to start over",
+            physical=self.physical,
+        )
 
     def _group(self, group: FrameGroup) -> Group:
         for frame in group.frames:
@@ -248,7 +289,19 @@ class RelaySource:
     def close(self) -> None:
         """See `Source.close`."""
         self._upstream.close()
-        if self._reader is not None:
-            self._reader.close()
-        self._channel.close()
         self._client.close()
+        self._let_go()
+
+
+def _receive(stream: FrameStream, channel: Channel) -> None:
+    """Hand on what a stream gives, checked, and how it ended."""
+    error: BaseException | None = None
+    try:
+        for groups in stream:
+            if not channel.put(Arrived(groups), sum(len(piece) for group in groups for piece in group.pieces)):
+                return
+    except BaseException as raised:  # noqa: BLE001 - it is raised again where it is taken
+        error = raised
+    finally:
+        stream.close()
+    channel.put(Ended(error))
