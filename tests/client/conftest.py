@@ -23,11 +23,10 @@ def relay_of(tmp_path):
     """`relay_of(shop=mock(...))` starts a relay; it is stopped at the end of the test."""
     with ExitStack() as stack:
 
-        def start(folder="relay", log=None, serve=None, token_file=None, **sources):
+        def start(folder="relay", log=None, serve=None, token_file=None, groups=None, **sources):
             value = {"listen": "127.0.0.1:0", "folder": folder, "sources": sources}
-            value |= {
-                name: part for name, part in {"log": log, "serve": serve, "token_file": token_file}.items() if part
-            }
+            given = {"log": log, "serve": serve, "token_file": token_file, "groups": groups}
+            value |= {name: part for name, part in given.items() if part}
             relay = stack.enter_context(Relay(parse_relay(value, folder=tmp_path)))
             assert all(capture.wait_until_settled(WAIT_S) for capture in relay.captures.values())
             return relay

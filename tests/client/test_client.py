@@ -379,7 +379,7 @@ def test_a_busy_physical_source_keeps_no_other_waiting(relay_of, rows_max):
 
     def note(window):
         if not order:
-            others = [each for name, each in client._sources.items() if name != window.physical]
+            others = [each for name, each in client._loop._sources.items() if name != window.physical]
             wait_for(lambda: all(each.lane.has_work for each in others), "something of each; who comes late is late")
         order.append(window.physical)
 

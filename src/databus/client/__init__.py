@@ -6,11 +6,14 @@ from databus.client._client import Client
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind, callbacks_of
+from databus.client._group_subscription import GroupSubscription, OnTake
+from databus.client._partition import Partition
 from databus.client._rows import Row
 from databus.client._splitter import Splitter, windows_of
-from databus.client._subscription import Subscription, windows
+from databus.client._subscription import Subscription
 from databus.client._tail import tail_lines
 from databus.client._window import Changes, ControlEvent, Window
+from databus.client._windows import windows
 from databus.link import (
     FollowConfig,
     FrameStream,
@@ -40,9 +43,12 @@ __all__ = [
     "FileCheckpoints",
     "FollowConfig",
     "FrameStream",
+    "GroupSubscription",
     "Head",
     "Kind",
     "MemoryCheckpoints",
+    "OnTake",
+    "Partition",
     "Range",
     "RangeControl",
     "ReaderState",

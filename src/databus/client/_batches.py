@@ -6,6 +6,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from databus.client._partition import Partition
 from databus.client._rows import Row
 from databus.client._window import Changes, ControlEvent, Window
 from databus.core import Checkpoint, SourceCheckpoint
@@ -128,6 +129,20 @@ class WindowBatch:
     def checkpoint(self) -> Checkpoint:
         """The whole checkpoint as of its last window: see `Window.checkpoint`."""
         return self.windows[-1].checkpoint
+
+    @property
+    def partition(self) -> Partition | None:
+        """Of a group, the partition that it is of."""
+        return self.windows[-1].partition
+
+    @property
+    def fence(self) -> int:
+        """Of a group, the number of this holder of its partition."""
+        return self.windows[-1].fence
+
+    def belong_to(self, partition: Partition, fence: int) -> None:
+        """See `Window.belong_to`."""
+        self.windows[-1].belong_to(partition, fence)
 
     def stand_beside(self, others: Mapping[str, SourceCheckpoint]) -> None:
         """See `Window.stand_beside`."""

@@ -16,7 +16,8 @@ class ClientConfig:
     so many rows, and the consumer is given `WindowBatch`es. retries_max: how often one place is replayed before the
     source is given up; retry_first_ms, retry_ms_max: the pause before, doubled each time. unsaved_ms_max: how long the
     client goes on while its checkpoints cannot be saved, which is tried again after the same pauses; then it makes no
-    more calls until one is saved.
+    more calls until one is saved. callback_ms_max: of a group, how long a callback may take before its partition is
+    given back and the client ends.
     """
 
     follow: FollowConfig = field(default_factory=FollowConfig)
@@ -26,6 +27,7 @@ class ClientConfig:
     retry_first_ms: int = 100
     retry_ms_max: int = 30_000
     unsaved_ms_max: int = 60_000
+    callback_ms_max: int = 300_000
 
 
 class ClientState(StrEnum):

@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from databus.client._batches import WindowBatch
+from databus.client._partition import Partition
 from databus.client._window import Changes, ControlEvent, Window
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.schema import TableSchema
@@ -44,6 +45,13 @@ class Consumer:
     where the checkpoint stands inside a transaction and the relay reads another log now, that transaction comes again
     from its first row; its first window says so by `restarts`.
     """
+
+    def on_take(self, partition: Partition, fence: int) -> Checkpoint | None:
+        """Of a group: this partition is the consumer's now, under this fence, which is higher than all before.
+
+        Returns where its target stands; None begins where the group stands. A target that is guarded stores the fence
+        here, and takes nothing any more from whoever has a lower one. Raises `Fenced` if the target knows a higher one.
+        """
 
     def on_start_consumption(self) -> Result | None:
         """Before anything else. A failure here stops the client."""

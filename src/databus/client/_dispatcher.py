@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 
 _INSIDE: Final = frozenset({Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE})
-_OF_A_WINDOW: Final = _INSIDE | {Kind.END_WINDOW}
+OF_A_WINDOW: Final = _INSIDE | {Kind.END_WINDOW}
 _SUCCESS: Final = Result.SUCCESS
 
 
@@ -215,7 +215,7 @@ class Dispatcher:
             self._end_fatally(call)
         elif result >= Result.ERROR:
             self.failed(call, ConsumerFailed(f"{_name_of(call)} returned ERROR"))
-        elif call.kind in _OF_A_WINDOW:
+        elif call.kind in OF_A_WINDOW:
             self._note_window(call, result)
         elif call.kind is Kind.CHECKPOINT and result < Result.SKIP_CHECKPOINT:
             position = call.argument.sources[call.physical]

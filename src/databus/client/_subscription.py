@@ -13,11 +13,11 @@ import asyncio
 import difflib
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._bell import Batches, Bell
@@ -36,7 +36,7 @@ from databus.core import (
     wait_seeing_signals,
 )
 from databus.filters import Columns, StreamFilter
-from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
+from databus.link import Channel, FollowConfig, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
 _TURN_WINDOWS_MAX: Final = 16  # that one physical source gives out while others wait
@@ -148,7 +148,7 @@ class Subscription:
                     config=config,
                 )
             )
-        self._forget = weakref.finalize(self, _cancel, [lane.reader for lane in self._lanes])
+        self._forget = weakref.finalize(self, _cancel, self._lanes)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -235,7 +235,7 @@ class Subscription:
         self._finish_given()
         await self._bell.give_way()
         while (found := self._find()) is None and not self._is_finished():
-            await self._bell.wait_async(lambda: self._is_closed or self._has_work())
+            await self._bell.wait_async(lambda: self._is_closed or self._has_work(), self._wait_s_max())
         return found
 
     def _is_finished(self) -> bool:
@@ -284,7 +284,11 @@ class Subscription:
 
     def _wait(self) -> None:
         with self._bell:
-            wait_seeing_signals(self._bell, lambda: self._is_closed or self._has_work())
+            wait_seeing_signals(self._bell, lambda: self._is_closed or self._has_work(), self._wait_s_max())
+
+    def _wait_s_max(self) -> float | None:
+        """After how long to look again, though nothing has come."""
+        return None
 
     def _has_work(self) -> bool:
         if not self._knows_starts:
@@ -324,7 +328,7 @@ class Subscription:
         await asyncio.to_thread(self.close)
 
 
-class _LateSubscription(Subscription):
+class LateSubscription(Subscription):
     """One that was made in an event loop, which must not wait for a relay: it asks it when it is entered, in a thread,
     or when the first window is asked for.
 
@@ -392,60 +396,10 @@ def _join(lane: Lane, window: Window, rows_max: int) -> tuple[WindowBatch, Windo
     return batch, last
 
 
-def _cancel(readers: Sequence[Reader]) -> None:
+def _cancel(lanes: Iterable[Lane]) -> None:
     """For a subscription that is dropped without `close`: its threads must not stay."""
-    for reader in readers:
-        reader.cancel()
-
-
-def windows(
-    relay: RelayClient | str | Sequence[str],
-    *,
-    sources: Sequence[str] | None = None,
-    start: Start = "beginning",
-    checkpoint: Checkpoint | None = None,
-    follow: bool = True,
-    until: Mapping[str, Pair] | None = None,
-    token: str | None = None,
-    config: FollowConfig | None = None,
-    where: str | None = None,
-    columns: Columns | None = None,
-    filters: Mapping[str, Mapping[str, Any]] | None = None,
-    on_filter_change: Literal["snapshot", "stop"] | None = None,
-) -> Subscription:
-    """Follow a relay's sources, window by window.
-
-    relay: an address, several of relays of one database (`["http://relay-a:11115", "http://relay-b:11115"]`), or a
-    `RelayClient`, which takes files for `https://` and tokens.
-    sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
-    checkpoint: where to go on, for the physical sources in it; the others begin at `start`: `beginning`,
-    `earliest`, `latest`, or a time (all that was committed then or later comes, perhaps with a little from before).
-    follow: stay on for ever; else end at what is published now. until: by physical source, the (SCN, `_seq`) to end at;
-    `SEQ_DONE` stands for a whole transaction.
-    where, columns: only rows for which this condition holds, and only these columns, beside the key. filters: by table
-    or pattern, `{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}`. A checkpoint is good at
-    any filter. on_filter_change: see `FollowConfig`.
-
-    Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
-    In an event loop the relay is asked by `async with`, so that is where it is raised.
-    """
-    client = relay if isinstance(relay, RelayClient) else RelayClient(relay, token=token)
-    client = filtered(client, where, columns, filters)
-    if on_filter_change is not None:
-        config = replace(config or FollowConfig(), on_filter_change=on_filter_change)
-
-    def ask() -> dict[str, Any]:
-        wanted = wanted_of(client, sources)
-        known = checkpoint.sources if checkpoint is not None else {}
-        starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
-        ends = dict(until or {})
-        for each in wanted if not follow else ():
-            end = client.head(each.physical).published.pair if each.has_log else SourceCheckpoint().pair
-            ends[each.physical] = min(end, ends.get(each.physical, end))
-        how = {"until": ends, "carried": known, "config": config}
-        return {"relay": client, "wanted": wanted, "starts": starts, **how}
-
-    return _LateSubscription(ask) if _is_in_event_loop() else Subscription(**ask())
+    for lane in list(lanes):
+        lane.reader.cancel()
 
 
 def filtered(
@@ -457,11 +411,3 @@ def filtered(
     """The client behind a filter; itself where there is none. Raises `MalformedRequest`."""
     wanted = StreamFilter.parse(where, columns, filters)
     return client if wanted.is_nothing else client.filtered(wanted)
-
-
-def _is_in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from databus.client._partition import Partition
 from databus.client._rows import Cells, Row, merged_rows
 from databus.core import (
     COMMIT_TIMESTAMP,
@@ -27,7 +28,7 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
-from databus.filters import Partition
+from databus.filters import Partition as StreamPartition
 from databus.schema import TableSchema
 from databus.wire import Commit, Frame, FrameGroup, position_at
 
@@ -57,7 +58,7 @@ class ControlEvent:
         A copy that several partitions fill removes by it, for a `truncate` or at the end of a snapshot.
         """
         part = self.body.get("partition")
-        return part is None or Partition.parse(str(part)).holds(key_hash)
+        return part is None or StreamPartition.parse(str(part)).holds(key_hash)
 
     def __repr__(self) -> str:
         return f"<{self.source} {self.kind} {self.pair[0]}:{self.pair[1]}>"
@@ -183,8 +184,10 @@ class Window:
 
     It keeps the memory alive that its rows were received in; copy what has to stay long.
     continues: more parts of this transaction follow. is_part: it is one of several parts. is_empty: it only moves the
-    checkpoint. restarts: parts of its transaction were given out, and come again from its first row, because the relay
-    reads another log now: undo what they did.
+    checkpoint. restarts: parts of a transaction were given out, and it goes on no more: undo what they did. It comes
+    again from its first row, in this window where the relay reads another log now; later, or to another member, where
+    the partition was lost. partition, fence: of a group, what it is one of and the number of this holder; None and 0
+    without a name.
     """
 
     __slots__ = (
@@ -194,9 +197,11 @@ class Window:
         "_others",
         "_view",
         "continues",
+        "fence",
         "has_control",
         "is_empty",
         "is_part",
+        "partition",
         "restarts",
         "scn",
     )
@@ -209,6 +214,8 @@ class Window:
         self._bus = key & 1
         self._last = self.continues = self.is_part = self.has_control = self.is_empty = self.restarts = False
         self._others = _NO_OTHERS
+        self.partition: Partition | None = None
+        self.fence = 0
 
     @property
     def physical(self) -> str:
@@ -354,6 +361,10 @@ class Window:
     def stand_beside(self, others: Mapping[str, SourceCheckpoint]) -> None:
         """Tell it where the other physical sources stand, for its checkpoint. By whoever gives it out."""
         self._others = others
+
+    def belong_to(self, partition: Partition, fence: int) -> None:
+        """Tell it of which partition it is. By whoever gives it out."""
+        self.partition, self.fence = partition, fence
 
     @property
     def is_passed_over(self) -> bool:

@@ -1,7 +1,9 @@
 """Clock: the one door to time, so that tests can open another."""
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS's monotonic clock counts sleep
 
 
 class Clock(Protocol):
@@ -12,7 +14,11 @@ class Clock(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds from some start; never goes back."""
+        """Nanoseconds from some start; never goes back. It may stand still while the machine sleeps."""
+        ...
+
+    def boot_ns(self) -> int:
+        """Nanoseconds from some start; never goes back, and counts the time that the machine slept."""
         ...
 
 
@@ -26,3 +32,7 @@ class SystemClock:
     def monotonic_ns(self) -> int:
         """See `Clock.monotonic_ns`."""
         return time.monotonic_ns()
+
+    def boot_ns(self) -> int:
+        """See `Clock.boot_ns`. A lease has to end in a machine that was suspended too."""
+        return time.clock_gettime_ns(_BOOT_CLOCK)

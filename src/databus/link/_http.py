@@ -4,15 +4,13 @@
 waits on one of them. `Body` reads a response as it comes, straight into the caller's memory.
 """
 
-import contextlib
 import html
 import http.client
 import json
 import os
 import select
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import unquote, urlencode, urlsplit
@@ -34,6 +32,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
+from databus.link._sockets import Sockets, shut
 from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115
@@ -116,9 +115,11 @@ class Endpoint:
         """How errors call it."""
         return f"relay at {self.host}:{self.port}"
 
-    def headers(self, accept: str) -> dict[str, str]:
-        """What each request carries. Raises what `Access.token` does."""
+    def headers(self, accept: str, content: bytes | None = None) -> dict[str, str]:
+        """What each request carries. content: JSON that it sends. Raises what `Access.token` does."""
         headers = {"Accept": accept, "Connection": "close"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         if self.client is not None:
             headers["X-Dbus-Client"] = self.client
         token = self.token if self.access.token_file is None else self.access.token()
@@ -138,66 +139,6 @@ class Endpoint:
             return context.wrap_socket(sock, server_hostname=self.host, suppress_ragged_eofs=False)
         except OSError as error:
             raise handshake_error(self.name, self.host, self.access, error) from error
-
-
-class Sockets:
-    """The sockets that are open now. `close` shuts them all, from any thread, and lets no new one in."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self.is_closed = False
-
-    def add(self, sock: socket.socket) -> None:
-        """Keep it. Raises `ServiceUnavailable` after `close`."""
-        with self._lock:
-            if self.is_closed:
-                raise ServiceUnavailable("this relay client has been closed")
-            self._open.add(sock)
-
-    def discard(self, sock: socket.socket) -> None:
-        """Forget it."""
-        with self._lock:
-            self._open.discard(sock)
-
-    def close(self) -> None:
-        """Shut every socket: whoever reads from one sees its end."""
-        with self._lock:
-            self.is_closed = True
-            for sock in self._open:
-                shut(sock)
-
-
-def shut(sock: socket.socket) -> None:
-    """End both directions; whoever blocks on it wakes up."""
-    with contextlib.suppress(OSError):  # it was not connected any more
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # one with TLS would take what comes for clear text from then on
-
-
-@contextlib.contextmanager
-def shut_after(sock: socket.socket, limit_s: float) -> Iterator[None]:
-    """Bound a request from its first byte to the last one of its answer, however slowly the other side takes or gives
-    them: a timeout of the socket's bounds the wait for one byte. Raises `TimeoutError`.
-    """
-    is_over = threading.Event()
-
-    def end() -> None:
-        is_over.set()
-        shut(sock)
-
-    clock = threading.Timer(limit_s, end)
-    clock.daemon = True
-    clock.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        if is_over.is_set():
-            raise TimeoutError(f"no whole answer within {limit_s:g} s") from error
-        raise
-    finally:
-        clock.cancel()
-    if is_over.is_set():  # what was read may end where it was cut
-        raise TimeoutError(f"no whole answer within {limit_s:g} s")
 
 
 class _WholeLines:
@@ -300,8 +241,12 @@ class Body:
         wait_ms: int = 0,
         method: str = "GET",
         content: bytes | None = None,
+        expected: Container[int] = (http.HTTPStatus.OK,),
     ) -> None:
-        """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most."""
+        """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most.
+
+        content: JSON to send. expected: the statuses that are answers; others are raised as errors.
+        """
         self._where = f"{endpoint.name}{path}"
         self._sockets = sockets
         self._is_closed = False
@@ -325,10 +270,8 @@ class Body:
         self._sock.settimeout(read_s_max)
         try:
             sockets.add(self._sock)
-            target = f"{endpoint.prefix}{path}"
-            connection.request(
-                method, f"{target}?{urlencode(query)}" if query else target, content, endpoint.headers(accept)
-            )
+            target = f"{endpoint.prefix}{path}?{urlencode(query)}".rstrip("?")
+            connection.request(method, target, content, endpoint.headers(accept, content))
             self._response = connection.getresponse()
         except (http.client.BadStatusLine, http.client.LineTooLong) as error:
             self._release(connection)
@@ -358,8 +301,13 @@ class Body:
         self._left: int | None = 0 if self._is_chunked else self._response.length
         self._is_at_end = False
         self._holds_bytes = True  # the headers may have come with more behind them
-        if self._response.status != http.HTTPStatus.OK:
+        if self.status not in expected:
             self._raise()
+
+    @property
+    def status(self) -> int:
+        """What it was answered with."""
+        return self._response.status
 
     def _release(self, connection: http.client.HTTPConnection) -> None:
         self._sockets.discard(self._sock)

@@ -7,9 +7,7 @@
 
 and SHUTDOWN at the end. Each round opens the source, starts it at the log's end and moves groups until something
 happens. An error of one source touches no other. The log stays open between rounds, so consumers are served what it
-holds while the database is away.
-
-Large groups are encoded and written by a second thread while the source makes the next ones; see `_group_writer`.
+holds while the database is away. Large groups are encoded and written by a second thread: see `_group_writer`.
 """
 
 import threading

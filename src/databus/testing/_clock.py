@@ -7,6 +7,7 @@ class FakeClock:
     def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = now_ns
         self._monotonic_ns = 0
+        self._slept_ns = 0
 
     def now_ns(self) -> int:
         """See `Clock.now_ns`."""
@@ -15,6 +16,15 @@ class FakeClock:
     def monotonic_ns(self) -> int:
         """See `Clock.monotonic_ns`."""
         return self._monotonic_ns
+
+    def boot_ns(self) -> int:
+        """See `Clock.boot_ns`."""
+        return self._monotonic_ns + self._slept_ns
+
+    def suspend_ms(self, ms: float) -> None:
+        """Let the machine sleep: the monotonic clock stands still meanwhile."""
+        self._now_ns += int(ms * 1_000_000)
+        self._slept_ns += int(ms * 1_000_000)
 
     def advance_ms(self, ms: float) -> None:
         """Let time pass."""

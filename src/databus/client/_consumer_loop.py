@@ -1,0 +1,386 @@
+"""The loop of a client: one thread that calls one consumer back. The shell around `Dispatcher`."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from databus.client._checkpoints import Checkpoints
+from databus.client._client_config import ClientConfig, ClientState, SourceStatus
+from databus.client._consumer import AnyWindow, Consumer, Result
+from databus.client._dispatcher import Call, Dispatcher, Kind, callbacks_of
+from databus.client._followed_source import FollowedSource
+from databus.client._group_run import PartitionPart
+from databus.client._lane import Lane
+from databus.client._saving import Saving
+from databus.client._subscription import Wanted
+from databus.core import (
+    Checkpoint,
+    Clock,
+    DatabusError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    crash_point,
+    place_in_user_code,
+    wait_seeing_signals,
+)
+from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
+from databus.operate import logger_of
+
+_logger = logger_of("databus.client")
+
+
+class ConsumerLoop:
+    """A consumer and the sources that it follows, from `run` to `end`.
+
+    learn_wanted: what is followed; nothing if it is to end before that is known. part: of a group, the partition that
+    it runs.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        consumer: Consumer,
+        store: Checkpoints,
+        learn_wanted: Callable[[], list[Wanted]],
+        start: Start,
+        config: ClientConfig,
+        clock: Clock,
+        part: PartitionPart | None = None,
+    ) -> None:
+        self._relay = relay.clone()
+        self._consumer = consumer
+        self._learn_wanted = learn_wanted
+        self._start_at = start
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._part = part
+        self._bell = threading.Condition()
+        self._wants_stop = False
+        self._wants_pause = False
+        self._sources: dict[str, FollowedSource] = {}
+        self._order: list[FollowedSource] = []
+        self._knows_starts = False
+        self._next_look = 0.0
+        self._saving = Saving(config.retry_first_ms, config.retry_ms_max)
+        self._dispatcher = Dispatcher(Checkpoint(), retries_max=config.retries_max)
+        self.state = ClientState.RUNNING
+        self._acts: dict[Kind, Callable[[Call], Any]] = {
+            **callbacks_of(consumer),
+            Kind.START_WINDOW: self._start_window,
+            Kind.END_WINDOW: self._end_window,
+            Kind.SAVE: self._save,
+            Kind.REPLAY: self._replay,
+            Kind.ERROR: self._ask_on_error,
+            Kind.LEAVE: self._leave,
+        }
+
+    # from any thread
+
+    def end(self) -> None:
+        """Have it end after the callbacks of the current window."""
+        with self._bell:
+            self._wants_stop = True
+            self._bell.notify_all()
+        self._relay.close()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Have it make no more calls after those of the current window, or go on."""
+        with self._bell:
+            self._wants_pause = is_paused
+            self._bell.notify_all()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What was last saved."""
+        return self._dispatcher.checkpoint
+
+    def status(self) -> dict[str, SourceStatus]:
+        """Each physical source as it is now."""
+        saved, now_ms = self._dispatcher.checkpoint.sources, self._clock.now_ns() / 1e6
+        return {name: each.status(saved.get(name), now_ms) for name, each in list(self._sources.items())}
+
+    # the loop
+
+    def run(self) -> None:
+        """Until `end`, or until nothing is left to read. Raises the error that ended it, if one did."""
+        saved = self._store.open() or Checkpoint()
+        self._dispatcher = Dispatcher(saved, retries_max=self._config.retries_max)
+        try:
+            self._dispatcher.start()
+            self._perform()
+            if not self._dispatcher.is_stopping:
+                self._connect(saved)
+                self._loop()
+        finally:
+            try:
+                self._dispatcher.stop()
+                self._perform()
+            finally:
+                for source in self._order:
+                    if source.lane is not None:
+                        source.lane.reader.close()
+                self._relay.close()
+                self._store.close()
+        if self._dispatcher.error is not None:
+            raise self._dispatcher.error
+
+    def _connect(self, saved: Checkpoint) -> None:
+        for each in self._learn_wanted():
+            start = saved.sources.get(each.physical) or each.begins_at(self._start_at)
+            source = FollowedSource(each, self._lane(each, start))
+            self._sources[each.physical] = source
+            self._order.append(source)
+
+    def _lane(self, wanted: Wanted, start: Start) -> Lane:
+        channel = Channel(self._bell, self._config.follow.buffer_bytes_max)
+        if self._part is not None and isinstance(start, SourceCheckpoint):
+            return self._part.lane(self._relay, wanted, start, channel, self._config.follow)
+        return Lane(
+            self._relay,
+            wanted.physical,
+            start,
+            channel,
+            sources=wanted.sources,
+            until=None,
+            config=self._config.follow,
+        )
+
+    def _loop(self) -> None:
+        while not self._wants_stop and not self._dispatcher.is_stopping:
+            if self._wants_pause:
+                self._rest(ClientState.PAUSED)
+                continue
+            if self._saving.has_failed_for_ms(self._config.unsaved_ms_max) and self._inside() is None:
+                self._rest(ClientState.WAITING)
+                continue
+            self._restart_due()
+            source = self._pick()
+            if source is None:
+                if all(each.is_left for each in self._order):
+                    return
+                self._wait()
+            else:
+                self._step(source)
+                self._perform()
+                if time.monotonic() >= self._next_look and self._inside() is None:
+                    self._checkpoint_due()
+
+    def _pick(self) -> FollowedSource | None:
+        """The next source that has something, in turn; while one has an open window, that one."""
+        source = self._ready()
+        if source is None or len(self._order) == 1:
+            return source
+        inside = self._inside()
+        if inside is not None and inside is not source:
+            self._dispatcher.interrupted(inside.wanted.physical)  # nobody waits for a relay that is away
+            self._perform()
+        self._order.remove(source)
+        self._order.append(source)
+        return source
+
+    def _inside(self) -> FollowedSource | None:
+        """The source of which a window is open."""
+        return next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
+
+    def _ready(self) -> FollowedSource | None:
+        """The source that has something to do and may do it."""
+        waiting = [each for each in self._order if self._has_work(each)]
+        if not self._knows_starts:  # a checkpoint that lacked one would begin it at a later `latest`
+            unknown = [each for each in self._order if not each.is_known and not each.is_left]
+            self._knows_starts = not unknown
+            waiting = [each for each in waiting if each in unknown] if unknown else waiting
+        inside = self._inside()
+        if inside is None or inside in waiting or not waiting:
+            return inside if inside in waiting else next(iter(waiting), None)
+        is_away = inside.lane is None or inside.lane.reader.state is ReaderState.WAITING
+        return waiting[0] if is_away else None
+
+    def _has_work(self, source: FollowedSource) -> bool:
+        """Whether there is something to do with it; its windows wait until a crash would find where it began."""
+        if source.lane is None or not source.lane.has_work:
+            return False
+        return not source.is_known or self._dispatcher.is_start_saved(source.wanted.physical)
+
+    def _step(self, source: FollowedSource) -> None:
+        lane, physical = source.lane, source.wanted.physical
+        if lane is None:
+            return
+        if lane.windows:
+            try:
+                self._deliver(source, lane)
+            except DatabusError as error:  # rows that cannot be opened: `CorruptData`
+                self._dispatcher.lost(physical, error)
+            return
+        if lane.is_ended:
+            self._dispatcher.lost(physical, lane.error or ServiceUnavailable(f"{physical}: the reader ended"))
+            return
+        lane.advance()
+        if lane.start is not None and not source.is_known:
+            source.is_known = True
+            self._dispatcher.started(physical, lane.start)
+        if lane.is_restarted:
+            lane.is_restarted = False
+            self._dispatcher.interrupted(physical)
+
+    def _deliver(self, source: FollowedSource, lane: Lane) -> None:
+        window: AnyWindow = lane.windows.popleft()
+        if self._config.batch_rows_max and lane.windows:
+            lane.windows.appendleft(window)  # type: ignore[arg-type]
+            window = lane.joined(self._config.batch_rows_max)
+        now = time.monotonic()
+        is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3 and self._saving.may_try
+        if is_due:
+            source.checkpointed_at = now
+        source.windows += 1
+        source.rows += len(window)
+        window.stand_beside(self._dispatcher.checkpoint.sources)  # of the others what is saved, as in `on_checkpoint`
+        self._dispatcher.feed(window, is_due=is_due)
+        self._perform()
+        source.last = window
+
+    def _perform(self) -> None:
+        """Make the calls that the dispatcher wants, one after the other."""
+        dispatcher, acts, success, part = self._dispatcher, self._acts, Result.SUCCESS, self._part
+        while (call := dispatcher.next()) is not None:
+            if part is not None and not part.may_make(call):
+                dispatcher.interrupted(call.physical)
+                continue
+            try:
+                result = acts[call.kind](call)
+                if result is None:
+                    result = success
+                elif not isinstance(result, Result):
+                    raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301
+            except Exception as error:  # noqa: BLE001 - any failure of a consumer's is rolled back, counted and told
+                self._note(call, error)
+                dispatcher.failed(call, error)
+            else:
+                dispatcher.done(call, result)
+        if part is not None:
+            part.called_at = None
+
+    def _note(self, call: Call, error: Exception) -> None:
+        if self._part is not None and self._part.has_failed(error):
+            self.end()
+        if call.kind is not Kind.SAVE:  # of which `Saving` speaks
+            _logger.warning(
+                "callback failed",
+                call=call.kind.name.lower(),
+                physical=call.physical or None,
+                scn=None if call.window is None else call.window.scn,
+                error=type(error).__name__,
+                message=str(error),
+                at=place_in_user_code(error) or None,
+                exc_info=error,
+            )
+        if call.physical in self._sources:
+            self._sources[call.physical].failures += 1
+            self._sources[call.physical].last_error = error
+
+    # the client's own acts
+
+    def _start_window(self, call: Call) -> Result | None:
+        crash_point("client.window.before_callback")
+        return self._consumer.on_start_window(call.argument)
+
+    def _end_window(self, call: Call) -> Result | None:
+        result = self._consumer.on_end_window(call.argument)
+        crash_point("client.window.after_callback")
+        return result
+
+    def _ask_on_error(self, call: Call) -> Result:
+        result = self._consumer.on_error(call.argument, call.physical or None)
+        if result is None:  # a consumer that only logs has not decided to lose a source
+            return Result.ERROR_FATAL
+        if result in (Result.SUCCESS, Result.CHECKPOINT, Result.SKIP_CHECKPOINT):
+            _logger.error("a source is left behind, as on_error says", physical=call.physical, error=str(call.argument))
+        return result
+
+    def _save(self, call: Call) -> None:
+        try:
+            self._store.save(call.argument)
+        except Exception as error:
+            self._saving.failed(error)
+            raise
+        self._saving.succeeded()
+
+    def _replay(self, call: Call) -> None:
+        source = self._sources[call.physical]
+        self._close_lane(source)
+        backoff = Backoff(self._config.retry_first_ms, self._config.retry_ms_max)
+        pause_ms = 0.0
+        for _ in range(call.attempt):
+            pause_ms = backoff.next_ms()
+        source.replay_from = call.argument
+        source.replay_at = time.monotonic() + pause_ms / 1e3
+
+    def _leave(self, call: Call) -> None:
+        source = self._sources[call.physical]
+        source.is_left = True
+        self._close_lane(source)
+
+    def _close_lane(self, source: FollowedSource) -> None:
+        if source.lane is not None:
+            source.lane.reader.close()
+            source.lane = None
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        for source in self._order:
+            if source.replay_from is not None and now >= source.replay_at:
+                source.lane = self._lane(source.wanted, source.replay_from)
+                source.replay_from = None
+
+    def _unsaved(self) -> list[FollowedSource]:
+        is_unsaved = self._dispatcher.is_unsaved
+        return [each for each in self._order if not each.is_left and is_unsaved(each.wanted.physical)]
+
+    def _rest(self, state: ClientState) -> None:
+        """Save what is done, and call nobody until it may go on, or until it is time to try and save again."""
+        self._checkpoint_all(self._unsaved())
+        if state is ClientState.WAITING and not self._saving.has_failed:
+            self.state = ClientState.RUNNING
+            return
+        self.state = state
+        retry_s = self._config.retry_first_ms / 1e3
+        timeout = max(self._saving.wait_s, retry_s) if self._saving.has_failed else None
+        with self._bell:
+            paused = self._wants_pause
+            wait_seeing_signals(self._bell, lambda: self._wants_stop or self._wants_pause is not paused, timeout)
+        self.state = state if self._wants_pause else ClientState.RUNNING
+
+    def _checkpoint_all(self, sources: list[FollowedSource]) -> None:
+        for source in sources:
+            if not self._saving.may_try:
+                return
+            source.checkpointed_at = time.monotonic()
+            self._dispatcher.due(source.wanted.physical)
+            self._perform()
+        if not self._unsaved():
+            self._saving.succeeded()
+
+    def _checkpoint_due(self) -> bool:
+        """Save what is due of sources of which nothing comes that could end with it; whether there was any."""
+        now, period = time.monotonic(), self._config.checkpoint_ms / 1e3
+        self._next_look = now + period
+        if not self._saving.may_try:
+            return False
+        due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
+        self._checkpoint_all(due)
+        return bool(due)
+
+    def _wait(self) -> None:
+        """Until something arrives, a checkpoint is due or a replay begins."""
+        if self._checkpoint_due():
+            return
+        now = time.monotonic()
+        period = self._config.checkpoint_ms / 1e3
+        until = [max(each.checkpointed_at + period, now + self._saving.wait_s) for each in self._unsaved()]
+        until += [each.replay_at for each in self._order if each.replay_from is not None]
+        with self._bell:
+            wait_seeing_signals(self._bell, self._is_woken, min(until) - now if until else None)
+
+    def _is_woken(self) -> bool:
+        return self._wants_stop or self._wants_pause or self._ready() is not None

@@ -1,0 +1,148 @@
+"""A partition in the consumer's hands: a lane for each physical source, which stops where keys are dealt anew."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from databus.client._barrier import deals_keys_anew
+from databus.client._lane import Lane
+from databus.client._member import Barrier, Hold
+from databus.client._membership import Membership
+from databus.client._window import View, Window
+from databus.core import Checkpoint, Pair, SourceCheckpoint
+from databus.filters import Partition as StreamPartition
+from databus.link import Channel, FollowConfig, RelayClient
+
+
+class PartitionLane(Lane):
+    """A lane of one partition. settled: up to where the consumer has done whole transactions."""
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        physical: str,
+        start: SourceCheckpoint,
+        channel: Channel,
+        *,
+        membership: Membership,
+        hold: Hold,
+        sources: tuple[str, ...] | None,
+        until: Pair | None,
+        config: FollowConfig,
+    ) -> None:
+        self.hold = hold
+        self.settled = start
+        self._membership = membership
+        self._behind: deque[Window] = deque()  # what came behind a control that the others have not saved yet
+        barrier = hold.barrier
+        self._barrier = barrier if barrier is not None and barrier.physical == physical and hold.is_at_barrier else None
+        if hold.partition.of > 1:
+            keys = StreamPartition(int(hold.partition), hold.partition.of)
+            relay = relay.filtered(replace(relay.filters, partition=keys))
+        super().__init__(relay, physical, start, channel, sources=sources, until=until, config=config)
+
+    @property
+    def has_work(self) -> bool:
+        """See `Lane.has_work`; at a barrier only once it may go on."""
+        if self.windows or self._is_blocked:
+            return bool(self.windows)
+        return bool(self._behind) or super().has_work
+
+    @property
+    def is_over(self) -> bool:
+        """See `Lane.is_over`."""
+        return super().is_over and not self._behind
+
+    @property
+    def _is_blocked(self) -> bool:
+        if self._barrier is not None:
+            return self.hold.barrier == self._barrier
+        return bool(self._behind) and self.hold.barrier is not None  # of another physical source: one at a time
+
+    def take_in(self) -> bool:
+        """See `Lane.take_in`."""
+        if self.windows:
+            return True
+        if self._is_blocked:
+            return False
+        self._barrier = None
+        behind, self._behind = self._behind, deque()
+        self._queue(behind)
+        return bool(self.windows) or (not self._behind and super().take_in())
+
+    def advance(self) -> bool:
+        """See `Lane.advance`."""
+        if not super().advance():
+            return False
+        found, self.windows = self.windows, deque()
+        self._queue(found)
+        return not self._behind or bool(self.windows)
+
+    def _queue(self, found: deque[Window]) -> None:
+        while found:
+            control = found[0].control
+            if control is not None and deals_keys_anew(control, self._relay.table_of):
+                barrier = Barrier(self.physical, control.pair)
+                if self.windows or not self._membership.reaches(self.hold, barrier):
+                    break
+                if self.hold.barrier is not None:
+                    self._barrier = barrier
+                    self.windows.append(found.popleft())
+                    break
+            self.windows.append(found.popleft())
+        self._behind.extend(found)
+
+    def settle(self) -> bool:
+        """Note what the consumer has done. Whether it came to a barrier with it."""
+        if self.done is not None and not self.done.continues:
+            self.settled = self.done.position
+        return self._barrier is not None and not self.windows
+
+    def lose(self, last: Window | None) -> None:
+        """Give out nothing more. last: the last part of a transaction that goes on no more, which is to be said."""
+        self.reader.cancel()
+        self._behind.clear()
+        self.windows = deque() if last is None else deque([Interruption(last, self.settled)])
+        self.is_ended, self.error, self._barrier = True, None, None
+
+
+class OpenPartition:
+    """A partition that is in the consumer's hands, and its lanes. begin: where it began."""
+
+    def __init__(self, hold: Hold, begin: Checkpoint, lanes: list[PartitionLane]) -> None:
+        self.hold = hold
+        self.lanes = lanes
+        self._begin = begin
+
+    def positions(self, but: Lane | None = None) -> Mapping[str, SourceCheckpoint]:
+        """Up to where whole transactions are done, by physical source. but: without the one of this lane."""
+        positions = dict(self._begin.sources)
+        positions.update({lane.physical: lane.settled for lane in self.lanes})
+        if but is not None:
+            del positions[but.physical]
+        return positions
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Up to where it is done. Never inside a transaction: whoever begins there would lose its first parts."""
+        return Checkpoint(self.positions())
+
+
+class Interruption(Window):
+    """An empty window that says that the transaction of which parts were given out goes on no more."""
+
+    __slots__ = ("_settled",)
+
+    def __init__(self, last: Window, settled: SourceCheckpoint) -> None:
+        view: Any = last._view  # noqa: SLF001 - its own class
+        own = View(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001
+        own.starts = own.stops = [[0] for _ in own.frames]
+        super().__init__(own, 0, last.scn << 1)
+        self.is_empty = self.is_part = self.restarts = True
+        self._settled = settled
+
+    @property
+    def position(self) -> SourceCheckpoint:
+        """Before the transaction."""
+        return self._settled

@@ -1,0 +1,123 @@
+"""The coordinator of a group: which relay it is, and calls to it. See `docs/http.md`, `POST /groups/NAME`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Final
+
+import databus.core
+from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable, StreamCut, TransientError
+from databus.link._http import Body, Endpoint
+from databus.link._relay import RelayClient
+from databus.link._sockets import Sockets
+
+_ANSWERS: Final = (HTTPStatus.OK, HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST)
+_HOPS_MAX: Final = 3  # a relay that names another, which names another
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """What the coordinator said. error: the name of what it refused with; empty where it did what was asked."""
+
+    error: str
+    told: Mapping[str, Any]
+
+    def to_error(self) -> DatabusError:
+        """What was refused, as an error to raise."""
+        kind = getattr(databus.core, self.error, FatalError)
+        message = str(self.told.get("message") or self.error)
+        return kind(message) if isinstance(kind, type) and issubclass(kind, DatabusError) else FatalError(message)
+
+
+class Coordinator:
+    """Calls a group's coordinator. One thread calls; `interrupt` may come from another.
+
+    relay: of one address, that relay is asked, and where it says. Several have to name the same coordinator.
+    """
+
+    def __init__(self, relay: RelayClient) -> None:
+        self._endpoints: Sequence[Endpoint] = relay._peers.endpoints  # noqa: SLF001 - the same package
+        self._endpoint: Endpoint | None = self._endpoints[0] if len(self._endpoints) == 1 else None
+        self._sockets = Sockets()
+        self._is_closed = False
+
+    def call(self, name: str, body: Mapping[str, Any], *, limit_ms: int) -> GroupAnswer:
+        """One call. limit_ms: how long to wait for its answer, beyond what the call lets it wait.
+
+        Raises `ServiceUnavailable` without an answer, and what other errors the relay answers with.
+        """
+        endpoint = self._endpoint = self._endpoint or self._named_one(limit_ms)
+        for _ in range(_HOPS_MAX):
+            told, status = self._ask(endpoint, "POST", f"/groups/{name}", body, limit_ms)
+            if status != HTTPStatus.MISDIRECTED_REQUEST:
+                self._endpoint = endpoint
+                return GroupAnswer("" if status == HTTPStatus.OK else str(told.get("error")), told)
+            endpoint = _at(endpoint, str(told["coordinator"]))
+        raise ConfigError(f"{endpoint.name}: the relays name each other as the coordinator of groups; see `groups`")
+
+    def _named_one(self, limit_ms: int) -> Endpoint:
+        """The coordinator that all relays which answer name. Which one answers must not decide who coordinates."""
+        named: dict[str, str | None] = {}
+        last: TransientError | None = None
+        for endpoint in self._endpoints:
+            try:
+                told, _ = self._ask(endpoint, "GET", "/groups?names=0", None, limit_ms)
+            except TransientError as error:
+                last = error
+                continue
+            named[endpoint.name] = told.get("coordinator")
+        if not named:
+            raise ServiceUnavailable(f"no relay answers: {last}") from last
+        urls = set(named.values())
+        url = urls.pop()
+        if urls or url is None:
+            said = ", ".join(f"{name} names {coordinator or 'none'}" for name, coordinator in named.items())
+            raise ConfigError(
+                f"a name with several relays needs one coordinator, and {said}; give all of them the same "
+                f"`groups: {{coordinator: URL}}`"
+            )
+        return _at(self._endpoints[0], url)
+
+    def _ask(
+        self, endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None, limit_ms: int
+    ) -> tuple[Mapping[str, Any], int]:
+        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        wait_ms = 0 if body is None else int(body.get("wait_ms", 0))
+        bounded = replace(
+            endpoint,
+            connect_ms_max=min(endpoint.connect_ms_max, limit_ms),
+            read_ms_max=min(endpoint.read_ms_max, limit_ms),
+        )
+        sockets = self._sockets
+        try:
+            answer = Body(
+                bounded, sockets, path, {}, wait_ms=wait_ms, method=method, content=content, expected=_ANSWERS
+            )
+            return answer.json(), answer.status
+        except StreamCut as error:
+            raise ServiceUnavailable(str(error)) from error
+
+    def interrupt(self) -> None:
+        """End the call that waits; the next one is not affected."""
+        sockets = self._sockets
+        if not self._is_closed:
+            self._sockets = Sockets()
+        sockets.close()
+
+    def close(self) -> None:
+        """End the call that waits, and make no other. Callable twice."""
+        self._is_closed = True
+        self._sockets.close()
+
+
+def _at(endpoint: Endpoint, url: str) -> Endpoint:
+    """The same token and files at another address."""
+    return Endpoint.of(
+        url,
+        token=None if endpoint.access.token_file is not None else endpoint.token,
+        access=endpoint.access,
+        connect_ms_max=endpoint.connect_ms_max,
+        read_ms_max=endpoint.read_ms_max,
+        client=endpoint.client,
+    )

@@ -1,0 +1,279 @@
+"""Durable consumers and groups: names at a real relay, followed by windows and by callbacks."""
+
+import asyncio
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+from databus.client import Client, ClientConfig, Consumer, ConsumerFailed, windows
+from databus.core import (
+    Checkpoint,
+    ConfigError,
+    Fenced,
+    GroupDiffers,
+    InputError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+)
+from tests.client.conftest import Collector, captured, mock, wait_for
+from tests.relay.support import get
+
+LEASE = {"lease_ms": 1_000}
+PARTS = mock(transactions_total=6, rows_per_transaction=200, group_bytes_max=4_000)
+
+
+def scns(following, until):
+    """The SCNs of whole transactions, up to one."""
+    found = []
+    for window in following:
+        if not window.continues:
+            found.append(window.scn)
+        if window.scn == until and not window.continues:
+            break
+    return found
+
+
+@pytest.fixture
+def relay(relay_of):
+    relay = relay_of(shop=mock(transactions_total=60), groups=LEASE)
+    captured(relay, 60)
+    return relay
+
+
+def thread_of(act):
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_name_goes_on_where_it_was(relay):
+    with windows(relay.url, name="billing", follow=False) as following:
+        assert scns(following, 20) == list(range(1, 21))
+    with windows(relay.url, name="billing", follow=False, start="latest") as following:
+        assert scns(following, 60) == list(range(20, 61))  # the last one was not done: none was asked for behind it
+        assert next(following, None) is None
+    with windows(relay.url, name="billing", follow=False) as following:
+        assert list(following) == []
+
+
+def test_batches_and_event_loops_take_part(relay):
+    with windows(relay.url, name="billing", follow=False) as following:
+        batches = list(following.batches())
+        assert sum(len(batch.windows) for batch in batches) == 60
+        assert {(int(batch.partition), batch.fence > 0) for batch in batches} == {(0, True)}
+
+    async def follow():
+        async with windows(relay.url, name="other", follow=False) as following:
+            return [window.scn async for window in following]
+
+    assert asyncio.run(follow()) == list(range(1, 61))
+    with windows(relay.url, name="other", follow=False) as following:
+        assert list(following) == []
+
+
+def test_a_second_process_of_a_name_takes_over_when_the_first_leaves_and_when_it_is_lost(relay):
+    first, second, third = (windows(relay.url, name="billing") for _ in range(3))
+    assert scns(first, 20) == list(range(1, 21))
+    found = []
+    standby = thread_of(lambda: found.extend(scns(second, 40)))
+    wait_for(lambda: len(relay_members(relay)) == 2, "the standby")
+    assert not found
+    began = time.monotonic()
+    first.close()
+    standby.join(30)
+    assert found == list(range(20, 41))
+    assert time.monotonic() - began < 5
+    second._membership.cancel()  # as if it had been killed: it calls no more
+    assert scns(third, 60)[-1] == 60  # when the lease has ended
+    third.close()
+    second.close()
+
+
+def relay_members(relay):
+    return get(relay, "/groups/billing").json["members"]
+
+
+def test_parts_of_a_partition_that_is_lost_are_taken_back_by_an_empty_window(relay_of):
+    relay = relay_of(shop=PARTS, groups=LEASE)
+    captured(relay, 6)
+    with windows(relay.url, name="billing") as following:
+        window = next(following)
+        while not (window.scn == 2 and window.continues):
+            window = next(following)
+        following.drop(window)  # as a guarded table refuses it
+        again = next(following)
+        assert (again.restarts, again.is_empty, again.rows(), again.continues) == (True, True, [], False)
+        assert again.checkpoint.sources["shop"].scn == 1
+        assert (again.partition, again.fence) == (window.partition, window.fence)
+        window = next(following)
+        assert (window.scn <= 2, window.restarts) == (True, False)  # nothing is saved of what was refused
+        assert window.fence > again.fence
+        assert scns(following, 6)[-5:] == [2, 3, 4, 5, 6]
+
+
+def test_nothing_is_saved_inside_a_transaction(relay_of):
+    relay = relay_of(shop=PARTS, groups=LEASE)
+    captured(relay, 6)
+    following = windows(relay.url, name="billing")
+    window = next(following)
+    while not (window.scn == 3 and window.continues):
+        window = next(following)
+    next(following)
+    following.close()
+    with windows(relay.url, name="billing", follow=False) as following:
+        assert scns(following, 6) == [3, 4, 5, 6]
+
+
+def test_where_a_target_stands_counts_and_a_fence_that_it_refuses_comes_back_higher(relay):
+    fences = []
+
+    def take(partition, fence):
+        fences.append(fence)
+        if len(fences) < 3:
+            raise Fenced("held by another")
+        return Checkpoint({"shop": SourceCheckpoint(scn=50)})
+
+    with windows(relay.url, name="billing", on_take=take, follow=False) as following:
+        assert scns(following, 60) == list(range(51, 61))
+    assert fences == sorted(set(fences))
+    assert len(fences) == 3
+
+
+def test_a_member_that_hears_nothing_stops_at_its_lease_and_goes_on_after(relay, monkeypatch):
+    following = windows(relay.url, name="billing")
+    found = [next(following).scn for _ in range(10)]
+    call, is_cut = following._membership._coordinator.call, threading.Event()
+
+    def cut(*given, **more):
+        if is_cut.is_set():
+            raise ServiceUnavailable("cut")
+        return call(*given, **more)
+
+    monkeypatch.setattr(following._membership._coordinator, "call", cut)
+    is_cut.set()
+    wait_for(lambda: not following.partitions, "the end of the lease")
+    rest = []
+    reading = thread_of(lambda: rest.extend(scns(following, 60)))
+    time.sleep(0.1)  # in which nothing may come
+    assert rest == []
+    is_cut.clear()
+    reading.join(30)
+    assert found == list(range(1, 11))
+    assert rest[0] <= 11  # where it was saved last
+    assert rest == list(range(rest[0], 61))
+    following.close()
+
+
+def test_errors_are_raised_where_windows_are_asked_for(relay):
+    with pytest.raises(InputError, match="name"):
+        windows(relay.url, partitions=2)
+    with windows(relay.url, name="billing", sources=["shop/main.t1"]) as following:
+        next(following)
+        with windows(relay.url, name="billing", sources=["shop/main.t2"]) as other, pytest.raises(GroupDiffers):
+            next(other)
+        with windows(relay.url, name="new", sources=["shop/main.nowhere"]) as other, pytest.raises(UnknownSource):
+            next(other)
+    with windows([relay.url, "http://127.0.0.1:1"], name="x") as other, pytest.raises(ConfigError, match="coordinator"):
+        next(other)
+
+
+def test_a_fork_does_not_speak_for_the_process_that_made_it(relay):
+    with windows(relay.url, name="billing") as following:
+        next(following)
+        context = multiprocessing.get_context("fork")
+        told = context.Queue()
+
+        def child():
+            try:
+                next(following)
+            except InputError as error:
+                told.put(str(error))
+
+        process = context.Process(target=child)
+        process.start()
+        assert "fork" in told.get(timeout=30)
+        process.join(30)
+        assert scns(following, 60)[-1] == 60
+
+
+class Recorder(Collector):
+    """A consumer of one partition."""
+
+    def __init__(self, partition):
+        super().__init__()
+        self.partition = partition
+        self.keys = set()
+        self.threads = set()
+
+    def on_data_events(self, changes):
+        self.threads.add(threading.get_ident())
+        self.keys |= {(changes.source, *row.key) for row in changes.rows()}
+
+
+def all_at(client, scn, count):
+    status = client.status()
+    return len(status) == count and all(each.delivered[0] >= scn for each in status.values())
+
+
+def test_each_partition_of_a_client_has_a_consumer_and_a_thread_of_its_own(relay):
+    made = {}
+
+    def factory(partition):
+        return made.setdefault(int(partition), Recorder(partition))
+
+    client = Client(relay.url, factory, name="billing", partitions=3)
+    client.start()
+    wait_for(lambda: all_at(client, 60, 3), "all partitions")
+    assert set(client.status()) == {"0/3 shop", "1/3 shop", "2/3 shop"}
+    threads = [each.threads for each in made.values()]
+    assert all(len(each) == 1 for each in threads)
+    assert len(set.union(*threads)) == 3
+    keys = [each.keys for each in made.values()]
+    assert sum(map(len, keys)) == len(set.union(*keys))  # each key is of one partition
+    with windows(relay.url, follow=False) as following:
+        everything = {(row.source, *row.key) for window in following for row in window.rows()}
+    assert set.union(*keys) == everything
+    client.stop()
+    others = {}
+    client = Client(relay.url, lambda p: others.setdefault(int(p), Recorder(p)), name="billing", partitions=3)
+    client.start()
+    wait_for(lambda: len(client.status()) == 3, "all partitions once more")
+    client.stop()
+    assert not any(each.scns for each in others.values())
+
+
+def test_a_durable_consumer_with_callbacks_saves_what_it_did(relay):
+    consumer = Collector()
+    client = Client(relay.url, consumer, name="billing", config=ClientConfig(checkpoint_ms=0))
+    client.start()
+    consumer.wait("shop", 60)
+    client.stop()
+    again = Collector()
+    with Client(relay.url, again, name="billing") as client:
+        client.start()
+        wait_for(client.status, "the partition")
+    assert again.scns == {}
+    assert consumer.calls == ["start", "stop"]
+
+
+def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_member(relay):
+    is_over = threading.Event()
+
+    class Stuck(Collector):
+        def on_start_window(self, window):
+            if window.scn == 10:
+                is_over.wait(60)
+
+    with pytest.raises(ConsumerFailed, match="callback_ms_max=300"):
+        Client(relay.url, Stuck(), name="billing", config=ClientConfig(callback_ms_max=300, checkpoint_ms=0)).run()
+    with windows(relay.url, name="billing", follow=False) as following:
+        assert scns(following, 60) == list(range(10, 61))
+    is_over.set()
+
+
+def test_one_consumer_is_not_called_by_two_threads(relay):
+    with pytest.raises(InputError, match="partition"):
+        Client(relay.url, Consumer(), name="billing", partitions=2).run()
