@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.client import Client, Consumer
+from databus.client import Client, Consumer, MemoryCheckpoints
 from databus.core import AccessDenied, ConfigError
 from databus.link import RelayClient
 from databus.testing import RelayProcess
@@ -87,6 +87,9 @@ def test_a_name_that_no_header_can_carry_is_refused(name: str) -> None:
         Client("http://127.0.0.1:1", Consumer(), name=name)
 
 
-def test_a_relay_client_has_its_token_already() -> None:
+def test_a_relay_client_has_its_token_already(tmp_path: Path) -> None:
+    relay = RelayClient("http://127.0.0.1:1")
     with pytest.raises(ConfigError, match="already"):
-        Client(RelayClient("http://127.0.0.1:1"), Consumer(), name="copier")
+        Client(relay, Consumer(), token_file=tmp_path)
+    with pytest.raises(ConfigError, match="already"):
+        Client(relay, Consumer(), name="copier", checkpoints=MemoryCheckpoints())  # by which it is no group's name

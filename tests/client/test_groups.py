@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from databus.client import Client, ClientConfig, Consumer, ConsumerFailed, windo
 from databus.core import (
     Checkpoint,
     ConfigError,
+    ControlKind,
     Fenced,
     GroupDiffers,
     InputError,
@@ -18,8 +20,9 @@ from databus.core import (
     SourceCheckpoint,
     UnknownSource,
 )
+from databus.wire import Control, Group
 from tests.client.conftest import Collector, captured, mock, wait_for
-from tests.relay.support import get
+from tests.relay.support import ORDERS, Database, commit_of, get, post, rows_of, scripted
 
 LEASE = {"lease_ms": 1_000}
 PARTS = mock(transactions_total=6, rows_per_transaction=200, group_bytes_max=4_000)
@@ -277,3 +280,55 @@ def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_membe
 def test_one_consumer_is_not_called_by_two_threads(relay):
     with pytest.raises(InputError, match="partition"):
         Client(relay.url, Consumer(), name="billing", partitions=2).run()
+
+
+def test_a_group_is_resized_and_paused_while_it_runs(relay):
+    made = []
+
+    def factory(partition):
+        made.append((int(partition), partition.of))
+        return Recorder(partition)
+
+    client = Client(relay.url, factory, name="billing", partitions=2, config=ClientConfig(checkpoint_ms=0))
+    client.start()
+    wait_for(lambda: all_at(client, 60, 2), "both partitions")
+    post(relay, "/groups/billing/resize", to=4)
+    wait_for(lambda: set(client.status()) == {f"{number}/4 shop" for number in range(4)}, "four partitions")
+    assert sorted(made) == [(0, 2), (0, 4), (1, 2), (1, 4), (2, 4), (3, 4)]
+    post(relay, "/groups/billing/pause")
+    wait_for(lambda: not client.status(), "the pause")
+    post(relay, "/groups/billing/resume")
+    wait_for(lambda: len(client.status()) == 4, "all partitions once more")
+    client.stop()
+
+
+def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_come_to_it(tmp_path):
+    by_name = replace(ORDERS, key=("name",))
+    rows = [{"id": number, "name": f"n{number}"} for number in range(20)]
+    body = {
+        "kind": "schema", "source": ORDERS.source, "ddl": "ALTER", "class": 3, "table": by_name.to_json(),
+        "previous": f"{ORDERS.fingerprint:016x}", "renamed": {}, "fill": {},
+    }  # fmt: skip
+    database = Database()
+    database.add(
+        Group(commit_of(1, 20), (rows_of(ORDERS, 1, rows),)),
+        Group(commit_of(2, 1), (), Control(ControlKind.SCHEMA, by_name, 2, 1, body)),
+        Group(commit_of(3, 20), (rows_of(by_name, 3, rows),)),
+    )
+    found = {0: [], 1: []}
+    with scripted(tmp_path, {"shop": database}, groups=LEASE) as relay:
+        both = [windows(relay.url, name="billing", partitions=2) for _ in range(2)]
+        taken = [thread_of(lambda n=n: found[n].extend(scns(both[n], 1))) for n in found]
+        for thread in taken:
+            thread.join(30)
+        assert list(found.values()) == [[1], [1]]
+        first = thread_of(lambda: found[0].extend(scns(both[0], 3)))
+        wait_for(lambda: both[0]._last.scn == 2, "the control")
+        time.sleep(0.3)  # in which it must not go on
+        assert both[0]._last.scn == 2
+        second = thread_of(lambda: found[1].extend(scns(both[1], 3)))
+        first.join(30)
+        second.join(30)
+        assert list(found.values()) == [[1, 2, 3], [1, 2, 3]]
+        for each in both:
+            each.close()
