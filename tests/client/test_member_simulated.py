@@ -205,6 +205,22 @@ def test_no_fault_breaks_what_a_group_promises(profile: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_no_fault_breaks_what_a_group_promises_in_many_histories(profile: str) -> None:
     assert found(profile, Rules(), range(2_000)) == {}
+
+
+def broken(profile: str, rules: Rules, seed: int) -> set[str]:
+    return {kind for kind, _ in ClientWorld(make_plan(seed, profile), rules).run().finish().bad}
+
+
+def test_a_clock_that_stands_still_while_a_machine_sleeps_breaks_it() -> None:
+    assert broken("clock", Rules(member_clock="mono"), 3) == {"two-act"}
+    assert broken("clock", Rules(), 3) == set()
+
+
+def test_delivering_beyond_the_lease_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert broken("base", Rules(), 5) == set()
+    monkeypatch.setattr("databus.client._member.STOP_AT", 1.3)
+    assert broken("base", Rules(), 5) == {"two-act"}

@@ -45,6 +45,7 @@ class Membership:
         self._prepare = prepare
         self._member: Member = Member({})
         self._progress: dict[Hold, Callable[[], Checkpoint]] = {}
+        self._is_silent = False
         self._is_waiting = False  # a call, for its answer
         self._is_over = False
         self._has_news = False
@@ -184,12 +185,23 @@ class Membership:
                     self._member.unanswered(call)
                 if not was_interrupted:
                     pause_s = min(backoff.next_ms(), self._member.period_ms) / 1e3
-                    _logger.warning("the group's coordinator did not answer", group=self.name, error=str(error))
+                    self._note_silence(error)
             except BaseException as error:  # noqa: BLE001 - it is raised where windows are asked for
                 self._end_with(error)
             else:
                 backoff.reset()
+                self._note_silence(None)
                 self._take(call, answer)
+
+    def _note_silence(self, error: TransientError | None) -> None:
+        """Say once that the coordinator does not answer, and once that it does again."""
+        if error is not None and not self._is_silent:
+            _logger.warning(
+                "the group's coordinator does not answer; it is asked again", group=self.name, error=str(error)
+            )
+        elif error is None and self._is_silent:
+            _logger.info("the group's coordinator answers again", group=self.name)
+        self._is_silent = error is not None
 
     def _terms(self, backoff: Backoff) -> Mapping[str, Any] | None:
         """What the group agrees on; None where the relay does not answer."""
