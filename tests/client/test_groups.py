@@ -18,8 +18,10 @@ from databus.core import (
     InputError,
     ServiceUnavailable,
     SourceCheckpoint,
+    StaleCall,
     UnknownSource,
 )
+from databus.link import Coordinator, RelayClient
 from databus.wire import Control, Group
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.relay.support import ORDERS, Database, commit_of, get, post, rows_of, scripted
@@ -310,7 +312,7 @@ def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_c
         "previous": f"{ORDERS.fingerprint:016x}", "renamed": {}, "fill": {},
     }  # fmt: skip
     database = Database()
-    database.add(
+    groups = (
         Group(commit_of(1, 20), (rows_of(ORDERS, 1, rows),)),
         Group(commit_of(2, 1), (), Control(ControlKind.SCHEMA, by_name, 2, 1, body)),
         Group(commit_of(3, 20), (rows_of(by_name, 3, rows),)),
@@ -319,6 +321,8 @@ def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_c
     with scripted(tmp_path, {"shop": database}, groups=LEASE) as relay:
         both = [windows(relay.url, name="billing", partitions=2) for _ in range(2)]
         taken = [thread_of(lambda n=n: found[n].extend(scns(both[n], 1))) for n in found]
+        wait_for(lambda: all(len(each.partitions) == 1 for each in both), "one for each")
+        database.add(*groups)
         for thread in taken:
             thread.join(30)
         assert list(found.values()) == [[1], [1]]
@@ -332,3 +336,13 @@ def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_c
         assert list(found.values()) == [[1, 2, 3], [1, 2, 3]]
         for each in both:
             each.close()
+
+
+def test_a_relay_that_names_another_sends_members_there(relay, relay_of):
+    second = relay_of(folder="second", shop=mock(transactions_total=60), groups={"coordinator": relay.url})
+    call = {"member": "a-member-of-mine", "call": 1, "sources": ["shop/main.t1"], "holds": {}}
+    answer = Coordinator(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
+    assert (answer.error, list(answer.told["take"])) == ("", ["0"])
+    assert [each["member"] for each in relay_members(relay)] == ["a-member-of-mine"]
+    told = Coordinator(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
+    assert (told.error, told.told["last"], type(told.to_error())) == ("StaleCall", 1, StaleCall)
