@@ -77,7 +77,7 @@ class Log:
         self._room = Room(folder, config.free_bytes_min)
         self._rows = self._groups = self._appended_bytes = 0
         self._subscribers = Subscribers()
-        self.retention = Retention(config, self._room)
+        self.retention = Retention(self._room)
         self._thread = threading.Thread(target=self._run, name=f"databus-log-{view.physical}", daemon=True)
         self._thread.start()
 
@@ -428,6 +428,7 @@ class Log:
                 view, ends = self._view, self._ends
                 gone = self.retention.expired(
                     view.segments,
+                    config=self.config,
                     needed=min(ends.published.segment, ends.durable.segment),
                     bytes_total=self._bytes(),
                     now_us=self._clock.now_ns() // 1000,

@@ -24,16 +24,15 @@ class Guard:
 class Retention:
     """Which segments of a log may go. guard: what is to be kept beyond the retention; asked each time."""
 
-    def __init__(self, config: LogConfig, room: Room) -> None:
+    def __init__(self, room: Room) -> None:
         self.guard: Callable[[], Guard | None] = lambda: None
-        self._config = config
         self._room = room
 
     def expired(
-        self, segments: Sequence[Segment], *, needed: int, bytes_total: int, now_us: int
+        self, segments: Sequence[Segment], *, config: LogConfig, needed: int, bytes_total: int, now_us: int
     ) -> tuple[Segment, ...]:
         """The oldest segments that nobody needs; see `expired`. Where the guard has to end for that, it is told."""
-        gone = expired(segments, config=self._config, needed=needed, bytes_total=bytes_total, now_us=now_us)
+        gone = expired(segments, config=config, needed=needed, bytes_total=bytes_total, now_us=now_us)
         guard = self.guard() if gone else None
         if guard is None:
             return gone
