@@ -132,7 +132,7 @@ def test_what_was_answered_survives_a_kill_at_any_time(tmp_path):
         answer = Member(relay.url).call()
         assert (answer.status, answer.json["error"]) == (500, "CorruptData")
         assert get(relay.url, "/position").status == 200
-        assert "databus_group" not in get(relay.url, "/metrics").body.decode().replace("databus_groups", "")
+        assert "databus_group_partitions" not in get(relay.url, "/metrics").body.decode().replace("databus_groups", "")
     (tmp_path / "relay" / NAME).unlink()
     with relay:
         answer = Member(relay.url).call()
