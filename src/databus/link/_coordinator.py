@@ -42,14 +42,15 @@ class Coordinator:
         self._sockets = Sockets()
         self._is_closed = False
 
-    def call(self, name: str, body: Mapping[str, Any], *, limit_ms: int) -> GroupAnswer:
-        """One call. limit_ms: how long to wait for its answer, beyond what the call lets it wait.
+    def call(self, name: str, body: Mapping[str, Any], *, limit_ms: int, part: str = "") -> GroupAnswer:
+        """One call. limit_ms: how long to wait for its answer, beyond what the call lets it wait. part: `/report` for
+        a report, which nobody has to be a member for.
 
         Raises `ServiceUnavailable` without an answer, and what other errors the relay answers with.
         """
         endpoint = self._endpoint = self._endpoint or self._named_one(limit_ms)
         for _ in range(_HOPS_MAX):
-            told, status = self._ask(endpoint, "POST", f"/groups/{name}", body, limit_ms)
+            told, status = self._ask(endpoint, "POST", f"/groups/{name}{part}", body, limit_ms)
             if status != HTTPStatus.MISDIRECTED_REQUEST:
                 self._endpoint = endpoint
                 return GroupAnswer("" if status == HTTPStatus.OK else str(told.get("error")), told)

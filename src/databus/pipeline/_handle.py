@@ -74,7 +74,7 @@ class OutputHandle:
         self._bringing: Mapping[str, Bringing] = {}
         self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
         self.ledger_path = ledger_path(output, state)
-        self._ledger: Ledger | None = None
+        self.ledger: Ledger | None = None  # once it is taken
         self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
         self._adopted: set[str] = set()
         self._accepted: set[str] = set()  # logs of places in the target that are known to be of this history
@@ -310,15 +310,15 @@ class OutputHandle:
 
     def _taken(self) -> Ledger:
         """The ledger; the target is ours from then on."""
-        if self._ledger is None:
+        if self.ledger is None:
             context = self.output.context
             ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
             ledger.made_of = options_hash(self.output)
             ledger.take()
             if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
                 self._make_anew(ledger, self.output, ledger.removing)
-            self._ledger = ledger
-        return self._ledger
+            self.ledger = ledger
+        return self.ledger
 
     def open(self, name: str) -> None:
         """Open it anew, as before each start of a query: `name`."""

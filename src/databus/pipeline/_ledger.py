@@ -38,7 +38,7 @@ class Ledger:
     while queries of now have not begun that may go on from there, or where none of now brings the same. removing:
     tables, by full names, that are to be removed and read anew. made_of: a hash of the output's options, by which it is
     known under another name; empty in ledgers of old. tag: of the version of the file that this one is to replace; None
-    if there is none.
+    if there is none. durable: what the file says of the queries of now; any thread may look at it.
     """
 
     path: Location
@@ -51,6 +51,7 @@ class Ledger:
     removing: frozenset[str] = frozenset()
     made_of: str = ""
     tag: str | None = None
+    durable: Mapping[str, Stream] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Location, pipeline: str, output: str) -> Self:
@@ -226,6 +227,7 @@ class Ledger:
         except Overtaken:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
+        self.durable = self.now.streams
 
 
 def _left_alone(earlier: Sequence[Edition], now: Edition) -> list[Edition]:

@@ -30,6 +30,7 @@ from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._reload import Handed, Reloads
 from databus.pipeline._reload_changes import Changes
 from databus.pipeline._renewals import Renewals
+from databus.pipeline._reports import Reports
 from databus.pipeline._resting import Resting
 from databus.pipeline._source_watch import SourceWatch, States, exit_code_of
 from databus.pipeline._spark_start import SparkStart, end_spark, settled, spark_start
@@ -371,6 +372,7 @@ class _Run:
             return
         self._queries.begin(settings, names)
         self._begin("")
+        reports = Reports(settings, lambda: () if self.is_dry else self._queries.handles.values())
         if not self._once:
             physicals.watch(names, lambda names: self._events.put(_Newcomers(names)))
         try:
@@ -378,6 +380,7 @@ class _Run:
         finally:
             self._is_stopping.set()
             self._end_queries()
+            reports.end()
         if self._once and self._sources is not None:
             self._uncaptured = self._sources.uncaptured()
 

@@ -30,7 +30,7 @@ from databus.relay._command import (
 from databus.relay._config import GroupsConfig, ServeConfig
 from databus.relay._grant import Right
 from databus.relay._params import START_NAMES, Output, StartName, after
-from databus.relay.groups import CallBody, Exported
+from databus.relay.groups import CallBody, Exported, ReportBody
 
 FRAMES: Final = "application/vnd.databus.frames"
 NDJSON: Final = "application/x-ndjson"
@@ -278,6 +278,13 @@ def _groups(groups: GroupsConfig) -> Sequence[Command]:
             methods=post,
             errors=(*errors, 410),
             body=Body(CallBody, groups.call_bytes_max),
+        ),
+        Command(
+            "/groups/{name}/report",
+            Answer.object("`{}`: it is shown from now on; see [Groups](#groups)"),
+            methods=post,
+            errors=errors,
+            body=Body(ReportBody, groups.call_bytes_max),
         ),
         act(
             "reset",

@@ -30,6 +30,7 @@ from databus.relay.groups import (
     delete,
     export,
     pause,
+    report,
     reset,
     resize,
 )
@@ -67,6 +68,8 @@ class GroupCommands:
                 return await self.call(ask)
             case [_, "export"], _:
                 return await self.export(ask)
+            case [_, "report"], _:
+                return await self.report(ask)
         return await self.act(ask)
 
     def guard_of(self, physical: str) -> Guard | None:
@@ -128,6 +131,16 @@ class GroupCommands:
 
             answer = await self.keeper.handle(name, call, start, ask.grant.name, may_wait)
         return json_answer(answer.to_json())
+
+    async def report(self, ask: Ask) -> web.Response:
+        """POST /groups/NAME/report. Not audited: it comes each second, and says only what the caller does itself."""
+        machine, body, name = self._machine(ask), ask.body, ask.path[1]
+        sources = None if body.sources is None else tuple(sorted(set(body.sources)))
+        checkpoint = Checkpoint.from_json(body.checkpoint, "checkpoint")
+        report(machine, name, sources, checkpoint, self.keeper.now(), ask.grant.name)
+        self.keeper.changed(name)
+        await self.keeper.durable()
+        return json_answer({})
 
     # Operators
 

@@ -37,6 +37,8 @@ def worst_lag(group: Group, lags: Lags, physical: str) -> PlaceLag:
 
 
 def _state(group: Group, now: Now) -> str:
+    if group.is_reported:
+        return "reported"
     if group.is_paused:
         return "paused"
     if group.is_resizing:

@@ -282,7 +282,7 @@ def _clients(families: _Families, stats: Stats, catalog: Catalog) -> None:
         )
 
 
-def _group(families: _Families, group: Group, lags: Lags) -> None:
+def _members(families: _Families, group: Group) -> None:
     of, partitions = (group.name,), dict(group.partitions)
     held = sum(each.holder is not None for each in partitions.values())
     families.gauge("group_members", "Members that call, of a group.", _BY_GROUP, of, float(len(group.members)))
@@ -298,7 +298,12 @@ def _group(families: _Families, group: Group, lags: Lags) -> None:
     families.gauge(
         "group_paused", "1 if an operator has paused the group, 0 otherwise.", _BY_GROUP, of, float(group.is_paused)
     )
-    for number, partition in partitions.items():
+
+
+def _group(families: _Families, group: Group, lags: Lags) -> None:
+    if not group.is_reported:
+        _members(families, group)
+    for number, partition in dict(group.partitions).items():
         for physical, lag in lags.of(partition.checkpoint).items():
             key = (group.name, str(number), physical)
             families.gauge(

@@ -31,6 +31,7 @@ from databus.relay.groups import (
     delete,
     export,
     pause,
+    report,
     reset,
     resize,
 )
@@ -338,3 +339,81 @@ def test_a_journal_from_before_a_resize_is_no_state_to_go_on_with():
     assert relay.machine.lost() == ["billing"]
     with pytest.raises(GroupStateLost, match="from before a resize"):
         relay.call(ANNE)
+
+
+def reported(relay: Relay, scn: int, name: str = "shop.copy", **more: int) -> None:
+    report(relay.machine, name, ("shop/*",), at(shop=scn, **more), relay.now, "")
+    relay.keep()
+
+
+def test_a_report_is_kept_over_restarts_and_may_go_back_or_speak_of_other_sources():
+    relay = Relay()
+    reported(relay, 7)
+    relay.restart()
+    group = relay.machine.group("shop.copy")
+    assert (group.is_reported, group.partitions[0].checkpoint) == (True, at(shop=7))
+    reported(relay, 3, crm=1)
+    relay.restart()
+    group = relay.machine.group("shop.copy")
+    assert (group.partitions[0].checkpoint, group.start.sources.keys()) == (at(shop=3, crm=1), {"shop", "crm"})
+
+
+def test_a_name_that_is_reported_cannot_be_joined_or_moved_and_one_that_members_have_cannot_be_reported():
+    relay = Relay()
+    reported(relay, 7)
+    with pytest.raises(GroupDiffers, match="take another name"):
+        relay.call(ANNE, name="shop.copy")
+    machine, given = relay.machine, Exported.model_validate(export_of(relay))
+    for act in (
+        lambda: reset(machine, "shop.copy", "latest", at(shop=9), relay.now),
+        lambda: resize(machine, "shop.copy", 2),
+        lambda: pause(machine, "shop.copy", paused=True),
+        lambda: export(machine, "shop.copy"),
+        lambda: bring_in(machine, "shop.copy", given, relay.now),
+    ):
+        with pytest.raises(GroupDiffers, match="cannot be moved here"):
+            act()
+    before = state_of(relay)
+    with pytest.raises(GroupDiffers, match="members have this name"):
+        reported(relay, 7, "billing")
+    with pytest.raises(MalformedRequest, match="no physical source"):
+        report(machine, "shop.other", None, Checkpoint({}), relay.now, "")
+    assert state_of(relay) == before
+
+
+def export_of(relay: Relay) -> dict[str, Any]:
+    relay.alone()
+    return export(relay.machine, "billing")
+
+
+def test_what_is_reported_is_forgotten_when_nobody_reports_and_comes_back_with_a_report():
+    relay = Relay(unused_h_max=3)
+    reported(relay, 7)
+    for hour in range(1, 7):
+        relay.s += HOUR_S
+        relay.machine.tick(relay.now)
+        if hour == 1:
+            reported(relay, 8)
+    relay.keep()
+    assert not relay.machine.groups
+    reported(relay, 9)
+    relay.restart()
+    assert relay.machine.group("shop.copy").partitions[0].checkpoint == at(shop=9)
+    delete(relay.machine, "shop.copy", relay.now)
+    relay.call(ANNE, name="shop.copy")
+    assert not relay.machine.group("shop.copy").is_reported
+
+
+def test_a_lost_journal_has_a_reported_name_begin_again_and_a_copy_of_old_takes_no_name_from_members():
+    relay = Relay()
+    reported(relay, 7)
+    of_old = list(relay.records)
+    relay.records = []
+    relay.restart()
+    assert not relay.machine.lost()
+    relay.call(ANNE, name="shop.copy")
+    relay.records = of_old
+    relay.restart()
+    assert relay.machine.lost() == ["shop.copy"]
+    with pytest.raises(GroupDiffers):
+        reported(relay, 8)

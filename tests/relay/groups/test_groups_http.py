@@ -213,3 +213,25 @@ def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
         assert [each["name"] for each in get(relay, "/groups", headers=billing).json["groups"]] == ["bills"]
         assert b'group="audit"' not in get(relay, "/metrics", headers=billing).body
         assert post(relay, "/groups/bills/pause", headers=billing).status == 403
+
+
+def test_what_a_pipeline_reports_is_shown_with_its_lag_and_nobody_can_join_it(shop):
+    body = {"checkpoint": {"v": 1, "sources": {"shop": place_of(shop, 3)}}, "sources": ["shop/*"]}
+    answer = ask("POST", shop, "/groups/shop.copy/report", body=json.dumps(body).encode())
+    assert (answer.status, answer.json) == (200, {})
+    (line,) = get(shop, "/groups").json["groups"]
+    assert (line["name"], line["state"], line["members"]) == ("shop.copy", "reported", 0)
+    assert line["lag"]["shop"]["changes"] == 2
+    page = get(shop, "/groups/shop.copy").json
+    assert (page["sources"], page["partitions"][0]["checkpoint"]["sources"]["shop"]["scn"]) == (["shop/*"], 3)
+    metrics = get(shop, "/metrics").body.decode()
+    assert 'databus_group_lag_changes{group="shop.copy",partition="0",physical="shop"} 2.0' in metrics
+    assert 'databus_group_partitions_held{group="shop.copy"}' not in metrics  # it would look as if nobody worked
+    assert Member(shop, name="shop.copy").call().json["error"] == "GroupDiffers"
+    for refused in ({}, {"checkpoint": {"v": 1, "sources": {}}}, {**body, "lease": 1}):
+        answer = ask("POST", shop, "/groups/shop.copy/report", body=json.dumps(refused).encode())
+        assert answer.status == 400, answer
+
+
+def place_of(relay: Any, scn: int) -> Any:
+    return get(relay, f"/position?physical=shop&scn={scn}").json["position"]

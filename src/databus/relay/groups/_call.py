@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint
 from databus.relay.groups._state import PARTITIONS_MAX, Barrier
 
-NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,128}")  # PIPELINE.OUTPUT has up to 129
 _WAIT_MS_MAX: Final = 60_000
 _INT64_MAX: Final = (1 << 63) - 1
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -66,6 +66,17 @@ class CallBody(BaseModel):
     gives: dict[_Number, HeldBody] = Field(default_factory=dict, description="What it saves and gives back at once.")
     leave: bool = Field(False, description="Saves what is held, gives it back, and is a member no more.")
     wait_ms: int = Field(0, ge=0, le=_WAIT_MS_MAX, description="How long to wait for something to do.")
+
+
+class ReportBody(BaseModel):
+    """How far somebody has come who holds no partition, such as a pipeline's output."""
+
+    model_config = _STRICT
+
+    checkpoint: dict[str, Any] = Field(description="With every physical source that it reads.")
+    sources: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, min_length=1, description="The names that it follows, to be shown."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +183,7 @@ def check_name(name: str) -> str:
     """A name that a group may have. Raises `MalformedRequest`."""
     if not NAME.fullmatch(name):
         raise MalformedRequest(
-            f"{name[:120]!r} is no name of a group: letters, digits, '_', '-' and '.', 100 at most, neither '.' nor "
+            f"{name[:120]!r} is no name of a group: letters, digits, '_', '-' and '.', 129 at most, neither '.' nor "
             "'-' first"
         )
     return name

@@ -82,10 +82,11 @@ class Coordinator:
         for group in list(self.groups.values()):
             self._wait_a_lease(group, now)
             listed = self.names.get(group.name)
-            if listed is None or listed.state is not NameState.KEPT or listed.n < group.n:
+            n = listed.n if listed is not None and listed.state is NameState.KEPT else 0
+            if n > group.n or (n and group.is_reported):
+                del self.groups[group.name]  # it is of before a resize, or of before members had the name
+            elif n < group.n and not group.is_reported:
                 self.list_as(group.name, Listed(NameState.KEPT, group.n))
-            elif listed.n > group.n:
-                del self.groups[group.name]
 
     def _restore(self, record: Mapping[str, Any], now: Now) -> None:
         name = record["group"]
@@ -144,7 +145,8 @@ class Coordinator:
         if waits:
             self._wait_a_lease(group, now)
         self.groups[group.name] = group
-        self.list_as(group.name, Listed(NameState.KEPT, group.n))
+        if not group.is_reported:  # who reports says at any time where it stands, so that nothing of it can be lost
+            self.list_as(group.name, Listed(NameState.KEPT, group.n))
         self.touch(group)
 
     def group(self, name: str) -> Group:
@@ -246,6 +248,12 @@ class Coordinator:
             self.touch(group)
 
     def _check(self, group: Group, call: Call) -> None:
+        if group.is_reported:
+            raise GroupDiffers(
+                f"{group.name}: a pipeline reports under this name how far its output is, so nobody can join it; take "
+                "another name",
+                details={"differs": {"reported": {"group": True, "call": False}}},
+            )
         differs = {
             what: {"group": ours, "call": theirs}
             for what, ours, theirs in (
@@ -307,10 +315,7 @@ class Coordinator:
                 group.guard = call.guard
                 group.note_head()
         member.call, member.heard_ns = call.number, now.ns
-        group.called = True
-        if group.unused_h:
-            group.unused_h = 0
-            group.note_head()
+        group.note_use()
         for number, held in call.said.items():
             if held.checkpoint is not None:
                 group.save(number, held.checkpoint)
@@ -369,7 +374,7 @@ class Coordinator:
             group.unused_h += 1
             group.note_head()
             if group.unused_h >= self.limits.unused_h_max:
-                self.remove(group.name, NameState.FORGOTTEN, now)
+                self.remove(group.name, NameState.DELETED if group.is_reported else NameState.FORGOTTEN, now)
             else:
                 self.touch(group)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from databus.core import Checkpoint, GroupBusy, MalformedRequest
+from databus.core import Checkpoint, GroupBusy, GroupDiffers, MalformedRequest
 from databus.relay.groups._call import check_name
 from databus.relay.groups._coordinator import Coordinator, Now
 from databus.relay.groups._names import Listed, NameState
@@ -37,9 +37,55 @@ class Exported(BaseModel):
     partitions: dict[int, _ExportedPartition]
 
 
+def report(
+    coordinator: Coordinator, name: str, sources: tuple[str, ...] | None, checkpoint: Checkpoint, now: Now, access: str
+) -> None:
+    """Note how far somebody has come who keeps that elsewhere, and holds no partition. access: under which it reports.
+
+    Raises `GroupDiffers` for a name that members have, or had.
+    """
+    group, listed = coordinator.groups.get(check_name(name)), coordinator.names.get(name)
+    if not checkpoint.sources:
+        raise MalformedRequest("checkpoint: it holds no physical source")
+    is_of_members = listed is not None and listed.state is not NameState.DELETED
+    if is_of_members or (group is not None and not group.is_reported):
+        raise GroupDiffers(
+            f"{name}: members have this name, so that nobody can report under it; give the pipeline or its output "
+            f"another name, or delete that one: databus consumers delete {name}",
+            details={"differs": {"reported": {"group": False, "call": True}}},
+        )
+    if group is None:
+        coordinator.check_room(name)
+        group = Group.made(name, sources, {}, 1, checkpoint)
+        group.access, group.is_reported = access, True
+        coordinator.add(group, now, waits=False)
+    if (group.sources, group.start.sources.keys()) != (sources, checkpoint.sources.keys()):
+        group.sources, group.start = sources, checkpoint
+        group.note_head()
+    group.save(0, checkpoint)
+    group.note_use()
+    coordinator.touch(group)
+
+
+def _joined(coordinator: Coordinator, name: str) -> Group:
+    """The group of a name that members share. Raises `UnknownGroup`, `GroupStateLost`, `GroupDiffers`."""
+    group = coordinator.group(name)
+    _check_is_of_members(group)
+    return group
+
+
+def _check_is_of_members(group: Group) -> None:
+    if group.is_reported:
+        raise GroupDiffers(
+            f"{group.name}: a pipeline reports how far its output is, and keeps that itself; it cannot be moved here. "
+            "`databus rebuild` and `databus stop` do so in the pipeline",
+            details={"differs": {"reported": {"group": True, "call": False}}},
+        )
+
+
 def resize(coordinator: Coordinator, name: str, n: int) -> None:
     """Split each partition in equal parts, as soon as it is free. Raises `MalformedRequest`, `GroupBusy`."""
-    group = coordinator.group(name)
+    group = _joined(coordinator, name)
     if group.is_resizing:
         raise GroupBusy(
             f"{name}: it is being resized to {group.n}; partitions {_old(group)} have not been given up yet"
@@ -58,7 +104,7 @@ def resize(coordinator: Coordinator, name: str, n: int) -> None:
 
 def pause(coordinator: Coordinator, name: str, *, paused: bool) -> None:
     """Have all members give up what they hold, and get nothing; or have them go on."""
-    group = coordinator.group(name)
+    group = _joined(coordinator, name)
     if group.is_paused != paused:
         group.is_paused = paused
         group.note_head()
@@ -75,7 +121,7 @@ def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint |
     if name not in coordinator.groups and listed is not None and listed.state is not NameState.DELETED:
         coordinator.list_as(name, Listed(NameState.BEGINS, 0, listed.last_fence, now.wall_ms, to))
         return
-    group = coordinator.group(name)
+    group = _joined(coordinator, name)
     _check_at_rest(group, "reset")
     if checkpoint is None:
         raise ValueError("a place is needed")
@@ -104,7 +150,7 @@ def delete(coordinator: Coordinator, name: str, now: Now, *, force: bool = False
 
 def export(coordinator: Coordinator, name: str) -> dict[str, Any]:
     """All that makes the group go on elsewhere, or here after it was lost."""
-    group = coordinator.group(name)
+    group = _joined(coordinator, name)
     whole = group.whole()
     head = whole["head"]
     return {
@@ -123,6 +169,7 @@ def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> 
     coordinator.check_room(name)
     there = coordinator.groups.get(name)
     if there is not None:
+        _check_is_of_members(there)
         _check_at_rest(there, "import")
         if there.members:
             raise GroupBusy(f"{name}: it has {len(there.members)} members that call; stop them first")

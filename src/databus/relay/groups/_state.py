@@ -100,6 +100,8 @@ class Group:
     waits_until_ns: int = 0
     called: bool = True
     """Whether a member has called within this hour."""
+    is_reported: bool = False
+    """Whether nobody joins it: somebody who keeps its place elsewhere tells of it."""
     _head_changed: bool = False
     _partitions_changed: set[int] = field(default_factory=set)
     _members_changed: set[str] = field(default_factory=set)
@@ -151,6 +153,13 @@ class Group:
         if partition.checkpoint != checkpoint:
             partition.checkpoint = checkpoint
             self._partitions_changed.add(number)
+
+    def note_use(self) -> None:
+        """Somebody has called: the days until it is forgotten begin anew."""
+        self.called = True
+        if self.unused_h:
+            self.unused_h = 0
+            self.note_head()
 
     def join(self, name: str, member: Member) -> None:
         """Somebody new."""
@@ -240,6 +249,7 @@ class Group:
             "paused": self.is_paused,
             "unused_h": self.unused_h,
             "barriers": {physical: list(pair) for physical, pair in self.barriers.items()},
+            "reported": self.is_reported,
         }
 
     @classmethod
@@ -258,6 +268,7 @@ class Group:
             head["paused"],
             head["unused_h"],
             {physical: (pair[0], pair[1]) for physical, pair in head["barriers"].items()},
+            is_reported=head.get("reported", False),  # of old there were none
         )
 
 
