@@ -180,6 +180,19 @@ def test_a_name_that_members_have_is_warned_of_once(tmp_path, caplog):
     assert (level, "members have this name" in message) == ("WARNING", True)
 
 
+def test_where_there_is_no_room_for_one_output_the_others_are_shown(tmp_path, caplog):
+    with relay_in(tmp_path / "a", groups={"names_max": 1}) as relay:
+        outputs = Outputs(relay.url)
+        outputs.index.ledger.durable = {"q": stream("shop/*", shop=2)}
+        with outputs.reported():
+            wait_for(lambda: shown_at(relay.url) == {"shop.index": 2}, "a report")
+            outputs.comes_to(3)
+            wait_for(lambda: told(caplog), "a message")
+            outputs.index.ledger.durable = {"q": stream("shop/*", shop=4)}
+            wait_for(lambda: shown_at(relay.url) == {"shop.index": 4}, "a report behind one that was refused")
+    assert "names_max=1" in told(caplog)[0][1]
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("relay_in_thread")
 def test_the_relay_shows_an_output_while_its_pipeline_runs_and_how_far_it_was_once_it_has_ended(spark, tmp_path):

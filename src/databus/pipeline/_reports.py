@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TransientError
+from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TooManyRequests, TransientError
 from databus.link import Coordinator, RelayClient
 from databus.operate import logger_of
 from databus.pipeline._handle import OutputHandle
@@ -74,12 +74,12 @@ class Reports:
                 continue
             try:
                 self._report(handle.name, report)
-            except TransientError as error:
-                self._note("", error)
-                return  # the other outputs would wait as long
             except DatabusError as error:
+                is_away = isinstance(error, TransientError) and not isinstance(error, TooManyRequests)
+                self._note("" if is_away else handle.name, error)
+                if is_away:
+                    return  # the other outputs would wait as long
                 self._told[handle.name] = _Told(report, time.monotonic(), is_refused=True)
-                self._note(handle.name, error)
             else:
                 self._told[handle.name] = _Told(report, time.monotonic(), is_refused=False)
                 self._failed -= {"", handle.name}
@@ -102,7 +102,7 @@ class Reports:
         if what in self._failed:
             return
         self._failed.add(what)
-        is_expected = isinstance(error, TransientError | ConfigError) or error.http_status == _NOT_FOUND
+        is_expected = not what or isinstance(error, ConfigError) or error.http_status == _NOT_FOUND
         log = self._logger.info if is_expected else self._logger.warning
         log("the relay does not show how far outputs are", output=what or None, message=str(error))
 
