@@ -78,7 +78,7 @@ def _check_is_of_members(group: Group) -> None:
     if group.is_reported:
         raise GroupDiffers(
             f"{group.name}: a pipeline reports how far its output is, and keeps that itself; it cannot be moved here. "
-            "`databus rebuild` and `databus stop` do so in the pipeline",
+            "`databus pause` and `databus rebuild` work on the pipeline",
             details={"differs": {"reported": {"group": True, "call": False}}},
         )
 
