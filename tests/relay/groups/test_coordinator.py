@@ -320,6 +320,7 @@ def test_there_is_a_bound_on_names_and_unknown_ones_are_told_the_nearest():
         ({"member": "x"}, "member"),
         ({"sources": "orders"}, "sources"),
         ({"filters": []}, "filters"),
+        ({"filters": {"a": {"b": "c"}}}, "filters.a"),
     ],
 )
 def test_a_malformed_call_names_its_field(fields, said):

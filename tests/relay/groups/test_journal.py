@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from databus.core import CRASH_POINTS, CorruptData, DiskFull
+from databus.core import CRASH_POINTS, CorruptData, DiskFull, SystemClock
+from databus.relay.groups import GroupKeeper, GroupLimits
 from databus.relay.groups._journal import NAME, Journal
 from databus.relay.groups._names import NAME as NAMES
 from databus.relay.groups._names import Listed, NameState, read_names, write_names
@@ -71,6 +73,29 @@ def test_the_names_are_old_or_new_and_damage_is_named(tmp_path):
     (tmp_path / NAMES).write_bytes((tmp_path / NAMES).read_bytes()[:-1])
     with pytest.raises(CorruptData, match="Move it away"):
         read_names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        '[{"group": "a", "partitions": {}}]',
+        '[{"grup": "a"}]',
+        '[{"group": "a", "head": {"filters": 1}}]',
+        '["a"]',
+        "[" * 100_000,
+    ],
+)
+def test_whatever_the_journal_says_the_relay_starts_and_groups_alone_are_refused(tmp_path, batch):
+    journal = Journal(tmp_path)
+    journal.rewrite([])
+    journal.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"%08x %s\n" % (crc32c(batch.encode()), batch.encode()))
+    keeper = GroupKeeper(tmp_path, GroupLimits(), SystemClock())
+    keeper.open()
+    with pytest.raises(CorruptData, match=r"cannot be followed .*Move it away"):
+        _ = keeper.machine
+    keeper.close()
 
 
 def relay_of(folder: Path) -> RelayProcess:

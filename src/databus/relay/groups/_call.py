@@ -41,6 +41,8 @@ class HeldBody(BaseModel):
 
 
 _Number = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
+Filters = dict[str, str]
+"""Parameters as they stand in an address. Texts only: whatever is nested could be kept, and be too deep to be read."""
 
 
 class CallBody(BaseModel):
@@ -53,7 +55,9 @@ class CallBody(BaseModel):
     sources: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="The names that the group follows; null for all of the one physical source."
     )
-    filters: dict[str, Any] = Field(default_factory=dict, description="The same for all members.")
+    filters: Filters = Field(
+        default_factory=dict, description="The parameters of `/stream` for filters; the same for all members."
+    )
     partitions: int = Field(1, ge=1, le=PARTITIONS_MAX, description="Counts when the group is made.")
     start: str | dict[str, Any] = Field(
         "latest",

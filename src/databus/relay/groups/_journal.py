@@ -23,6 +23,10 @@ _HEADER: Final = {"v": 1}
 _CRC_CHARS: Final = 8
 _GROWN_BYTES_MIN: Final = 16 << 20  # below, reading it takes less than a second
 _GROWN_TIMES: Final = 8
+_REMEDY: Final = (
+    "Move it away, restart the relay, and say of each name where it stands: databus consumers import or reset. Streams "
+    "without a name go on meanwhile"
+)
 _logger = logger_of("databus.relay.groups")
 
 
@@ -37,7 +41,9 @@ class Journal:
         """Whether what is on the disk is what was written: not after a write that failed."""
 
     def read(self) -> list[dict[str, Any]]:
-        """What was written. Cuts off what a crash left of a last batch. Raises `CorruptData` that names the place."""
+        """What was written. Cuts off what a crash left of a last batch. Raises `CorruptData` that names the place,
+        `ValueError` and `RecursionError` for what was written so and is no batch.
+        """
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -67,13 +73,16 @@ class Journal:
         self._is_sound = True
         return records
 
+    def unreadable(self, error: Exception) -> CorruptData:
+        """The error where its batches are whole, and do not make up groups."""
+        return CorruptData(f"{self._path}: what it says cannot be followed ({error!r:.200}). {_REMEDY}")
+
     def _check_is_end(self, content: bytes, offset: int) -> None:
         for line in content[offset:].split(b"\n")[1:]:
             if _batch(line) is not None:
                 raise CorruptData(
                     f"{self._path}: what stands at byte {offset} is not what was written there, and there is more "
-                    "behind it: the file is damaged. Move it away, restart the relay, and say of each name where it "
-                    "stands: databus consumers import or reset. Streams without a name go on meanwhile"
+                    f"behind it: the file is damaged. {_REMEDY}"
                 )
 
     @property
@@ -129,6 +138,7 @@ def _batch(line: bytes) -> list[dict[str, Any]] | None:
     text = line[_CRC_CHARS + 1 :]
     try:
         is_whole = int(line[:_CRC_CHARS], 16) == crc32c(text)
-        return json.loads(text) if is_whole and text else None
     except ValueError:
         return None
+    records: list[dict[str, Any]] | None = json.loads(text) if is_whole and text else None
+    return records

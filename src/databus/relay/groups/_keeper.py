@@ -67,7 +67,7 @@ class GroupKeeper:
     def open(self) -> None:
         """Read the files; any thread, before the loop's first call. What is wrong with them is kept as `trouble`."""
         try:
-            self._machine = Coordinator(self._limits, self.now(), self._journal.read(), read_names(self._folder))
+            self._machine = self._read()
         except DatabusError as error:
             self.trouble = error
             _logger.error("groups are not served", message=str(error))  # noqa: TRY400 - the message says it
@@ -77,6 +77,13 @@ class GroupKeeper:
                 "these names were in use, and their state is lost: they wait for databus consumers import or reset",
                 names=lost[:100],
             )
+
+    def _read(self) -> Coordinator:
+        names = read_names(self._folder)
+        try:
+            return Coordinator(self._limits, self.now(), self._journal.read(), names)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # never the relay's end
+            raise self._journal.unreadable(error) from error
 
     def start(self) -> None:
         """Look at leases from now on. In the loop."""

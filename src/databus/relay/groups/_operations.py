@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from databus.core import Checkpoint, GroupBusy, GroupDiffers, MalformedRequest
-from databus.relay.groups._call import check_name
+from databus.relay.groups._call import Filters, check_name
 from databus.relay.groups._coordinator import Coordinator, Now
 from databus.relay.groups._names import Listed, NameState
 from databus.relay.groups._state import PARTITIONS_MAX, Group, Partition
@@ -30,7 +30,7 @@ class Exported(BaseModel):
     v: int = Field(ge=_VERSION, le=_VERSION)
     name: str
     sources: list[str] | None
-    filters: dict[str, Any]
+    filters: Filters
     guard: bool
     last_fence: int = Field(ge=0, le=(1 << 63) - 1)
     start: dict[str, Any]
