@@ -78,6 +78,38 @@ def test_a_control_shows_nothing_of_what_is_hidden(registry: Registry):
     assert some[0].control["fill"] == {}
 
 
+def named(*names: str) -> TableSchema:
+    return TableSchema(SOURCE, tuple(Column(name, "int64" if name == "id" else "string") for name in names), ("id",))
+
+
+@pytest.mark.parametrize(
+    ("before", "names", "seen"),
+    [
+        ([], ["id", "social"], ["id", "social"]),  # nothing is known of earlier names
+        ([["id", "ssn"]], ["id", "social"], ["id"]),  # renamed, or dropped and another added
+        ([["id", "SSN"]], ["id", "social"], ["id"]),
+        ([["id", "ssn"]], ["id"], ["id"]),
+        ([["id", "ssn"], ["id"]], ["id", "note"], ["id", "note"]),  # dropped; what comes later is another
+        ([["id", "ssn"]], ["id", "ssn", "note"], ["id", "note"]),
+        ([["id", "ssn"], ["id", "social"], ["id", "social", "note"]], ["id", "so", "note"], ["id", "note"]),
+        ([["id", "ssn"], ["id", "social"]], ["id", "ssn", "note"], ["id"]),
+    ],
+)
+def test_a_hidden_column_does_not_come_to_light_under_another_name(before, names, seen):
+    known = Registry()
+    for each in before:
+        known.number_of(named(*each))
+    known.now = named(*names)
+    known.number_of(known.now)
+    frames = FrameFilter(StreamFilter().behind(StreamFilter((TableRule("*", hide=("ssn",)),))), "shop", known)
+    assert frames.cut_of(known.now).after.names == tuple(seen)
+    asked = StreamFilter.parse(columns="id,social").behind(StreamFilter((TableRule("*", hide=("ssn",)),)))
+    if "social" not in seen:
+        with pytest.raises(UnknownColumn) as raised:
+            FrameFilter(asked, "shop", known).check([SOURCE], is_at_end=True)
+        assert not any(f"'{each}'" in str(raised.value) for each in ("ssn", "so"))
+
+
 def test_a_table_whose_key_would_be_hidden_is_not_sent_and_its_reader_not_told_why(registry: Registry):
     frames = FrameFilter(StreamFilter().behind(StreamFilter((TableRule(hide=("id",)),))), "shop", registry)
     with pytest.raises(UnknownColumn, match="nothing of it is sent"):

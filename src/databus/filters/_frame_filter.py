@@ -12,7 +12,7 @@ from typing import Any, Final
 from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn, is_pattern
 from databus.filters._choice import matches, nearest
 from databus.filters._stream_filter import StreamFilter
-from databus.filters._table_cut import Definitions, Hashes, TableCut, misfit, row_hashes, unknown_column
+from databus.filters._table_cut import Definitions, Hashes, TableCut, hidden_columns, misfit, row_hashes, unknown_column
 from databus.filters._table_step import changed_by, previous_of, schema_body
 from databus.schema import SchemaChange, TableSchema, column_named
 from databus.wire import (
@@ -114,8 +114,13 @@ class FrameFilter:
     def _check_columns(self, source: str, now: TableSchema, versions: Sequence[TableSchema]) -> None:
         name = f"{self.physical}/{source}"
         rules, forced = self.wanted.about(name)
-        hidden = {each.lower() for rule in forced for each in rule.hide}
-        there = dict.fromkeys(each for table in (now, *versions) for each in table.names if each.lower() not in hidden)
+        there = {
+            each: None
+            for table in (now, *versions)
+            for hidden in [hidden_columns(table, forced, self._known)]
+            for each in table.names
+            if each not in hidden
+        }
         for rule in rules:
             for column in rule.columns or ():
                 if column_named(column, tuple(there)) is None:

@@ -1,7 +1,7 @@
 """What a filter makes of one table in one definition: which rows it lets through, and which of their columns. Pure."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
@@ -89,7 +89,7 @@ class TableCut:
         rules, forced = wanted.about(name)
         later: dict[str, pa.DataType] = {}
         try:
-            hidden = _hidden(table, forced)
+            hidden = _hidden(table, forced, known)
             conditions = [
                 _bound(rule.where, table, table, (), known, later) for rule in forced if rule.where is not None
             ]
@@ -222,11 +222,35 @@ def _used(column: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(places[indices]), column.dictionary.filter(pa.array(is_used)))
 
 
-def _hidden(table: TableSchema, forced: Sequence[TableRule]) -> frozenset[str]:
-    found = {column_named(name, table.names) for rule in forced for name in rule.hide}
+def hidden_columns(table: TableSchema, forced: Sequence[TableRule], known: Definitions) -> frozenset[str]:
+    """The columns of a definition that are not there for the reader: those that rules name, and those that came when
+    such a one went. Nobody can tell from definitions whether that was a new name for the same values.
+    """
+    names = {name.lower() for rule in forced for name in rule.hide}
+    hidden: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+    for each in _up_to(table, known) if names else ():
+        there = frozenset(each.names)
+        came = there - before if before and hidden - there else frozenset()
+        hidden = frozenset(name for name in there if name.lower() in names or name in hidden or name in came)
+        before = there
+    return hidden
+
+
+def _up_to(table: TableSchema, known: Definitions) -> Iterator[TableSchema]:
+    """The definitions that a table has had, up to this one."""
+    for each in known.definitions(table.source):
+        if each.fingerprint == table.fingerprint:
+            break
+        yield each
+    yield table
+
+
+def _hidden(table: TableSchema, forced: Sequence[TableRule], known: Definitions) -> frozenset[str]:
+    found = hidden_columns(table, forced, known)
     if lost := [name for name in table.key if name in found]:
         raise ConfigError(f"hide: {table.source}: column {lost[0]} is part of the key, by which rows are told apart")
-    return frozenset(name for name in found if name is not None)
+    return found
 
 
 def _sent(seen: TableSchema, rules: Sequence[TableRule]) -> tuple[str, ...]:
@@ -267,7 +291,7 @@ def _later(
     versions = known.definitions(table.source)
     own = [each.fingerprint for each in versions].index(table.fingerprint)
     for version in reversed(versions[own + 1 :]):
-        hidden = _hidden(version, hide)
+        hidden = _hidden(version, hide, known)
         found = column_named(column, [each for each in version.names if each not in hidden])
         if found is not None:
             return found, forms_of(version.column(found).type).arrow
