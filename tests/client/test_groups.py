@@ -22,6 +22,9 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link import Coordinator, RelayClient
+from databus.link._coordinator import _at
+from databus.link._http import Endpoint
+from databus.link._tls import Access
 from databus.wire import Control, Group
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.relay.support import ORDERS, Database, commit_of, get, post, rows_of, scripted
@@ -346,3 +349,10 @@ def test_a_relay_that_names_another_sends_members_there(relay, relay_of):
     assert [each["member"] for each in relay_members(relay)] == ["a-member-of-mine"]
     told = Coordinator(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
     assert (told.error, told.told["last"], type(told.to_error())) == ("StaleCall", 1, StaleCall)
+
+
+def test_a_token_does_not_leave_tls_because_a_relay_names_another():
+    endpoint = Endpoint.of("https://relay-a", token=None, access=Access(), connect_ms_max=100, read_ms_max=100)
+    assert _at(endpoint, "https://relay-b:11115").is_tls
+    with pytest.raises(ConfigError, match=r"names http://relay-b:11115 .*without TLS"):
+        _at(endpoint, "http://relay-b:11115")

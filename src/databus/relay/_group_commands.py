@@ -12,12 +12,21 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from databus.core import Checkpoint, MalformedRequest, OtherCoordinator, RightMissing, SystemClock, TooManyRequests
+from databus.core import (
+    Checkpoint,
+    MalformedRequest,
+    OtherCoordinator,
+    RightMissing,
+    ServiceUnavailable,
+    SystemClock,
+    TooManyRequests,
+    UnknownGroup,
+)
 from databus.log import Guard
 from databus.relay._ask import Ask, json_answer
-from databus.relay._config import RelayConfig
+from databus.relay._config import PORT, RelayConfig
 from databus.relay._group_lag import Lags
-from databus.relay._group_pages import group_page, groups_page, is_visible
+from databus.relay._group_pages import group_page, groups_page, is_visible, visible_groups
 from databus.relay._group_start import find_start, said_place
 from databus.relay.groups import (
     Call,
@@ -33,9 +42,9 @@ from databus.relay.groups import (
     report,
     reset,
     resize,
+    unknown_group,
 )
 
-_PORTS: Final = {"http": 80, "https": 443}
 _HOURS: Final = 24
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -59,6 +68,15 @@ class GroupCommands:
 
     async def answer(self, ask: Ask) -> web.Response:
         """Answer a command of /groups."""
+        await self._find_out(ask)
+        try:
+            return await self._answer(ask)
+        except UnknownGroup:  # the nearest is one of those that are there for whoever asks
+            raise unknown_group(
+                ask.path[1], (each.name for each in visible_groups(self.keeper.machine, ask.grant))
+            ) from None
+
+    async def _answer(self, ask: Ask) -> web.Response:
         match ask.path[1:], ask.command.body:
             case [], _:
                 return await self.groups(ask)
@@ -87,17 +105,19 @@ class GroupCommands:
 
     # Who coordinates
 
-    def _coordinates(self, ask: Ask) -> bool:
-        """Whether this relay is the one that coordinates."""
+    async def _find_out(self, ask: Ask) -> None:
+        """Find whether this relay is the one that coordinates, unless that is known. In a thread: names may be slow.
+
+        Raises `ServiceUnavailable` where the name cannot be looked up now: nothing is concluded from that.
+        """
         if self._is_coordinator is None:
             name = None if ask.request.transport is None else ask.request.transport.get_extra_info("sockname")
             port = name[1] if isinstance(name, tuple) else 0
-            self._is_coordinator = _is_here(self._config.coordinator or "", port)
-        return self._is_coordinator
+            self._is_coordinator = await self._in_thread(partial(_is_here, self._config.coordinator or "", port))
 
     def _machine(self, ask: Ask) -> Coordinator:
         """The coordinator. Raises `OtherCoordinator`, or what is wrong with its files."""
-        if not self._coordinates(ask):
+        if not self._is_coordinator:
             raise OtherCoordinator(
                 f"groups are coordinated by {self._config.coordinator}; ask there. If that is this relay, set "
                 "groups.coordinates: true",
@@ -146,7 +166,7 @@ class GroupCommands:
 
     async def groups(self, ask: Ask) -> web.Response:
         """GET /groups."""
-        coordinates = self._coordinates(ask)
+        coordinates = bool(self._is_coordinator)
         page: dict[str, Any] = {
             "coordinator": self._config.coordinator,
             "is_coordinator": coordinates,
@@ -219,20 +239,26 @@ def _act(machine: Coordinator, name: str, ask: Ask, place: Checkpoint | None, no
         case "delete":
             delete(machine, name, now, force=ask.given["force"])
         case "import":
-            bring_in(machine, name, ask.body, now)
+            given = ask.body.model_copy(update={"access": ask.grant.name}) if ask.grant.is_limited else ask.body
+            bring_in(machine, name, given, now)
         case verb:
             pause(machine, name, paused=verb == "pause")
 
 
 def _is_here(url: str, port: int) -> bool:
-    """Whether an address is this machine's, and its port this relay's."""
+    """Whether an address is this machine's, and its port this relay's. Raises `ServiceUnavailable` if that cannot be
+    told now.
+    """
     parts = urlsplit(url)
-    if (parts.port or _PORTS.get(parts.scheme)) != port or parts.hostname is None:
+    if (parts.port or PORT) != port or parts.hostname is None:
         return False
     try:
         found = socket.getaddrinfo(parts.hostname, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
+    except OSError as error:
+        raise ServiceUnavailable(
+            f"groups.coordinator: {parts.hostname} cannot be looked up, so that this relay cannot tell whether it is "
+            f"the one that coordinates ({error}); ask again, or set groups.coordinates"
+        ) from error
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 

@@ -58,7 +58,7 @@ def find_start(catalog: Catalog, sources: Sequence[str] | None, value: Any) -> C
     named = _named(catalog, sources)
     for physical, names in named.items():
         if physical in catalog.captures:
-            Selection(physical, names).check(catalog.log_of(catalog.captures[physical]).schemas)
+            Selection(physical, names, catalog.grant).check(catalog.log_of(catalog.captures[physical]).schemas)
     if isinstance(start, SourceCheckpoint) and len(named) > 1:
         raise MalformedRequest(f"start.scn: the group follows {', '.join(named)}; an SCN is of one physical source")
     return Checkpoint({physical: _place(catalog, physical, start) for physical in named})

@@ -191,6 +191,26 @@ def test_a_relay_finds_that_it_is_the_one_that_is_named(tmp_path):
         assert Member(relay).call().status == 200
 
 
+def test_what_a_relay_cannot_look_up_now_it_asks_again(tmp_path, monkeypatch):
+    look_up = socket.getaddrinfo
+
+    def fails(host: str, *given: Any, **more: Any) -> Any:
+        if host == "localhost":
+            raise socket.gaierror(-3, "Temporary failure in name resolution")
+        return look_up(host, *given, **more)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = {"listen": f"127.0.0.1:{port}", "groups": {"coordinator": f"http://localhost:{port}"}}
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)])}, **options) as relay:
+        published(relay, "shop", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("databus.relay._group_commands.socket.getaddrinfo", fails)
+            answer = Member(f"http://127.0.0.1:{port}").call()
+            assert (answer.status, "localhost cannot be looked up" in answer.json["message"]) == (503, True)
+        assert Member(relay).call().status == 200
+
+
 def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
     for name in ("ops", "billing"):
         (tmp_path / name).write_text(f"token-of-{name}\n")
@@ -213,6 +233,18 @@ def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
         assert [each["name"] for each in get(relay, "/groups", headers=billing).json["groups"]] == ["bills"]
         assert b'group="audit"' not in get(relay, "/metrics", headers=billing).body
         assert post(relay, "/groups/bills/pause", headers=billing).status == 403
+        for answer in (get(relay, "/groups/audt", headers=billing), get(relay, "/groups/audt/export", headers=billing)):
+            assert (answer.status, "'audit'" in answer.json["message"]) == (404, False)
+        assert "'audit'" in get(relay, "/groups/audt", headers=ops).json["message"]
+        asked = {"member": ANNE, "call": 1, "sources": ["shop/main.stok"]}
+        for headers, hint in ((billing, "main.orders"), (ops, "did you mean 'shop/main.stock'")):
+            answer = ask("POST", relay, "/groups/new", headers, json.dumps(asked).encode())
+            assert (answer.status, hint in answer.json["message"]) == (404, True)
+            assert ("main.stock" in answer.json["message"]) == (headers is ops)
+        exported = get(relay, "/groups/bills/export", headers=ops).body
+        assert post(relay, "/groups/bills/delete", headers=ops, force=1).status == 200
+        assert ask("POST", relay, "/groups/bills/import", ops, exported).status == 200
+        assert call("bills", billing).status == 200, "it is still that of its access"
 
 
 def test_what_a_pipeline_reports_is_shown_with_its_lag_and_nobody_can_join_it(shop):

@@ -1,7 +1,7 @@
 """Durable consumers and groups: who holds which partition, and how far each has come. Start with `Coordinator`."""
 
 from databus.relay.groups._call import Answer, Call, CallBody, Held, ReportBody, Taken, check_name
-from databus.relay.groups._coordinator import Changes, Coordinator, GroupLimits, Now
+from databus.relay.groups._coordinator import Changes, Coordinator, GroupLimits, Now, unknown_group
 from databus.relay.groups._keeper import GroupKeeper
 from databus.relay.groups._names import Listed, NameState
 from databus.relay.groups._operations import Exported, bring_in, delete, export, pause, report, reset, resize
@@ -34,4 +34,5 @@ __all__ = [
     "report",
     "reset",
     "resize",
+    "unknown_group",
 ]

@@ -154,9 +154,7 @@ class Coordinator:
         found = self.groups.get(name)
         if found is None:
             self.check_state(name)
-            near = difflib.get_close_matches(name, self.groups, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "GET /groups lists them"
-            raise UnknownGroup(f"no group called {name[:100]!r}; {hint}")
+            raise unknown_group(name, self.groups)
         return found
 
     def check_state(self, name: str) -> None:
@@ -430,6 +428,13 @@ class Coordinator:
         every_ms = max(member.lease_ms // _CALLS_A_LEASE, 1)
         left_ms = max(min(ends, default=now.ns + every_ms * 1_000_000) - now.ns, 0) // 1_000_000
         return min(every_ms, left_ms + _BEHIND_A_LEASE_MS)
+
+
+def unknown_group(name: str, names: Iterable[str]) -> UnknownGroup:
+    """The error for a name that no group has. names: those that whoever asks may know."""
+    near = difflib.get_close_matches(name, [*names], 1)
+    hint = f"did you mean {near[0]!r}?" if near else "GET /groups lists them"
+    return UnknownGroup(f"no group called {name[:100]!r}; {hint}")
 
 
 def _quota(group: Group, held: Mapping[str, list[int]], name: str) -> int:

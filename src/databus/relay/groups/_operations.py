@@ -32,6 +32,7 @@ class Exported(BaseModel):
     sources: list[str] | None
     filters: Filters
     guard: bool
+    access: str | None = Field(None, description="Under which access; by default that of the one it replaces.")
     last_fence: int = Field(ge=0, le=(1 << 63) - 1)
     start: dict[str, Any]
     partitions: dict[int, _ExportedPartition]
@@ -156,7 +157,7 @@ def export(coordinator: Coordinator, name: str) -> dict[str, Any]:
     return {
         "v": _VERSION,
         "name": name,
-        **{field: head[field] for field in ("sources", "filters", "guard", "last_fence", "start")},
+        **{field: head[field] for field in ("sources", "filters", "guard", "access", "last_fence", "start")},
         "partitions": {
             number: {"of": each["of"], "checkpoint": each["checkpoint"]} for number, each in whole["partitions"].items()
         },
@@ -167,6 +168,7 @@ def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> 
     """Put what `export` gave in the place of a group that has no members, or was lost. Raises `GroupBusy`."""
     group = _read(check_name(name), given)
     coordinator.check_room(name)
+    group.access = given.access or ""
     there = coordinator.groups.get(name)
     if there is not None:
         _check_is_of_members(there)
@@ -174,6 +176,7 @@ def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> 
         if there.members:
             raise GroupBusy(f"{name}: it has {len(there.members)} members that call; stop them first")
         group.last_fence = max(group.last_fence, there.last_fence)
+        group.access = there.access if given.access is None else given.access
         coordinator.remove(name, NameState.DELETED, now)
     coordinator.add(group, now, waits=there is None)
 
