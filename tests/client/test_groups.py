@@ -67,6 +67,19 @@ def test_a_name_goes_on_where_it_was(relay):
         assert list(following) == []
 
 
+def test_who_gets_nothing_moves_on(relay):
+    def places():
+        page = get(relay, "/groups/never").json.get("partitions", [])
+        return [each["checkpoint"]["sources"]["shop"]["scn"] for each in page]
+
+    with windows(relay.url, name="never", where="id < 0", partitions=2) as following:
+        taking = thread_of(lambda: list(following))
+        wait_for(lambda: places() == [60, 60], "the places behind what nothing is in")
+    taking.join(30)
+    with windows(relay.url, name="never", where="id < 0", partitions=2, follow=False) as following:
+        assert list(following) == []
+
+
 def test_batches_and_event_loops_take_part(relay):
     with windows(relay.url, name="billing", follow=False) as following:
         batches = list(following.batches())

@@ -110,6 +110,11 @@ class GroupSubscription(Subscription):
         if given is not None and isinstance(lane := given[0], PartitionLane):
             self._settle(lane)
 
+    def _pass_over(self, lane: Lane, window: Window) -> None:
+        super()._pass_over(lane, window)
+        assert isinstance(lane, PartitionLane)  # noqa: S101 - it has no others
+        self._settle(lane)  # else who gets nothing for long would lose the place to the log's retention
+
     def _settle(self, lane: PartitionLane) -> None:
         partition = self._open.get(lane.hold.partition)
         if lane.settle() and partition is not None and lane in partition.lanes:

@@ -254,8 +254,12 @@ class Subscription:
             window = lane.windows.popleft()
             if not window.is_passed_over:
                 return lane, window
-            lane.done = window
+            self._pass_over(lane, window)
         return None
+
+    def _pass_over(self, lane: Lane, window: Window) -> None:
+        """Nothing in a window is for the consumer, who has done it therefore."""
+        lane.done = window
 
     def _next_lane(self) -> Lane | None:
         """The lane whose turn it is, which has a window or an error; None while nobody has."""
