@@ -16,12 +16,13 @@ from databus.core import (
     Fenced,
     GroupDiffers,
     InputError,
+    MalformedRequest,
     ServiceUnavailable,
     SourceCheckpoint,
     StaleCall,
     UnknownSource,
 )
-from databus.link import Coordinator, RelayClient
+from databus.link import Coordinator, GroupAnswer, RelayClient
 from databus.link._coordinator import _at
 from databus.link._http import Endpoint
 from databus.link._tls import Access
@@ -78,6 +79,23 @@ def test_who_gets_nothing_moves_on(relay):
     taking.join(30)
     with windows(relay.url, name="never", where="id < 0", partitions=2, follow=False) as following:
         assert list(following) == []
+
+
+@pytest.mark.parametrize("name", ["billing/delete", "billing#2", "a b", "billing?wait=1", "billing/export"])
+def test_a_name_that_is_none_is_refused_and_reaches_no_other_group(relay, name):
+    with windows(relay.url, name="billing", follow=False) as following:
+        next(following)
+    before = get(relay, "/groups/billing").json
+    with windows(relay.url, name=name) as following, pytest.raises(MalformedRequest, match="is no name of a group"):
+        next(following)
+    after = get(relay, "/groups").json["groups"]
+    assert [(each["name"], each["state"]) for each in after] == [("billing", before["state"])]
+
+
+def test_an_answer_that_is_none_of_a_group_ends_the_iterator(relay, monkeypatch):
+    monkeypatch.setattr(Coordinator, "call", lambda *_, **__: GroupAnswer("", {"hello": "world"}))
+    with windows(relay.url, name="billing") as following, pytest.raises(KeyError):
+        next(following)
 
 
 def test_batches_and_event_loops_take_part(relay):

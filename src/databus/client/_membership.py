@@ -156,13 +156,15 @@ class Membership:
     # the thread
 
     def _run(self) -> None:
-        backoff = Backoff(_RETRY_FIRST_MS, _ANSWER_MS_MAX)
         try:
-            while (terms := self._terms(backoff)) is None:
-                pass
-        except BaseException as error:  # noqa: BLE001 - it is raised where windows are asked for
+            self._make_calls()
+        except BaseException as error:  # noqa: BLE001 - it is raised where windows are asked for, or they would wait for ever
             self._end_with(error)
-            return
+
+    def _make_calls(self) -> None:
+        backoff = Backoff(_RETRY_FIRST_MS, _ANSWER_MS_MAX)
+        while (terms := self._terms(backoff)) is None:
+            pass
         self._member.terms = terms
         pause_s = 0.0
         while True:
@@ -186,8 +188,6 @@ class Membership:
                 if not was_interrupted:
                     pause_s = min(backoff.next_ms(), self._member.period_ms) / 1e3
                     self._note_silence(error)
-            except BaseException as error:  # noqa: BLE001 - it is raised where windows are asked for
-                self._end_with(error)
             else:
                 backoff.reset()
                 self._note_silence(None)

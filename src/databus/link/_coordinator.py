@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 import databus.core
 from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable, StreamCut, TransientError
@@ -49,8 +50,9 @@ class Coordinator:
         Raises `ServiceUnavailable` without an answer, and what other errors the relay answers with.
         """
         endpoint = self._endpoint = self._endpoint or self._named_one(limit_ms)
+        path = f"/groups/{quote(name, safe='')}"  # unquoted, a name such as "a/delete" would be another command
         for _ in range(_HOPS_MAX):
-            told, status = self._ask(endpoint, "POST", f"/groups/{name}{part}", body, limit_ms)
+            told, status = self._ask(endpoint, "POST", f"{path}{part}", body, limit_ms)
             if status != HTTPStatus.MISDIRECTED_REQUEST:
                 self._endpoint = endpoint
                 return GroupAnswer("" if status == HTTPStatus.OK else str(told.get("error")), told)
