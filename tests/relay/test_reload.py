@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,17 @@ def test_sources_are_added_removed_and_changed_and_others_are_not_touched(tmp_pa
         assert post(relay, "/reload").json["added"] == ["goes"]
         published(relay, "goes", 6)
         assert relay.captures["goes"].log.uuid == log, "its log was kept"
+
+
+def test_a_file_whose_name_and_paths_are_relative_is_the_same_when_it_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("shop.db")) as shop:
+        shop.executescript("PRAGMA journal_mode = wal; CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    (tmp_path / "token").write_text("a token of many letters".replace(" ", "-"))
+    file = write(tmp_path, {"shop": {"type": "sqlite", "path": "shop.db"}}, token_file="token")
+    with Relay(load_relay(file.relative_to(tmp_path))) as relay:
+        told = RelayClient(relay.url, token_file="token").reload()
+    assert (told["unchanged"], told["changed"], told["kept"]) == (["shop"], [], [])
 
 
 def test_a_file_with_a_mistake_changes_nothing_and_says_why(tmp_path, caplog):

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from databus.core import ConfigError, MalformedRequest
+from databus.core import ConfigError, InputError, MalformedRequest
 from databus.filters import StreamFilter, TableRule
 from databus.formats import has_reference, line_of, lines_in, lines_of, load_yaml, substitute
 from databus.log import LogConfig
@@ -262,6 +262,7 @@ class RelayConfig(BaseModel):
 
     _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _file: Path | None = PrivateAttr(None)
+    _folder: Path = PrivateAttr(default_factory=Path)
 
     @field_validator("listen")
     @classmethod
@@ -324,9 +325,16 @@ class RelayConfig(BaseModel):
         self.sources = other.sources
         self._written = {**self._written, "sources": other._written.get("sources", {})}  # noqa: SLF001 - of this class
 
-    def written_as(self, value: Mapping[str, Any], file: Path | None) -> None:
-        """Remember which file said it, and how: references not replaced."""
+    def read_again(self) -> "RelayConfig":
+        """What its file says now. Paths are made as they were at first, so that those of the same file are equal."""
+        if self._file is None:
+            raise InputError("this relay was started without a file; there is nothing to read again")
+        return load_relay(self._file, folder=self._folder)
+
+    def written_as(self, value: Mapping[str, Any], folder: Path, file: Path | None) -> None:
+        """Remember which file said it, and how: references not replaced. folder: where its paths start."""
         self._written = dict(value)
+        self._folder = folder
         self._file = None if file is None else file.absolute()
 
 
@@ -388,7 +396,7 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file
     folder: where relative paths start, unless `base` says otherwise. Raises `ConfigError` with a line for each thing
     that is wrong.
     """
-    replaced = substitute(dict(value), where, folder=folder)
+    replaced, given_folder = substitute(dict(value), where, folder=folder), folder
     if isinstance(base := replaced.get("base"), str):
         folder = folder / base
     lines: list[str] = []
@@ -413,19 +421,19 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file
     config.token_file = None if config.token_file is None else folder / config.token_file
     config.access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in config.access]
     config.tls = None if config.tls is None else config.tls.below(folder)
-    config.written_as(value, file)
+    config.written_as(value, given_folder, file)
     return config
 
 
-def load_relay(path: Path) -> RelayConfig:
-    """Read a relay's configuration file; relative paths in it start at its folder."""
+def load_relay(path: Path, *, folder: Path | None = None) -> RelayConfig:
+    """Read a relay's configuration file; relative paths in it start at its folder. folder: that, in other words."""
     value = load_yaml(path)
     if value.keys() & {"inputs", "outputs"}:
         raise ConfigError(
             f"{path}: this is a pipeline's file; `databus run` runs it, with a relay of its own for its `sources`"
         )
     try:
-        return parse_relay(value, folder=path.parent, file=path)
+        return parse_relay(value, folder=path.parent if folder is None else folder, file=path)
     except ConfigError as error:
         lines = lines_in(path)
         placed = [f"{_place(path, line, lines)}: {line}" for line in str(error).splitlines()]

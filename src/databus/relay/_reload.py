@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from databus.core import DatabusError, InputError, ServiceUnavailable
+from databus.core import DatabusError, ServiceUnavailable
 from databus.operate import logger_of
-from databus.relay._config import RelayConfig, load_relay
+from databus.relay._config import RelayConfig
 from databus.sources import SourceConfig
 
 _OTHERS_S_MAX: Final = 60.0
@@ -95,9 +95,7 @@ class Reloads:
 
     def _reloaded(self) -> Mapping[str, Any]:
         before = self._run.config
-        if before.file is None:
-            raise InputError("this relay was started without a file; there is nothing to read again")
-        new = load_relay(before.file)
+        new = before.read_again()
         found = SourceChanges.between(before.sources, new.sources)
         left = kept(before, new)
         self._run.change(new, found)
