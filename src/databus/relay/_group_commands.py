@@ -138,7 +138,7 @@ class GroupCommands:
         if machine.needs_start(name, call):
             listed = machine.names.get(name)
             said = call.start if listed is None or listed.start is None else listed.start
-            start = await self._in_thread(partial(find_start, ask.catalog, call.sources, said))
+            start = await self._in_thread(partial(find_start, ask.catalog, call.sources, said, call.filters))
         with ExitStack() as waiting:
 
             def may_wait() -> bool:

@@ -3,12 +3,15 @@
 The coordinator decides it once, when the group is made, and it is durable before anybody is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint, is_pattern, split_physical
+from databus.filters import FrameFilter, StreamFilter
+from databus.log import Log
 from databus.relay._catalog import Catalog, Selection
+from databus.relay._filters import check_filter
 from databus.relay._params import Start, StartName, time_of
 from databus.relay._stream import open_cursor
 
@@ -52,8 +55,10 @@ def _named(catalog: Catalog, sources: Sequence[str] | None) -> dict[str, list[st
     return found or {catalog.choose(None, None).physical: []}
 
 
-def find_start(catalog: Catalog, sources: Sequence[str] | None, value: Any) -> Checkpoint:
-    """The place; reads the disk. Raises what a stream from there would."""
+def find_start(
+    catalog: Catalog, sources: Sequence[str] | None, value: Any, filters: Mapping[str, Any] | None = None
+) -> Checkpoint:
+    """The place; reads the disk. Raises what a stream from there would, behind these filters."""
     start = said_start(value)
     named = _named(catalog, sources)
     for physical, names in named.items():
@@ -61,10 +66,12 @@ def find_start(catalog: Catalog, sources: Sequence[str] | None, value: Any) -> C
             Selection(physical, names, catalog.grant).check(catalog.log_of(catalog.captures[physical]).schemas)
     if isinstance(start, SourceCheckpoint) and len(named) > 1:
         raise MalformedRequest(f"start.scn: the group follows {', '.join(named)}; an SCN is of one physical source")
-    return Checkpoint({physical: _place(catalog, physical, start) for physical in named})
+    return Checkpoint({physical: _place(catalog, physical, names, start, filters) for physical, names in named.items()})
 
 
-def _place(catalog: Catalog, physical: str, start: Start) -> SourceCheckpoint:
+def _place(
+    catalog: Catalog, physical: str, names: Sequence[str], start: Start, filters: Mapping[str, Any] | None
+) -> SourceCheckpoint:
     given = start.sources.get(physical) if isinstance(start, Checkpoint) else None
     if isinstance(start, Checkpoint) and given is None:
         raise MalformedRequest(
@@ -77,5 +84,15 @@ def _place(catalog: Catalog, physical: str, start: Start) -> SourceCheckpoint:
             f"start: the coordinator does not capture {physical}, so it cannot find a place there; ask the relay that "
             "does (/position) and give `start` as a checkpoint"
         )
-    found = open_cursor(catalog.log_of(catalog.physical(physical)), start).position
-    return found if given is None else given
+    log = catalog.log_of(catalog.physical(physical))
+    cursor = open_cursor(log, start)
+    if filters:
+        _check_filters(Selection(physical, names or None, catalog.grant), log, filters, is_at_end=cursor.is_at_end)
+    return cursor.position if given is None else given
+
+
+def _check_filters(selection: Selection, log: Log, filters: Mapping[str, Any], *, is_at_end: bool) -> None:
+    """A name whose filters no stream would take must not come to be: the next try, with others, would differ."""
+    wanted = StreamFilter.parse(*(filters.get(each) for each in ("where", "columns", "filters")))
+    frames = FrameFilter(wanted.within(log.physical).behind(selection.grant.filter), log.physical, log.schemas)
+    check_filter(frames, selection.tables(log.schemas), selection.grant.visible(log.schemas), is_at_end=is_at_end)

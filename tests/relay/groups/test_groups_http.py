@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.relay.support import Answer, Database, ask, get, order, post, published, scripted
+from tests.relay.support import Answer, Database, ask, get, order, post, published, sale, scripted
 
 ANNE, BERT = "anne-aaaaaaaa", "bert-bbbbbbbb"
 
@@ -211,6 +211,24 @@ def test_what_a_relay_cannot_look_up_now_it_asks_again(tmp_path, monkeypatch):
         assert Member(relay).call().status == 200
 
 
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"where": "nope = 1"}, "has no column 'nope'"),
+        ({"columns": "id,nope"}, "has no column 'nope'"),
+        ({"where": "id ="}, "where: character"),
+        ({"where": 5}, "where: "),
+        ({"filters": '{"shop/main.order": {"where": "id = 1"}}'}, "did you mean 'shop/main.orders'"),
+    ],
+)
+def test_a_name_is_not_made_with_filters_that_no_stream_would_take(shop, filters, says):
+    for start in ("beginning", "latest"):
+        refused = Member(shop, start=start).call(filters=filters)
+        assert (refused.status, says in refused.json["message"]) == (400, True)
+    assert get(shop, "/groups").json["groups"] == []
+    assert Member(shop).call(filters={"where": "id = 1"}).status == 200
+
+
 def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
     for name in ("ops", "billing"):
         (tmp_path / name).write_text(f"token-of-{name}\n")
@@ -219,11 +237,11 @@ def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
         {"name": "billing", "token_file": "billing", "rights": ["read"], "tables": ["shop/main.orders"]},
     ]
     ops, billing = ({"Authorization": f"Bearer token-of-{name}"} for name in ("ops", "billing"))
-    with scripted(tmp_path, {"shop": Database(groups=[order(1)])}, access=access) as relay:
-        published(relay, "shop", 1)
+    with scripted(tmp_path, {"shop": Database(groups=[order(1), sale(2)])}, access=access) as relay:
+        published(relay, "shop", 2)
 
-        def call(name: str, headers: Any) -> Answer:
-            body = json.dumps({"member": ANNE, "call": 1, "sources": ["shop/main.orders"]}).encode()
+        def call(name: str, headers: Any, source: str = "shop/main.orders", **fields: Any) -> Answer:
+            body = json.dumps({"member": ANNE, "call": 1, "sources": [source], **fields}).encode()
             return ask("POST", relay, f"/groups/{name}", headers, body)
 
         assert call("audit", ops).status == 200
@@ -233,6 +251,10 @@ def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
         assert [each["name"] for each in get(relay, "/groups", headers=billing).json["groups"]] == ["bills"]
         assert b'group="audit"' not in get(relay, "/metrics", headers=billing).body
         assert post(relay, "/groups/bills/pause", headers=billing).status == 403
+        for hidden in ("shop/main.stock", "shop/main.stok", "stok"):  # said of each as of one that is not there
+            refused = call("finds", billing, hidden)
+            assert refused.status == 404
+            assert "main.stock" not in refused.json["message"].replace(f"called {hidden!r}", "")
         for answer in (get(relay, "/groups/audt", headers=billing), get(relay, "/groups/audt/export", headers=billing)):
             assert (answer.status, "'audit'" in answer.json["message"]) == (404, False)
         assert "'audit'" in get(relay, "/groups/audt", headers=ops).json["message"]
