@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from databus.cli._app import app
 from databus.cli.consumers import consumers_app
+from databus.client import FileCheckpoints
+from databus.core import Checkpoint, SourceCheckpoint
 from tests.relay.groups.test_groups_http import BERT, Member
 from tests.relay.support import Database, order, published, scripted
 
@@ -80,3 +82,30 @@ def test_a_name_is_exported_deleted_imported_paused_and_resized(shop, tmp_path):
     while not other.places:
         other.call(wait_ms=500)
     assert {each["sources"]["shop"]["scn"] for each in other.places.values()} == {1}
+
+
+def test_a_reset_takes_the_words_of_tail_and_the_files_of_consumers(shop, tmp_path):
+    member = Member(shop, start="beginning")
+    member.call()
+    waiting = Member(shop, BERT)
+    waiting.call()
+    assert f"hold nothing, and wait: {BERT}" in run(shop, "show", "billing")
+    member.call(leave=True)
+    waiting.call(leave=True)
+
+    def stands_at() -> int:
+        (partition,) = json.loads(run(shop, "show", "billing", "--json"))["partitions"]
+        return int(partition["checkpoint"]["sources"]["shop"]["scn"])
+
+    file = tmp_path / "place"
+    store = FileCheckpoints(file)
+    assert store.open() is None
+    store.save(Checkpoint({"shop": SourceCheckpoint(scn=2, txid="t2")}))
+    store.close()
+    for to, scn in ((str(file), 2), ("1s", 5), ("beginning", 0), ("2023-11-14T22:13:20.000004Z", 3)):
+        run(shop, "reset", "billing", "--to", to)
+        assert stands_at() == scn
+    for wrong in ("begining", str(tmp_path / "none.json")):
+        said = run(shop, "reset", "billing", "--to", wrong, code=2)
+        assert f"--to {wrong}: is neither a time" in said
+        assert "latest, earliest or beginning" in said

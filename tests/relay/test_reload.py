@@ -82,10 +82,9 @@ def test_a_file_whose_name_and_paths_are_relative_is_the_same_when_it_is_read_ag
     monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect("shop.db")) as shop:
         shop.executescript("PRAGMA journal_mode = wal; CREATE TABLE t (id INTEGER PRIMARY KEY)")
-    (tmp_path / "token").write_text("a token of many letters".replace(" ", "-"))
-    file = write(tmp_path, {"shop": {"type": "sqlite", "path": "shop.db"}}, token_file="token")
+    file = write(tmp_path, {"shop": {"type": "sqlite", "path": "shop.db"}})
     with Relay(load_relay(file.relative_to(tmp_path))) as relay:
-        told = RelayClient(relay.url, token_file="token").reload()
+        told = RelayClient(relay.url).reload()
     assert (told["unchanged"], told["changed"], told["kept"]) == (["shop"], [], [])
 
 

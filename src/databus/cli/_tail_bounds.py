@@ -1,4 +1,4 @@
-"""From where on and up to where `databus tail` goes: words, times, SCNs, files of checkpoints."""
+"""From where on and up to where `databus tail` goes, and a group is reset: words, times, SCNs, files of checkpoints."""
 
 import datetime as dt
 import re
@@ -42,8 +42,7 @@ def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str
     if text in _STARTS:
         return Begin(_STARTS[text])
     if option == "--from" and Path(text).is_file():
-        lines = Path(text).read_text().splitlines()
-        return Begin("beginning", Checkpoint.from_json(lines[0] if lines else "", f"--from {text}"))
+        return Begin("beginning", _checkpoint_in(text, option))
     if option == "--from" and _SCN.fullmatch(text):
         physical = _physical_of(client, tables, f"--from {text}")
         scn = int(text)
@@ -51,6 +50,15 @@ def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str
         return Begin("latest", Checkpoint({physical: position}))
     at = _time_of(text, option)
     return Begin(at, since_us=us_of(at))
+
+
+def place_of(text: str, option: str) -> dict[str, str]:
+    """The same words for where a group is to stand, as the relay is told. A number is an SCN, which is done."""
+    if text in _STARTS or _SCN.fullmatch(text):
+        return {"to": text}
+    if Path(text).is_file():
+        return {"from": _checkpoint_in(text, option).dumps()}
+    return {"to": _time_of(text, option).isoformat()}
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,13 @@ def within(following: "Subscription", begin: Begin, end: End, ended: dict[str, S
             yield window
 
 
+def _checkpoint_in(path: str, option: str) -> Checkpoint:
+    """The checkpoint of a file: JSON alone, or with the checksum that `FileCheckpoints` writes below it."""
+    text = Path(path).read_text()
+    lines = text.splitlines()
+    return Checkpoint.from_json(lines[0] if len(lines) == 2 else text, f"{option} {path}")
+
+
 def _time_of(text: str, option: str) -> dt.datetime:
     """A time, or how long ago it is."""
     if found := _AGO.fullmatch(text):
@@ -120,10 +135,8 @@ def _time_of(text: str, option: str) -> dt.datetime:
     try:
         return dt.datetime.fromtimestamp(time_us(text) / 1e6, dt.UTC)
     except (ValueError, OverflowError) as error:
-        others = {
-            "--from": ", latest, earliest or beginning, an SCN, or the file of a checkpoint",
-            "--until": ", or an SCN",
-        }
+        places = ", latest, earliest or beginning, an SCN, or the file of a checkpoint"
+        others = {"--from": places, "--to": places, "--until": ", or an SCN"}
         raise ConfigError(
             f"{option} {text[:100]}: is neither a time such as 2026-07-01T12:00Z nor 15m or 2h{others.get(option, '')}"
         ) from error

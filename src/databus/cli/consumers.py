@@ -83,6 +83,9 @@ def show(
         return
     sources = "all" if page["sources"] is None else ", ".join(page["sources"])
     typer.echo(f"{name}: {page['state']}, {page['n']} partitions of {sources}")
+    idle = [each["member"] for each in page["members"] if not each["holds"]]
+    if idle:
+        typer.echo(f"members that hold nothing, and wait: {', '.join(idle)}")
     rows = [
         {"partition": f"{each['partition']} of {each['of']}", "holder": each["holder"] or "-", **_place(each, physical)}
         for each in page["partitions"]
@@ -97,7 +100,9 @@ def reset(
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="`latest`, `earliest`, `beginning`, a time, an SCN, or a file with a checkpoint (--to FILE)."
+            "--to",
+            help="`latest`, `earliest`, `beginning`, a time such as 2026-07-01T12:00Z or 15m ago, an SCN, behind which "
+            "it goes on, or a checkpoint's file (--to FILE).",
         ),
     ],
     wait: Wait = 60.0,
@@ -113,11 +118,13 @@ def reset(
     What a target keeps itself is not moved: a table that is guarded by a fence and its own checkpoint goes on from
     there. Empty it, or set its checkpoint, where rows are to come again.
     """
+    from databus.cli._tail_bounds import place_of
+
+    place = place_of(to, "--to")
     client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
-    place = {"from": Path(to).read_text()} if Path(to).is_file() else {"to": to}
     with _at_rest(client, name, wait):
         page = client.act(name, "reset", place)
-    typer.echo(f"{name}: reset" + ("" if "partitions" not in page else f"; {page['n']} partitions stand there"))
+    typer.echo(f"{name}: reset to {to}" + ("" if "partitions" in page else ", where it begins when a member comes"))
     typer.echo("What a target keeps itself was not moved: a guarded table goes on from its own checkpoint.", err=True)
 
 

@@ -267,7 +267,7 @@ class Coordinator:
                     f"{what}: {each['call']!r}, the group has {each['group']!r}" for what, each in differs.items()
                 )
                 + f". Give all members the same; to change them, stop all members, then export {group.name}, edit and "
-                "import it",
+                "import it; or delete it, to begin anew (`databus consumers`)",
                 details={"differs": differs},
             )
         self._check_number(group, call)

@@ -123,7 +123,7 @@ def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint |
         coordinator.list_as(name, Listed(NameState.BEGINS, 0, listed.last_fence, now.wall_ms, to))
         return
     group = _joined(coordinator, name)
-    _check_at_rest(group, "reset")
+    _check_at_rest(group, "a reset")
     if checkpoint is None:
         raise ValueError("a place is needed")
     group.start = checkpoint
@@ -144,7 +144,7 @@ def delete(coordinator: Coordinator, name: str, now: Now, *, force: bool = False
     if group.members and not force:
         raise GroupBusy(
             f"{name}: it has {len(group.members)} members that call, such as {next(iter(group.members))}; stop them "
-            "first, or say force=1: they are refused at their next call then"
+            "first, or delete it by force (--force, over HTTP force=1): they are refused at their next call then"
         )
     coordinator.remove(name, NameState.DELETED, now)
 
@@ -172,7 +172,7 @@ def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> 
     there = coordinator.groups.get(name)
     if there is not None:
         _check_is_of_members(there)
-        _check_at_rest(there, "import")
+        _check_at_rest(there, "an import")
         if there.members:
             raise GroupBusy(f"{name}: it has {len(there.members)} members that call; stop them first")
         group.last_fence = max(group.last_fence, there.last_fence)
@@ -206,7 +206,7 @@ def _check_at_rest(group: Group, what: str) -> None:
     if held:
         number, holder = next(iter(held.items()))
         raise GroupBusy(
-            f"{group.name}: {len(held)} partitions are held, {number} by {holder}; a {what} needs them given up: pause "
+            f"{group.name}: {len(held)} partitions are held, {number} by {holder}; {what} needs them given up: pause "
             "the group, or stop its members, and wait until nobody holds any"
         )
 
