@@ -44,6 +44,11 @@ def scns(relay, *arguments):
     return sorted({each["_commit_version"] for each in lines(relay, *arguments)})
 
 
+def test_a_file_that_is_not_there_is_said_where_the_relay_is_named_too(relay):
+    with pytest.raises(ConfigError, match=r"nosuch\.yml: No such file"):
+        tail("nosuch.yml", "--no-follow", "--relay", relay.url)
+
+
 def test_a_number_is_an_scn_from_which_and_up_to_which_changes_are_printed(relay):
     assert scns(relay, "--from", 4, "--until", 6) == [4, 5, 6]
     assert scns(relay, "--from", 8, "--no-follow") == [8, 9]

@@ -92,6 +92,13 @@ def test_a_name_that_is_none_is_refused_and_reaches_no_other_group(relay, name):
     assert [(each["name"], each["state"]) for each in after] == [("billing", before["state"])]
 
 
+def test_a_pattern_that_fits_no_table_yet_is_said(relay, caplog):
+    with windows(relay.url, sources=["shop/other.*", "shop/main.*"], follow=False) as following:
+        next(following)
+    said = [each.message for each in caplog.records if "no table fits yet" in each.getMessage()]
+    assert len(said) == 1
+
+
 def test_an_answer_that_is_none_of_a_group_ends_the_iterator(relay, monkeypatch):
     monkeypatch.setattr(Coordinator, "call", lambda *_, **__: GroupAnswer("", {"hello": "world"}))
     with windows(relay.url, name="billing") as following, pytest.raises(KeyError):

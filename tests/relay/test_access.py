@@ -212,7 +212,10 @@ def test_a_token_that_was_replaced_is_known_within_seconds(tmp_path: Path) -> No
         ({"token_file": "ops", "access": ACCESS[:1]}, "token_file, access: both say who may ask; give one"),
         ({"access": [ACCESS[0], ACCESS[0]]}, "two have the name ops"),
         ({"access": [ACCESS[0], {**ACCESS[1], "token_file": "ops"}]}, "two have the token_file"),
-        ({"access": [{**ACCESS[0], "rights": ["write"]}]}, "access[0].rights[0]: "),
+        (
+            {"access": [{**ACCESS[0], "rights": ["write"]}]},
+            'access[0].rights[0]: "write" is neither "read" nor "control"',
+        ),
         ({"access": [{**ACCESS[0], "rihgts": []}]}, "access[0].rihgts: "),
         ({"access": [{**ACCESS[0], "where": {"shop/main.orders": "region ="}}]}, "access[0].where: shop/main.orders: "),
         ({"access": [{"name": "x"}]}, "access[0].token_file: missing"),

@@ -311,6 +311,7 @@ def test_clients_that_are_gone_are_forgotten_after_an_hour_and_beyond_a_number()
 
 def test_help_names_every_command(relay: Relay) -> None:
     text = get(relay, "/help").body.decode()
+    assert "](" not in text, "links are for pages"
     assert all(f"\n{command.path} " in text or f" {command.path} " in text for command in table())
 
 

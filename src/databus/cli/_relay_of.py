@@ -32,10 +32,12 @@ def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRel
     files: of the token, the authority, the certificate and its key, as the command was given them; without any, those
     that the file names. Raises `ServiceUnavailable` for a file whose relay does not run.
     """
-    from databus.core import ServiceUnavailable
+    from databus.core import ConfigError, ServiceUnavailable
     from databus.link import Access
 
     given = Access.of(*files)
+    if file is not None and not file.exists():  # also where it is not needed: it may be a misspelt word of another kind
+        raise ConfigError(f"{file}: No such file or directory")
     if url is not None:
         return AskedRelay(url, given, f" --relay {url}")
     if file is None and not DEFAULT_FILE.is_file():

@@ -37,9 +37,12 @@ from databus.core import (
 )
 from databus.filters import Columns, StreamFilter
 from databus.link import Channel, FollowConfig, RelayClient, SourceInfo, Start
+from databus.operate import logger_of
 
 ROWS_MAX: Final = 100_000
 _TURN_WINDOWS_MAX: Final = 16  # that one physical source gives out while others wait
+
+_logger = logger_of("databus.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,13 @@ class Wanted:
 def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[Wanted]:
     """Which physical sources of a relay a list of names and patterns speaks of; see `select`."""
     physicals = relay.physicals()  # asked for first: the tables of a log that is there by then are known
-    wanted = select(relay.sources(), physicals, sources)
+    known = relay.sources()
+    wanted = select(known, physicals, sources)
     relay.check_peers([each.physical for each in wanted])
+    for each in wanted:
+        for name in each.sources if each.has_log and each.sources is not None else ():
+            if not any(of.physical == each.physical and name_fits(of.table, name) for of in known):
+                _logger.warning("no table fits yet; rows come when there is one", physical=each.physical, tables=name)
     return wanted
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
 _SHOWN_MAX: Final = 60
 _BRANCH: Final = re.compile(r"str|int|float|bool|none|path|(?:list|dict|tuple|literal|constrained|function)[-\[].*")
+_MEMBER: Final = re.compile(r"<\w+\.\w+: ([^>]+)>")  # of an enum, as pydantic writes it
 """What pydantic puts at the end of a place to say which of several forms it tried."""
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -92,7 +93,8 @@ def _expected(found: Mapping[str, Any]) -> str | None:
     """What should stand there, as a noun; None where the sentence is another."""
     kind = str(found["type"])
     if kind in ("literal_error", "enum"):
-        return str(found["ctx"]["expected"]).replace("'", '"').replace(", ", " nor ").replace(" or ", " nor ")
+        expected = _MEMBER.sub(r"\1", str(found["ctx"]["expected"]))
+        return expected.replace("'", '"').replace(", ", " nor ").replace(" or ", " nor ")
     if kind == "int_from_float":
         return _KINDS["int"]
     name, _, rest = kind.partition("_")

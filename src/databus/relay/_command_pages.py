@@ -1,5 +1,6 @@
 """The table of commands for people: `/help`, and the reference in docs/http.md."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,11 +11,12 @@ from databus.relay._grant import Right
 BEGIN: Final = "<!-- commands: from the code, by `make docs` -->"
 END: Final = "<!-- end of commands -->"
 _WIDTH: Final = 42
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 def help_text(commands: Table) -> str:
     """All commands and parameters, for a terminal."""
-    return "\n".join(_help_lines(commands)).replace("`", "") + "\n"
+    return _LINK.sub(r"\1", "\n".join(_help_lines(commands))).replace("`", "") + "\n"
 
 
 def _help_lines(commands: Table) -> Iterator[str]:

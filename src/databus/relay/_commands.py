@@ -408,6 +408,8 @@ async def _query_of(request: web.Request) -> dict[str, str]:
 
 async def _body_of(request: web.Request, body: Body) -> BaseModel:
     """A body in JSON, as the command's model."""
+    if request.content_type == "application/x-www-form-urlencoded":  # whose body was taken as parameters
+        raise MalformedRequest("the body came as a form; say that it is JSON: curl -H 'Content-Type: application/json'")
     text = bytearray()
     async for piece in request.content.iter_any():
         text += piece

@@ -229,6 +229,12 @@ def test_a_name_is_not_made_with_filters_that_no_stream_would_take(shop, filters
     assert Member(shop).call(filters={"where": "id = 1"}).status == 200
 
 
+def test_a_body_that_was_sent_as_a_form_is_told_so(shop):
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    refused = ask("POST", shop, "/groups/billing", form, b'{"member": "anne-aaaaaaaa", "call": 1}')
+    assert (refused.status, "Content-Type: application/json" in refused.json["message"]) == (400, True)
+
+
 def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
     for name in ("ops", "billing"):
         (tmp_path / name).write_text(f"token-of-{name}\n")
