@@ -19,6 +19,7 @@ from databus.core import (
     UnknownColumn,
     UnsupportedFeature,
 )
+from databus.filters import StreamFilter
 from databus.pipeline._contract import Shape
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._output_contract import OutputContext
@@ -278,6 +279,11 @@ def test_a_hidden_column_that_is_named_by_both_names_is_followed(kind, option):
 
 class Served:
     """What a relay serves."""
+
+    filter = StreamFilter()
+
+    def check_filter(self, *_: Any) -> None:
+        pass
 
     def tables_of(self, context: Any, physical: str | None = None) -> list[str]:
         return [name for name in self.tables_now(context, "shop") if physical in (None, "shop")]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn, is_pattern
+from databus.core import ControlKind, CorruptData, DatabusError, MalformedRequest, UnknownColumn, is_pattern
 from databus.filters._choice import matches, nearest
 from databus.filters._stream_filter import StreamFilter
 from databus.filters._table_cut import Definitions, Hashes, TableCut, hidden_columns, misfit, row_hashes, unknown_column
@@ -56,6 +56,11 @@ class FrameFilter:
         self._known = known
         self._cuts: dict[tuple[int, bool], TableCut] = {}
         self._made: dict[int, TableSchema] = {}
+
+    @classmethod
+    def over(cls, wanted: StreamFilter, physical: str, table: TableSchema) -> "FrameFilter":
+        """Over the definition that one table has now, where no other is known."""
+        return cls(wanted, physical, _Now(table))
 
     def cut_of(self, table: TableSchema) -> TableCut:
         """What the filter makes of a definition. Raises as `TableCut.of` does."""
@@ -107,7 +112,7 @@ class FrameFilter:
     def _fits(self, table: TableSchema) -> bool:
         try:
             self.cut_of(table)
-        except UnknownColumn:
+        except (MalformedRequest, UnknownColumn):
             return False
         return True
 
@@ -253,6 +258,22 @@ class FrameFilter:
                 "are chosen; the stream ends before that. Go on from the same place with a condition over the columns "
                 f"that there are: {', '.join(table.names)}"
             )
+
+
+@dataclass(frozen=True)
+class _Now:
+    """Definitions of one who knows none but a table's last."""
+
+    table: TableSchema
+
+    def definition(self, fingerprint: int) -> TableSchema | None:
+        return self.table if fingerprint == self.table.fingerprint else None
+
+    def definitions(self, source: str) -> Sequence[TableSchema]:
+        return (self.table,) if source == self.table.source else ()
+
+    def definition_now(self, source: str) -> TableSchema | None:
+        return self.table if source == self.table.source else None
 
 
 class _Output:

@@ -149,6 +149,18 @@ class StreamFilter:
 
         return match(self.rules), match(self.forced)
 
+    def form(self, name: str) -> dict[str, Any]:
+        """What decides the rows and columns of the table of a full name, as JSON; empty where nothing does."""
+        rules, forced = self.about(name)
+        found: dict[str, Any] = {}
+        if conditions := [rule.where for rule in (*rules, *forced) if rule.where is not None]:
+            found["where"] = conditions
+        if chosen := [list(rule.columns) for rule in rules if rule.columns is not None]:
+            found["columns"] = chosen
+        if self.partition is not None:
+            found["partition"] = str(self.partition)
+        return found
+
     def query(self) -> dict[str, str]:
         """The parameters by which a relay is asked for it; what is forced is not among them."""
         found: dict[str, str] = {}

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from databus.core import ConfigError, DatabusError, UnknownColumn
+from databus.core import ConfigError, DatabusError, MalformedRequest, UnknownColumn
+from databus.filters import FrameFilter, StreamFilter
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Branch, Graph
@@ -50,12 +51,21 @@ def _few(problems: Iterator[Problem]) -> Iterator[Problem]:
 def _check_branch(graph: Graph, branch: Branch, output: object, tables: Tables) -> Iterator[Problem]:
     if any(graph.filters[step.node].problems() for step in (*branch.steps, *branch.over_tables)):
         return
-    for name, table in tables.items():
+    wanted = graph.inputs[branch.input].filter
+    is_typed = branch.shape is not Shape.TABLES
+    for name, whole in tables.items():
+        if not (matches(name, [branch.table or ""]) if is_typed else selects(branch.selection, name)):
+            continue
         try:
-            if branch.shape is Shape.TABLES:
-                made = _over_tables(graph, branch, name, table, output) if selects(branch.selection, name) else None
-            else:
-                made = _typed(graph, branch, name, table) if matches(name, [branch.table or ""]) else None
+            over = FrameFilter.over(wanted, name.partition("/")[0], whole)
+            over.check([whole.source], is_at_end=True)
+            table = over.cut_of(whole).after
+        except (MalformedRequest, UnknownColumn) as error:
+            option, _, message = str(error).partition(": ")
+            yield Problem(f"{branch.input}.{_option_of(wanted, name, option)}", message)
+            continue
+        try:
+            made = _typed(graph, branch, name, table) if is_typed else _over_tables(graph, branch, name, table, output)
             if made is not None and isinstance(output, Output):
                 output.check_table(made)
         except UnknownColumn:
@@ -63,6 +73,13 @@ def _check_branch(graph: Graph, branch: Branch, output: object, tables: Tables) 
         except DatabusError as error:
             where, _, message = str(error).partition(": ")
             yield Problem(where, message)
+
+
+def _option_of(wanted: StreamFilter, name: str, option: str) -> str:
+    """Where in an input's options the condition or the columns of a table stand."""
+    rules, _ = wanted.about(name)
+    mine = [rule.tables for rule in rules if getattr(rule, option, None) is not None]
+    return option if mine[:1] in ([], ["*"]) else f"filters.{mine[0]}.{option}"
 
 
 def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema, output: object) -> TableSchema:

@@ -7,10 +7,12 @@ only what the configuration itself contradicts is found here.
 import difflib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from databus.core import ConfigError, is_pattern, split_database
+from databus.core import ConfigError, MalformedRequest, UnknownColumn, is_pattern, split_database
+from databus.filters import FrameFilter, StreamFilter
 from databus.pipeline._asked_tables import AskedTables
 from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
@@ -68,7 +70,7 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
     captured = {table: columns for each in known.values() for table, columns in each.items()}
     found = [
         *_check_inputs(graph, captured),
-        *_check_filters(graph, captured),
+        *_check_filters(graph, captured, defined),
         *_check_keys(graph, captured),
     ]
     may_come = graph.config.relay.url is not None
@@ -127,6 +129,9 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
             for index, pattern in enumerate(patterns):
                 if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
                     yield Problem(f"{path}.{option}[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
+        for pattern in (rule.tables for rule in each.filter.rules):
+            if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
+                yield Problem(f"{path}.filters.{pattern}", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
 
 
 def _found(pattern: str, captured: Columns) -> list[str]:
@@ -134,15 +139,28 @@ def _found(pattern: str, captured: Columns) -> list[str]:
     return [name for name in captured if matches(name, [pattern])]
 
 
-def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
+def _check_filters(graph: Graph, captured: Columns, defined: Mapping[str, TableSchema]) -> Iterator[Problem]:
     for node in graph.config.nodes.values():
         if node.kind is not Kind.OUTPUT:
             continue
         for branch in graph.branches(node.path):
+            left = _left(graph.inputs[branch.input].filter, captured, defined)
             if branch.over_tables and not branch.steps:
-                yield from _check_over_tables(graph, branch, captured)
+                yield from _check_over_tables(graph, branch, left)
             if branch.table is not None and branch.steps and graph.inputs[branch.input].needs_relay:
-                yield from _check_steps(graph, branch, captured)
+                yield from _check_steps(graph, branch, left)
+
+
+def _left(wanted: StreamFilter, captured: Columns, defined: Mapping[str, TableSchema]) -> Columns:
+    """The columns that an input's filter lets through. The key's always come, so where it is not known, all may."""
+    found = dict(captured)
+    for name in captured:
+        table = defined.get(name)
+        if table is not None and "columns" in wanted.form(name):
+            with suppress(MalformedRequest, UnknownColumn):  # told by the definitions
+                cut = FrameFilter.over(wanted, name.partition("/")[0], table).cut_of(table)
+                found[name] = cut.after.names
+    return found
 
 
 def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:

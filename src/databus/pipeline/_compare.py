@@ -22,7 +22,7 @@ from databus.core import (
     split_physical,
 )
 from databus.disk import Location
-from databus.pipeline._compare_filtered import Filtered, FilteredTable, captured_table
+from databus.pipeline._compare_filtered import Behind, Filtered, FilteredTable, captured_table
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_rows import difference_of, two_sides
 from databus.pipeline._compare_source import oracle_of
@@ -148,19 +148,26 @@ class _Copy:
     def _over(self, feed: Feed, name: str) -> Sequence[NamedFilter]:
         return named(self.graph, feed.filters_of(name)) if self.plan.shape is Shape.TABLES else ()
 
-    def filtered(self, source: str, deadline: float) -> Filtered | FilteredTable | None:
-        """The filters between the source's table and this copy; None where it is copied as it is."""
+    def filtered(self, source: str, deadline: float) -> list[Behind | Filtered | FilteredTable]:
+        """What filters the source's table on its way to this copy, one after the other."""
         name = f"{self.physical}/{source}"
-        if self.plan.shape is Shape.TYPED:
-            steps = TypedSteps(self.graph, name, self.graph.about(self.plan.steps, name))
-            return Filtered(self.session(), steps, self._captured(source, deadline))
+        wanted = self.graph.inputs[self.plan.input].filter
         mine = [feed for feed in self.plan.feeds if feed.output == self.node.path and feed.selects(name)]
         way = mine[0].filters_of(name) if mine else ()
-        if not way:
-            return None
+        if self.plan.shape is not Shape.TYPED and not way and not wanted.form(name):
+            return []
         table = self._captured(source, deadline)
-        filters = TableFilters(self.physical, named(self.graph, way), lambda _: table, lambda _: table)
-        return FilteredTable(filters, table)
+        found: list[Behind | Filtered | FilteredTable] = []
+        if wanted.form(name):
+            found.append(behind := Behind(wanted, self.physical, table))
+            table = behind.result
+        if self.plan.shape is Shape.TYPED:
+            steps = TypedSteps(self.graph, name, self.graph.about(self.plan.steps, name))
+            found.append(Filtered(self.session(), steps, table))
+        elif way:
+            filters = TableFilters(self.physical, named(self.graph, way), lambda _: table, lambda _: table)
+            found.append(FilteredTable(filters, table))
+        return found
 
     def _captured(self, source: str, deadline: float) -> TableSchema:
         """The definition of a table: what the relay says, or, of one of the pipeline's own, what is beside its log."""
@@ -318,13 +325,15 @@ def _compare_table(
     if why := copy.not_a_copy(table.source):
         return TableDifference(table.source, 0, note=why)
     filtered = copy.filtered(table.source, deadline)
-    names, key = (table.names, table.key) if filtered is None else (filtered.result.names, filtered.result.key)
+    names, key = (filtered[-1].result.names, filtered[-1].result.key) if filtered else (table.names, table.key)
     key = copy.key_of(table.source, key)
     if not key:
         return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
     with two_sides([names.index(each) for each in key]) as (source, copied):
-        rows = reading.rows(table)
-        source.fill(rows if filtered is None else filtered.rows(table.names, rows))
+        rows, given = reading.rows(table), table.names
+        for each in filtered:
+            rows, given = each.rows(given, rows), each.result.names
+        source.fill(rows)
         try:
             copied.fill(_copy_rows(copy.folder_of(table.source), names, copy.owner_of(table.source)))
             note = ""

@@ -1,10 +1,11 @@
-"""What the filters of a typed branch make of the source's rows, for a comparison: by Spark, in parts."""
+"""What an input's filter, and the filters behind it, make of the source's rows, for a comparison, in parts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from databus.core import (
@@ -18,8 +19,9 @@ from databus.core import (
     ChangeType,
     ServiceUnavailable,
 )
+from databus.filters import FrameFilter, StreamFilter, row_hashes
 from databus.pipeline._typed_steps import TypedSteps
-from databus.schema import TableSchema, sink_schema
+from databus.schema import TableSchema, sink_schema, user_schema
 from databus.sources import Row
 from databus.tasks import TableFilters, TableRows, user_rows_schema
 
@@ -48,6 +50,25 @@ def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchem
         if each.table.source == source:
             return each.table
     raise ServiceUnavailable(f"{relay_folder / physical}: knows no table {source}, whose types the filters need")
+
+
+class Behind:
+    """What an input's filter lets through of rows of a table."""
+
+    def __init__(self, wanted: StreamFilter, physical: str, table: TableSchema) -> None:
+        self._cut = FrameFilter.over(wanted, physical, table).cut_of(table)
+        self.result = self._cut.after
+
+    def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
+        """See `Filtered.rows`."""
+        table = self._cut.before
+        places = [table.names.index(name) for name in self.result.names]
+        for part in _parts(names, rows, table):
+            mine, holds = self._cut.passing(judged := _as_sent(part, table), row_hashes(table, judged))
+            passes = np.ones(len(part), bool)
+            for flags in (mine, holds):
+                passes &= True if flags is None else flags
+            yield from (tuple(part[at][place] for place in places) for at in np.flatnonzero(passes).tolist())
 
 
 class FilteredTable:
@@ -102,6 +123,17 @@ def _parts(names: Sequence[str], rows: Iterable[Row], table: TableSchema) -> Ite
     rest = iter(rows)
     while part := list(islice(rest, _ROWS_AT_ONCE)):
         yield [tuple(row[place] for place in order) for row in part]
+
+
+def _as_sent(rows: Sequence[Row], table: TableSchema) -> pa.RecordBatch:
+    """Rows, as a comparison has them, in the types of a frame."""
+    sent = user_schema(table)
+    kinds = sink_schema(table)
+    columns = [
+        pa.array([row[at] for row in rows], kind.type).cast(field.type)
+        for at, (kind, field) in enumerate(zip(kinds, sent, strict=True))
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=sent.names)
 
 
 def _with_meta(rows: Sequence[Row], table: TableSchema) -> pa.Table:

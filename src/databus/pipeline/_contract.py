@@ -7,13 +7,14 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from databus.core import Checkpoint, ConfigError, SourceCheckpoint
+from databus.filters import StreamFilter
 from databus.pipeline._node_config import FilterConfig, InputConfig
 from databus.schema import TableSchema
 from databus.tasks import Decode, Definitions, Lineage, TableChoice, TableFilter
@@ -78,6 +79,18 @@ class Input(ABC):
         """The tables that come out of it, by pattern."""
         return TableChoice()
 
+    @property
+    def filter(self) -> StreamFilter:
+        """What comes of these tables: which rows and columns."""
+        return StreamFilter()
+
+    @property
+    def stops_on_filter_change(self) -> bool:
+        """Whether outputs stop where a change of a schema changes what `filter` reads, and rows from before were judged
+        by other values; else the table is read again.
+        """
+        return False
+
     def tables(
         self,
         spark: "SparkSession",
@@ -132,8 +145,11 @@ class Input(ABC):
         return []
 
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
-        """Those tables with their definitions, by full name."""
+        """Those tables with their definitions, by full name; none that `filter` does not fit."""
         return {name: self.schema_of(context, name)[1] for name in self.tables_of(context, physical)}
+
+    def check_filter(self, context: RunContext, physical: str, selects: Callable[[str], bool]) -> None:  # noqa: B027 - see open
+        """Raises `UnknownColumn` or `MalformedRequest` where `filter` does not fit one of these tables as it is now."""
 
     def past_definitions(self, context: RunContext, name: str) -> Sequence[TableSchema]:
         """Those that a table, by its full name, has and had, as far as that is known."""

@@ -324,6 +324,7 @@ class QueryThread(threading.Thread):
                 decode=decode,
                 filters=filters,
                 read_anew=partial(origin.read_anew, context, plan.physical),
+                stops_on_filter_change=origin.stops_on_filter_change,
                 wants_stop=settings.is_stopping,
                 ends_batch=self._ends_batch,
             )
@@ -341,7 +342,13 @@ class QueryThread(threading.Thread):
         rows, result = steps.apply(rows, table)
         written = self._written(offsets)
         return rows, TypedWriter(
-            *written, table=result, after=after, lineage_of=steps.lineage, ends_batch=self._ends_batch
+            *written,
+            table=result,
+            after=after,
+            lineage_of=steps.lineage,
+            read_anew=partial(origin.read_anew, context, physical),
+            stops_on_filter_change=origin.stops_on_filter_change,
+            ends_batch=self._ends_batch,
         )
 
     def _check_steps(self, steps: TypedSteps, table: TableSchema) -> Fits:

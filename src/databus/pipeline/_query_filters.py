@@ -38,12 +38,15 @@ def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunC
     """Raises `ServiceUnavailable` for a filter about a table that there is not, or not yet: what was meant would pass
     as it is; `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
     """
-    if not filters:
+    physical, rules = plan.physical or "", origin.filter.within(plan.physical or "").rules
+    if not filters and origin.filter.is_nothing:
         return
     there = origin.tables_of(context)
+    _check_names(f"{plan.input}.filters", [rule.tables for rule in rules], physical, there)
+    origin.check_filter(context, physical, lambda name: any(feed.selects(name) for feed in plan.feeds))
     for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
-        _check_names(where, each.tables, plan.physical or "", there)
-    tables = origin.tables_now(context, plan.physical or "")
+        _check_names(f"{where}.tables", each.tables, physical, there)
+    tables = origin.tables_now(context, physical)
     for feed in plan.feeds:
         for name, table in tables.items():
             chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
@@ -89,7 +92,7 @@ def check_named(graph: Graph, steps: Sequence[Step], origin: Input, context: Run
     over = named(graph, tuple(step.node for step in steps))
     there = origin.tables_of(context) if over else []
     for where, each in over if there else ():
-        _check_names(where, each.tables, physical, there)
+        _check_names(f"{where}.tables", each.tables, physical, there)
 
 
 def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:
@@ -100,6 +103,6 @@ def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequ
         meant = nearest(pattern, there)
         hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
         raise ServiceUnavailable(  # a relay elsewhere may get it later
-            f"{where}.tables: no table called {pattern}, so that this filter would do nothing to the one that is "
+            f"{where}: no table called {pattern}, so that this filter would do nothing to the one that is "
             f"meant; {hint}. One that was made while the relay captures may be known to it from its first row on"
         )

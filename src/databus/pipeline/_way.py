@@ -37,7 +37,9 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
             over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
             forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]
         kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
-        text = json.dumps({"v": _VERSION, "filters": forms, "output": kept}, sort_keys=True)
+        given = graph.inputs[plan.input].filter.form(name)
+        told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
+        text = json.dumps(told, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
     return found

@@ -77,7 +77,8 @@ _STAGES_MAX: Final = 100  # each asks for one table more to be written in anothe
 class Writer:
     """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with.
 
-    after: where the query's first batch begins. wants_stop: once it is set, the next change batch of a micro-batch is
+    after: where the query's first batch begins. read_anew: asks for snapshots of tables, by full names.
+    stops_on_filter_change: see `Input`. wants_stop: once it is set, the next change batch of a micro-batch is
     not written. It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being
     written.
     """
@@ -92,6 +93,8 @@ class Writer:
         offsets: Offsets,
         *,
         after: Checkpoint | None = None,
+        read_anew: Callable[[Sequence[str]], None] | None = None,
+        stops_on_filter_change: bool = False,
         wants_stop: threading.Event | None = None,
         ends_batch: threading.Event | None = None,
     ) -> None:
@@ -100,6 +103,8 @@ class Writer:
         self._report = report
         self._offsets = offsets
         self._after = after
+        self._read_anew = read_anew
+        self._stops_on_filter_change = stops_on_filter_change
         self._wants_stop = wants_stop or threading.Event()
         self._ends_batch = ends_batch or threading.Event()
         self.error: BaseException | None = None
@@ -255,9 +260,27 @@ class Writer:
         return start, offsets.position(batch_id)
 
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
-        """What of a batch an output is given."""
-        del handle
-        return _selected(batch, feed)
+        """What of a batch an output is given. What a mirror cannot follow behind the input's filter is read anew."""
+        batch = _selected(batch, feed)
+        for item in batch.items:
+            if _is_inexact(item):
+                self._read_again(f"{batch.physical}/{item.table.source}", item, handle)
+        return batch
+
+    def _read_again(self, name: str, item: Item, handle: OutputHandle) -> None:
+        """Have a table read again, at a control after which its older rows are not those that the filters choose."""
+        if self._stops_on_filter_change and _is_inexact(item):
+            pair = item.pair if isinstance(item, TableControl) else (0, 0)
+            raise FatalError(
+                f"{name}: at SCN {pair[0]}, seq {pair[1]} its schema changes what the input's filter reads, and "
+                "rows that came before were chosen, or cut, by other values than they have now. Say "
+                "`on_filter_change: snapshot` in the input, and start again: the table is then read again"
+            )
+        output = handle.output
+        if isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
+            with suppress(UnknownSource):  # dropped since then
+                self._read_anew([name])
+                handle.expect_snapshot(self._query, [name])
 
     def _say(
         self,
@@ -317,6 +340,11 @@ def _empty_range(schema: pa.Schema, physical: str, start: SourceCheckpoint, end:
     return pa.table(columns, schema=schema)
 
 
+def _is_inexact(item: Item) -> bool:
+    """Whether a control says that the relay judged rows before it by other values than they have now."""
+    return isinstance(item, TableControl) and item.body.get("exact") is False
+
+
 def _selected(batch: BatchT, feed: Feed) -> BatchT:
     items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
     return replace(batch, items=items)
@@ -325,7 +353,7 @@ def _selected(batch: BatchT, feed: Feed) -> BatchT:
 class TablesWriter(Writer):
     """Of a query over tables; `decode` is of the input that they come from.
 
-    filters: by the paths of filters on the way of a table, those filters. read_anew: asks for snapshots of tables.
+    filters: by the paths of filters on the way of a table, those filters.
     """
 
     def __init__(
@@ -333,13 +361,11 @@ class TablesWriter(Writer):
         *given: Any,
         decode: Decode,
         filters: Mapping[tuple[str, ...], TableFilters] | None = None,
-        read_anew: Callable[[Sequence[str]], None] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*given, **more)
         self._decode = decode
         self._filters = filters or {}
-        self._read_anew = read_anew
         self._staging = Staging(partial(Stage, decode), self._filters)
 
     def _staged(
@@ -368,25 +394,24 @@ class TablesWriter(Writer):
 
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
-        batch = _selected(batch, feed)
         if not feed.filters:
-            return batch
+            return super()._for_feed(batch, feed, handle)
+        batch = _selected(batch, feed)
         items: list[Item] = []
         for item in batch.items:
-            chain = self._filters.get(feed.filters_of(f"{batch.physical}/{item.table.source}"))
+            name, output = f"{batch.physical}/{item.table.source}", handle.output
+            chain = self._filters.get(feed.filters_of(name))
             if chain is None or isinstance(item, StagedRows):
                 items.append(item)
+                if _is_inexact(item):
+                    self._read_again(name, item, handle)
                 continue
-            output = handle.output
             if isinstance(output, Output):
                 chain.check_key(item.table, output.key.of(item.table.source))
             made, is_exact = chain.item(item)
             items += made
-            if not is_exact and isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
-                name = f"{batch.physical}/{item.table.source}"
-                with suppress(UnknownSource):  # dropped since then
-                    self._read_anew([name])
-                    handle.expect_snapshot(self._query, [name])
+            if not is_exact:
+                self._read_again(name, item, handle)
         return replace(batch, items=tuple(items))
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:

@@ -1,13 +1,25 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from databus.core import Checkpoint, PositionPurged, UnknownSource, is_pattern, split_physical, time_us
+from databus.core import (
+    Checkpoint,
+    ConfigError,
+    MalformedRequest,
+    PositionPurged,
+    UnknownColumn,
+    UnknownSource,
+    is_pattern,
+    split_physical,
+    time_us,
+)
+from databus.filters import FrameFilter, StreamFilter
 from databus.pipeline._contract import Input, RunContext, Shape
 from databus.pipeline._node_config import InputConfig
 from databus.schema import TableSchema
@@ -24,6 +36,26 @@ _Patterns = Annotated[
     list[str],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
+
+
+def _checked(value: Any, info: ValidationInfo) -> Any:
+    """One parameter of a filter, as it is. Raises `ValueError`."""
+    try:
+        StreamFilter.parse(**{str(info.field_name): value})
+    except MalformedRequest as error:
+        raise ValueError(str(error).removeprefix(f"{info.field_name}: ")) from None
+    return value
+
+
+class TableFilterConfig(BaseModel):
+    """What of some tables."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    where: str | None = Field(None, description="Only rows for which this condition holds.")
+    columns: _Patterns | None = Field(None, description="Only these columns, and those of the key.")
+
+    _are_right = field_validator("where", "columns")(_checked)
 
 
 class DatabusInputConfig(InputConfig):
@@ -77,6 +109,47 @@ class DatabusInputConfig(InputConfig):
         30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
     )
 
+    where: str | None = Field(
+        None,
+        description="Only rows for which this condition holds, of each of these tables; the relay leaves out the "
+        "others. See docs/filters.md.",
+        examples=["total >= 100 AND region = 'CH'"],
+    )
+    columns: _Patterns | None = Field(
+        None, description="Only these columns, and those of the key.", examples=[["id", "total"]]
+    )
+    filters: dict[str, TableFilterConfig] = Field(
+        default_factory=dict,
+        description="Both by table or pattern, where tables differ. What `where` and `columns` say holds for these "
+        "tables too.",
+        examples=[{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}],
+    )
+    partition: str | None = Field(
+        None, description="`i/n`: only rows whose key is in bucket i of n, counted from 0.", examples=["3/8"]
+    )
+    on_filter_change: Literal["snapshot", "stop"] = Field(
+        "snapshot",
+        description="What happens where a change of a table's schema changes what its condition reads, or brings a "
+        "column into `columns` under a new name, so that rows from before were chosen or cut by other values: the "
+        "table is read again, or the outputs stop there.",
+    )
+
+    _are_right = field_validator("where", "columns", "partition")(_checked)
+
+    @model_validator(mode="after")
+    def _is_whole_filter(self) -> Self:
+        try:
+            self.filter.query()
+        except (ConfigError, MalformedRequest) as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def filter(self) -> StreamFilter:
+        """What the relay lets through."""
+        by_table = {name: each.model_dump() for name, each in self.filters.items()}
+        return StreamFilter.parse(self.where, self.columns, by_table, self.partition)
+
     @field_validator("starting_timestamp")
     @classmethod
     def _is_time(cls, value: str) -> str:
@@ -111,10 +184,21 @@ class DatabusInput(Input):
         super().__init__(config)
         self._streams: dict[tuple[object, ...], _Shared] = {}
         self._streams_lock = threading.Lock()
+        self._filter = config.filter
 
     def choice(self) -> TableChoice:
         """The tables that match `tables` and not `exclude`."""
         return TableChoice(tuple(self.config.tables), tuple(self.config.exclude))
+
+    @property
+    def filter(self) -> StreamFilter:
+        """What the relay is asked to let through."""
+        return self._filter
+
+    @property
+    def stops_on_filter_change(self) -> bool:
+        """The option."""
+        return self.config.on_filter_change == "stop"
 
     def tables(
         self,
@@ -133,7 +217,7 @@ class DatabusInput(Input):
         if sources is not None:
             options["sources"] = ",".join(sources)
         times = self.config.wait_ms, self.config.retry_ms
-        decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times)
+        decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times, self.filter)
         return self._stream(spark, options), decode
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
@@ -170,7 +254,8 @@ class DatabusInput(Input):
             near = nearest(table or "", names)
             hint = f'; did you mean "{near}"?' if near and not found else ""
             raise UnknownSource(f"the relay at {context.relay} {what} {table}{hint}")
-        return found[0].physical, client.table_of(found[0].fingerprint)
+        physical = found[0].physical
+        return physical, self._behind(physical, client.table_of(found[0].fingerprint))
 
     def log_of(self, context: RunContext, physical: str) -> str:
         """What the relay says."""
@@ -219,16 +304,32 @@ class DatabusInput(Input):
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
         """What the relay says."""
         client = context.relay_client()
-        found = [each for each in client.sources() if each.physical == physical]
-        return {each.name: client.table_of(each.fingerprint) for each in found}
+        found = {each.name: each.fingerprint for each in client.sources() if each.physical == physical}
+        tables: dict[str, TableSchema] = {}
+        for name, fingerprint in found.items():
+            with suppress(MalformedRequest, UnknownColumn):  # it may be one that nobody asks for; see `check_filter`
+                tables[name] = self._behind(physical, client.table_of(fingerprint))
+        return tables
+
+    def check_filter(self, context: RunContext, physical: str, selects: Callable[[str], bool]) -> None:
+        """See `Input.check_filter`."""
+        client = context.relay_client()
+        for each in client.sources() if not self.filter.is_nothing else ():
+            if each.physical == physical and selects(each.name):
+                over = FrameFilter.over(self.filter, physical, client.table_of(each.fingerprint))
+                over.check([each.table], is_at_end=True)
+
+    def _behind(self, physical: str, table: TableSchema) -> TableSchema:
+        """What the filter makes of a table as it is now."""
+        return FrameFilter.over(self.filter, physical, table).cut_of(table).after
 
     def past_definitions(self, context: RunContext, name: str) -> Sequence[TableSchema]:
         """What the relay says."""
-        return [each.table for each in context.relay_client().register([name])]
+        return [each.table for each in context.relay_client().filtered(self.filter).register([name])]
 
     def definitions(self, context: RunContext) -> RelayTables:
         """What the relay says."""
-        return RelayTables(context.relay_url, context.access)
+        return RelayTables(context.relay_url, context.access, self.filter)
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Ask the relay for snapshots."""
@@ -241,6 +342,7 @@ class DatabusInput(Input):
             "maxBytesPerTrigger": str(self.config.max_bytes_per_trigger),
             "waitMs": str(self.config.wait_ms),
             "retryMs": str(self.config.retry_ms),
+            **self.filter.query(),
         }
         more = {
             "maxRowsPerTrigger": self.config.max_rows_per_trigger,
