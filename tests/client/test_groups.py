@@ -25,7 +25,9 @@ from databus.core import (
 from databus.link import Coordinator, GroupAnswer, RelayClient
 from databus.link._coordinator import _at
 from databus.link._http import Endpoint
+from databus.link._sockets import Kept
 from databus.link._tls import Access
+from databus.testing import RelayProcess
 from databus.wire import Control, Group
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.relay.support import ORDERS, Database, commit_of, get, post, rows_of, scripted
@@ -377,6 +379,33 @@ def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_c
         assert list(found.values()) == [[1, 2, 3], [1, 2, 3]]
         for each in both:
             each.close()
+
+
+def test_a_member_calls_over_one_connection_until_somebody_ends_it(tmp_path, monkeypatch):
+    """A call each second must not cost the relay a connection each; one that has ended is seen before it is used."""
+    taken: list[object] = []
+    take = Kept.take
+    monkeypatch.setattr(Kept, "take", lambda *asked: taken.append(take(*asked)) or taken[-1])
+    with RelayProcess(tmp_path, {"shop": {"type": "mock", "transactions_total": 6}}) as relay:
+        coordinator = Coordinator(RelayClient(relay.url))
+
+        def call(number):
+            body = {"member": "a-member-of-mine", "call": number, "sources": ["shop/main.events"], "holds": {}}
+            assert coordinator.call("billing", body, limit_ms=5_000).error == ""
+
+        for number in (1, 2, 3):
+            call(number)
+        assert taken[0] is None
+        assert taken[1] is taken[2] is not None
+        relay.kill()
+        relay.start()
+        call(4)
+        coordinator.interrupt()
+        call(5)
+        assert taken[3] is None
+        assert taken[4] is not None
+        coordinator.close()
+        assert coordinator._kept._held is None
 
 
 def test_a_relay_that_names_another_sends_members_there(relay, relay_of):

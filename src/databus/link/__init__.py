@@ -19,14 +19,14 @@ from databus.link._follow import (
 )
 from databus.link._frame_stream import FrameStream
 from databus.link._groups import Groups
-from databus.link._http import answer_of, body_of, has_unasked, without_secrets
+from databus.link._http import answer_of, body_of, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import ADDRESSES, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
-from databus.link._sockets import shut, shut_after
+from databus.link._sockets import has_unasked, shut, shut_after
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [

@@ -11,7 +11,7 @@ import databus.core
 from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable, StreamCut, TransientError
 from databus.link._http import Body, Endpoint
 from databus.link._relay import RelayClient
-from databus.link._sockets import Sockets
+from databus.link._sockets import Kept, Sockets
 
 _ANSWERS: Final = (HTTPStatus.OK, HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST)
 _HOPS_MAX: Final = 3  # a relay that names another, which names another
@@ -41,6 +41,7 @@ class Coordinator:
         self._endpoints: Sequence[Endpoint] = relay._peers.endpoints  # noqa: SLF001 - the same package
         self._endpoint: Endpoint | None = self._endpoints[0] if len(self._endpoints) == 1 else None
         self._sockets = Sockets()
+        self._kept = Kept()  # members call each second
         self._is_closed = False
 
     def call(self, name: str, body: Mapping[str, Any], *, limit_ms: int, part: str = "") -> GroupAnswer:
@@ -95,7 +96,15 @@ class Coordinator:
         sockets = self._sockets
         try:
             answer = Body(
-                bounded, sockets, path, {}, wait_ms=wait_ms, method=method, content=content, expected=_ANSWERS
+                bounded,
+                sockets,
+                path,
+                {},
+                wait_ms=wait_ms,
+                method=method,
+                content=content,
+                expected=_ANSWERS,
+                kept=self._kept,
             )
             return answer.json(), answer.status
         except StreamCut as error:
@@ -112,6 +121,7 @@ class Coordinator:
         """End the call that waits, and make no other. Callable twice."""
         self._is_closed = True
         self._sockets.close()
+        self._kept.close()
 
 
 def _at(endpoint: Endpoint, url: str) -> Endpoint:

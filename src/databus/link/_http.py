@@ -8,7 +8,6 @@ import html
 import http.client
 import json
 import os
-import select
 import socket
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.link._sockets import Sockets, shut
+from databus.link._sockets import Kept, Sockets, shut
 from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115
@@ -115,9 +114,12 @@ class Endpoint:
         """How errors call it."""
         return f"relay at {self.host}:{self.port}"
 
-    def headers(self, accept: str, content: bytes | None = None) -> dict[str, str]:
-        """What each request carries. content: JSON that it sends. Raises what `Access.token` does."""
-        headers = {"Accept": accept, "Connection": "close"}
+    def headers(self, accept: str, content: bytes | None = None, *, keeps: bool = False) -> dict[str, str]:
+        """What each request carries. content: JSON that it sends. keeps: whether the connection stays open for another.
+
+        Raises what `Access.token` does.
+        """
+        headers = {"Accept": accept, "Connection": "keep-alive" if keeps else "close"}
         if content is not None:
             headers["Content-Type"] = "application/json"
         if self.client is not None:
@@ -218,13 +220,24 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def has_unasked(sock: socket.socket) -> bool:
-    """Whether a kept connection has something to read before anything is asked: its end, or what would be taken for the
-    answer to the next request, such as a proxy's 408 before it hangs up.
-    """
-    look = select.poll()
-    look.register(sock, select.POLLIN)
-    return bool(look.poll(0))
+def _connected(endpoint: Endpoint) -> _Connection:
+    """A new connection to a relay. Raises `ServiceUnavailable`, and what `Endpoint.secured` does."""
+    connection = _Connection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise ServiceUnavailable(
+            f"{endpoint.name} does not answer: {error.strerror or error}; start it with `databus relay FILE`, or "
+            f"`databus run` if a pipeline starts its own; is its address right?"
+        ) from error
+    try:
+        connection.sock = endpoint.secured(connection.sock)
+    except BaseException:
+        connection.close()
+        raise
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection
 
 
 class Body:
@@ -242,36 +255,25 @@ class Body:
         method: str = "GET",
         content: bytes | None = None,
         expected: Container[int] = (http.HTTPStatus.OK,),
+        kept: Kept | None = None,
     ) -> None:
         """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most.
 
-        content: JSON to send. expected: the statuses that are answers; others are raised as errors.
+        content: JSON to send. expected: the statuses that are answers; others are raised as errors. kept: where the
+        connection is from, and where it goes after `json`.
         """
         self._where = f"{endpoint.name}{path}"
         self._sockets = sockets
+        self._kept = kept
         self._is_closed = False
-        connection = _Connection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
-        try:
-            connection.connect()
-        except OSError as error:
-            raise ServiceUnavailable(
-                f"{endpoint.name} does not answer: {error.strerror or error}; start it with `databus relay FILE`, or "
-                f"`databus run` if a pipeline starts its own; is its address right?"
-            ) from error
-        try:
-            connection.sock = endpoint.secured(connection.sock)
-        except BaseException:
-            connection.close()
-            raise
+        connection = (None if kept is None else kept.take((endpoint.host, endpoint.port))) or _connected(endpoint)
         self._sock: socket.socket = connection.sock
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         read_s_max = (endpoint.read_ms_max + wait_ms) / 1e3
         self._sock.settimeout(read_s_max)
         try:
             sockets.add(self._sock)
             target = f"{endpoint.prefix}{path}?{urlencode(query)}".rstrip("?")
-            connection.request(method, target, content, endpoint.headers(accept, content))
+            connection.request(method, target, content, endpoint.headers(accept, content, keeps=kept is not None))
             self._response = connection.getresponse()
         except (http.client.BadStatusLine, http.client.LineTooLong) as error:
             self._release(connection)
@@ -361,6 +363,7 @@ class Body:
         return count
 
     _pending_line = False
+    _is_handed_back = False
 
     def _receive(self, wanted: memoryview) -> int:
         """What the stream holds, else what the socket gives.
@@ -410,11 +413,22 @@ class Body:
     def json(self) -> Any:
         """The whole response as JSON; closes it."""
         try:
-            return json.loads(self.read_all())
+            value = json.loads(self.read_all())
         except ValueError as error:
             raise ServiceUnavailable(f"{self._where}: the answer is not JSON: {error}; is this a relay?") from error
+        else:
+            if self._kept is not None and not self._response.will_close and not self._is_closed:
+                self._hand_back(self._kept)
+            return value
         finally:
             self.close()
+
+    def _hand_back(self, kept: Kept) -> None:
+        """Have the next request use the connection: all of this answer has been read."""
+        self._is_handed_back = True
+        self._sockets.discard(self._sock)
+        self._response.close()
+        kept.put((self._connection.host, self._connection.port), self._connection)
 
     @property
     def is_closed(self) -> bool:
@@ -429,6 +443,8 @@ class Body:
     def close(self) -> None:
         """Let go of the connection; by the reading thread, when it has stopped reading. Callable twice."""
         self._is_closed = True
+        if self._is_handed_back:
+            return
         shut(self._sock)
         self._sockets.discard(self._sock)
         self._response.close()
