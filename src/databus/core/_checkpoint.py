@@ -63,46 +63,51 @@ class SourceCheckpoint:
         """Read what `to_json` wrote; integers may be text. Raises `MalformedRequest` naming `where` and the field."""
         if not isinstance(value, dict):
             raise MalformedRequest(f"{where}: expected an object, found {_name_of(value)}")
-        unknown = sorted(set(value) - set(_FIELDS))
-        if unknown:
-            raise MalformedRequest(f"{where}: unknown field {unknown[0]!r}; a position has {', '.join(_FIELDS)}")
+        if unknown := value.keys() - _FIELDS.keys():
+            raise MalformedRequest(f"{where}: unknown field {min(unknown)!r}; a position has {', '.join(_FIELDS)}")
+        if "scn" not in value:
+            raise MalformedRequest(f"{where}: field 'scn' is missing")
         given: dict[str, Any] = {}
-        for name, (kinds, required) in _FIELDS.items():
-            if name not in value:
-                if required:
-                    raise MalformedRequest(f"{where}: field {name!r} is missing")
-                continue
-            found = _integer(value[name]) if int in kinds else value[name]
-            given[name] = found
-            if not isinstance(found, kinds) or isinstance(found, bool):
+        for name, written in value.items():
+            kinds = _FIELDS[name]
+            found = _integer(written) if int in kinds else written
+            if type(found) not in kinds:
                 raise MalformedRequest(f"{where}.{name}: {_name_of(found)} is not allowed here")
-            if isinstance(found, int) and not 0 <= found < 1 << 63:
+            if type(found) is int and not 0 <= found < 1 << 63:
                 raise MalformedRequest(f"{where}.{name}: {found} is outside 0..2^63-1")
-        snapshots = {source: _integer(each) for source, each in (value.get("snapshots") or {}).items()}
-        for source, generation in snapshots.items():
-            if isinstance(generation, bool) or not isinstance(generation, int):
-                raise MalformedRequest(f"{where}.snapshots.{source}: expected an integer, found {_name_of(generation)}")
-        known = {name: found for name, found in given.items() if found is not None}
-        return cls(**{**known, "snapshots": snapshots})
+            if found is not None:
+                given[name] = found
+        if given.get("snapshots"):
+            given["snapshots"] = _generations(given["snapshots"], f"{where}.snapshots")
+        return cls(**given)
 
 
 _DIGITS_MAX: Final = 19
-_FIELDS: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
-    "uuid": ((str,), False),
-    "scn": ((int,), True),
-    "seq": ((int, type(None)), False),
-    "txid": ((str,), False),
-    "ts_us": ((int,), False),
-    "log": ((str, type(None)), False),
-    "snapshots": ((dict, type(None)), False),
+_FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    "uuid": (str,),
+    "scn": (int,),
+    "seq": (int, type(None)),
+    "txid": (str,),
+    "ts_us": (int,),
+    "log": (str, type(None)),
+    "snapshots": (dict, type(None)),
 }
+"""What may stand in each, as JSON has it; `scn` has to."""
 
 
 def _integer(value: object) -> object:
     """A number that was written as text, for readers of JSON that hold numbers as doubles, as the number."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
         return int(value)
     return value
+
+
+def _generations(value: Mapping[str, object], where: str) -> dict[str, object]:
+    generations = {source: _integer(each) for source, each in value.items()}
+    for source, generation in generations.items():
+        if type(generation) is not int:
+            raise MalformedRequest(f"{where}.{source}: expected an integer, found {_name_of(generation)}")
+    return generations
 
 
 def _name_of(value: object) -> str:

@@ -194,15 +194,16 @@ class Command:
 
 
 class Table:
-    """All commands, found by path and method."""
+    """All commands, found by path and method. The first part of a path is always a word."""
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self.commands = tuple(commands)
-        self._by_length: dict[int, list[Command]] = {}
+        self._by_head: dict[tuple[int, str], list[tuple[list[str], int, Command]]] = {}
         self._rests: list[Command] = []
         for each in commands:
             if each.is_shown:
-                self._by_length.setdefault(len(each.parts), []).append(each)
+                parts = each.parts
+                self._by_head.setdefault((len(parts), parts[0]), []).append((parts, len(each.names), each))
             else:
                 self._rests.append(each)
 
@@ -211,9 +212,10 @@ class Table:
 
     def at(self, path: Sequence[str]) -> list[Command]:
         """The commands of a path, one for each kind of method; none if there is no such path."""
-        found = [each for each in self._by_length.get(len(path), []) if _fits(each.parts, path)]
-        literal = min((len(each.names) for each in found), default=0)
-        return [each for each in found if len(each.names) == literal]
+        there = self._by_head.get((len(path), path[0]), []) if path else []
+        found = [(names, each) for parts, names, each in there if _fits(parts, path)]
+        literal = min((names for names, _ in found), default=0)
+        return [each for names, each in found if names == literal]
 
     def rest(self, path: Sequence[str], method: str) -> Command | None:
         """The command that answers whatever begins so and is no other's."""

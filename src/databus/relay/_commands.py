@@ -4,7 +4,6 @@ What reads the disk runs in a few threads, so that one consumer's cold read does
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,14 +111,14 @@ class Commands:
 
     async def _read(self, ask: "Ask") -> None:
         """Read the parameters and the body, and check them."""
+        if ask.request.content.is_eof():  # all of it has come: there is nothing to wait for
+            return await _read_now(ask)
         try:
             async with asyncio.timeout(self._limits.request_ms_max / 1e3):
-                query = await _query_of(ask.request)
-                body = None if ask.command.body is None else await _body_of(ask.request, ask.command.body)
+                await _read_now(ask)
         except TimeoutError:
             limit = f"request_ms_max={self._limits.request_ms_max}"
             raise web.HTTPRequestTimeout(text=f"the form did not come within {limit}; ask again") from None
-        ask.given, ask.body = ask.command.check(query), body
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
@@ -393,9 +392,15 @@ def _check_right(command: Command, grant: Grant) -> None:
         raise RightMissing(f"{command.path}: is for those only whose access is not limited by tables or columns")
 
 
+async def _read_now(ask: Ask) -> None:
+    query = await _query_of(ask.request)
+    ask.body = None if ask.command.body is None else await _body_of(ask.request, ask.command.body)
+    ask.given = ask.command.check(query)
+
+
 async def _query_of(request: web.Request) -> dict[str, str]:
     """The parameters in the address, and those in the body of a form, which may be longer."""
-    pairs = list(request.query.items())
+    pairs = list(request.query.items()) if request.query_string else []
     if request.method == "POST" and request.content_type == "application/x-www-form-urlencoded":
         pairs += [(name, str(value)) for name, value in (await request.post()).items()]
     query: dict[str, str] = {}
@@ -418,12 +423,11 @@ async def _body_of(request: web.Request, body: Body) -> BaseModel:
                 body.bytes_max, len(text), text=f"the body exceeds {body.bytes_max} bytes"
             )
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequest(f"the body is not JSON: {error}") from None
-    try:
-        return body.model.model_validate(value)
+        return body.model.model_validate_json(text)
     except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            raise MalformedRequest(f"the body is not JSON: {first['ctx']['error']}") from None
         raise MalformedRequest("; ".join(lines_of(error, body.model))) from None
 
 

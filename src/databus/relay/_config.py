@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -366,6 +367,7 @@ def address_of(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+@lru_cache(256)  # each request asks, of its Host and of its peer
 def is_loopback(host: str) -> bool:
     """Whether only this machine can connect to what is bound there."""
     if host == "localhost":

@@ -194,7 +194,7 @@ class Server:
 
 def _client_of(request: web.Request) -> str:
     """What a client calls itself, else where it is."""
-    name = request.headers.get("x-dbus-client") or request.query.get("client") or ""
+    name = request.headers.get("x-dbus-client") or (request.query_string and request.query.get("client")) or ""
     name = "".join(c for c in name[:NAME_LENGTH_MAX] if c.isprintable())
     if name:
         return name
