@@ -70,7 +70,7 @@ def test_file_is_a_word_of_any_place(line, file, rest, tmp_path):
     assert {name: value for name, value in others.items() if name in rest} == rest
 
 
-def test_the_relay_is_that_of_the_file(relay_of, tmp_path):  # noqa: F811
+def test_the_relay_is_that_of_the_file(relay_of, tmp_path, monkeypatch):  # noqa: F811
     relay = relay_of(shop=mock(transactions_total=2))
     captured(relay, 2)
     (tmp_path / "databus.yml").write_text(
@@ -84,6 +84,11 @@ def test_the_relay_is_that_of_the_file(relay_of, tmp_path):  # noqa: F811
     assert [
         each["name"] for each in json.loads(databus("sources", "relay.yml", "--json", cwd=tmp_path).stdout)
     ] == names
+    with monkeypatch.context() as elsewhere:  # of which a file that is named knows nothing
+        elsewhere.setenv("DATABUS_RELAY", "http://127.0.0.1:1")
+        found = json.loads(databus("sources", "relay.yml", "--json", cwd=tmp_path).stdout)
+        assert [each["name"] for each in found] == names
+        assert "127.0.0.1:1" in failed(databus("sources", "--json", cwd=tmp_path), 75)
     (tmp_path / "other.yml").write_text(relays.replace("folder: relay", "folder: other"))
     assert "its relay does not run" in failed(databus("tail", "other.yml", cwd=tmp_path), 75)
     for text in ("90000d", "1970-01-01T00:00Z"):

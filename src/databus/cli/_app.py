@@ -52,12 +52,25 @@ DEFAULT_RELAY = "http://127.0.0.1:11115"
 _EXTRAS: Final = {"deltalake": "spark", "pandas": "spark", "pymysql": "mysql", "pyspark": "spark"}
 """Which extra brings a package, by the name that it is imported by."""
 
+
+class FromEnvironment(str):
+    """An address that nobody typed."""
+
+    __slots__ = ()
+
+
+def _noted(context: typer.Context, value: str | None) -> str | None:
+    source = context.get_parameter_source("relay")
+    return FromEnvironment(value) if value and source is not None and source.name == "ENVIRONMENT" else value
+
+
 RelayUrl = Annotated[
     str | None,
     typer.Option(
         "--relay",
-        help=f"Where the relay answers, instead of FILE's; without both, {DEFAULT_RELAY}.",
+        help=f"Where the relay answers, instead of FILE's; without both, {DEFAULT_RELAY}. FILE beats the variable.",
         envvar=RELAY_VARIABLE,
+        callback=_noted,
     ),
 ]
 TokenFile = Annotated[

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from databus.cli._app import DEFAULT_RELAY
+from databus.cli._app import DEFAULT_RELAY, FromEnvironment
 from databus.cli._file import DEFAULT_FILE
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class AskedRelay:
 
 
 def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRelay:
-    """The relay at `url`, else that of `file` or of `databus.yml`, else the default.
+    """The relay at `url`, else that of `file` or of `databus.yml`, else the default. A file that is named goes before
+    an address of the environment: whoever names one means its relay.
 
     files: of the token, the authority, the certificate and its key, as the command was given them; without any, those
     that the file names. Raises `ServiceUnavailable` for a file whose relay does not run.
@@ -38,7 +39,7 @@ def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRel
     given = Access.of(*files)
     if file is not None and not file.exists():  # also where it is not needed: it may be a misspelt word of another kind
         raise ConfigError(f"{file}: No such file or directory")
-    if url is not None:
+    if url is not None and not (file is not None and isinstance(url, FromEnvironment)):
         return AskedRelay(url, given, f" --relay {url}")
     if file is None and not DEFAULT_FILE.is_file():
         return AskedRelay(DEFAULT_RELAY, given, "")
