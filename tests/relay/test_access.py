@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,24 @@ def test_a_token_that_was_replaced_is_known_within_seconds(tmp_path: Path) -> No
         assert ask("POST", relay, "/controlSources/pause", new).status == 403
         (tmp_path / "reader").write_text(f"{TOKENS['ops']}\nanother-token\n")
         until(lambda: get_as("ops", relay, "/sources").status == 401, "a token of two is nobody's")
+
+
+def test_a_stream_ends_when_its_token_is_removed(tmp_path: Path) -> None:
+    write_tokens(tmp_path)
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}, access=ACCESS) as relay, ThreadPoolExecutor(2) as threads:
+        published(relay, "shop", 1)
+        following = {"output": "frames", "start": "beginning", "follow": 1}
+        gone = threads.submit(get_as, "reader", relay, "/stream", **following)
+        stays = threads.submit(get_as, "ops", relay, "/stream", **following, to=2)
+        streams = relay._commands.stats.streams
+        until(lambda: len(streams) == 2 and all(each.at_tail for each in list(streams)))
+        (tmp_path / "reader").write_text("another-token\n")
+        with pytest.raises((ConnectionError, IncompleteRead)):
+            gone.result()
+        until(lambda: [each.access for each in list(streams)] == ["ops"])
+        shop.add(order(2))
+        assert [group.commit.last_scn for group in stays.result().groups] == [1, 2]
 
 
 @pytest.mark.parametrize(

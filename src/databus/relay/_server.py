@@ -16,10 +16,11 @@ from aiohttp import web
 from databus.core import ConfigError, DatabusError, MalformedRequest, RightMissing, ServiceUnavailable, TooManyRequests
 from databus.operate import logger_of
 from databus.relay._admission import HTTP_LOGGER, error_response, hide_from_pages
-from databus.relay._certificates import Certificates
+from databus.relay._certificates import LOOK_S, Certificates
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
+from databus.relay._grant import Grant
 from databus.relay._tls import Tls
 from databus.relay._tokens import Keys, keep_renewing
 
@@ -49,6 +50,7 @@ class Server:
         self._commands: Commands | None = None
         self._door = Door(config.serve)
         self._certificates = None if config.tls is None else Certificates(config.tls)
+        self._asking: dict[int, tuple[web.Request, Grant, asyncio.Task[None] | None]] = {}  # who, as whom, by what
         self._handshakes = 0  # connections at the door that are not the HTTP server's yet
         self.loop = asyncio.new_event_loop()
         self.port = 0
@@ -113,16 +115,30 @@ class Server:
         await self._runner.setup()
         listening: asyncio.Server | None = None
         read = [self._keys] if self._certificates is None else [self._keys, self._certificates]
-        renewing = asyncio.ensure_future(keep_renewing(*read))
+        looking = [asyncio.ensure_future(each) for each in (keep_renewing(*read), self._keep_out())]
         try:
             listening = await self._listen(self._runner)
             self._bound.set()
             await self._ending.wait()
         finally:
-            renewing.cancel()
+            for each in looking:
+                each.cancel()
             if listening is not None:
                 listening.close()
             await self._runner.cleanup()
+
+    async def _keep_out(self) -> None:
+        """Cut off those who are being answered by a token that has gone: a stream may last for months."""
+        seen = self._keys.renewals
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if seen == self._keys.renewals:
+                continue
+            seen = self._keys.renewals
+            for request, grant, task in tuple(self._asking.values()):
+                if task is not None and not self._keys.still_admits(request, grant):
+                    _logger.info("cut off: its token has gone", access=grant.name, path=request.path[:100])
+                    task.cancel()  # which resets the connection: nobody takes what came for the whole
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None  # noqa: S101 - it was set up
@@ -152,6 +168,7 @@ class Server:
         try:
             grant = self._keys.admit(request)
             access = grant.name
+            self._asking[id(request)] = request, grant, asyncio.current_task()
             self._door.leave(request.transport)
             is_crowded = self._check_room(command)
             client = _client_of(request)
@@ -174,6 +191,7 @@ class Server:
             _logger.exception("request failed by a defect", path=request.path, client=client, access=access)
             return error_response(DatabusError("a defect in the relay; its log has the details"))
         finally:
+            self._asking.pop(id(request), None)
             now_us = time.time_ns() // 1000
             self._commands.stats.note(
                 client, command, access, is_error=is_error, seconds=time.monotonic() - began, now_us=now_us

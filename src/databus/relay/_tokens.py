@@ -65,6 +65,8 @@ class Keys:
             (grant, Tokens(file, partial(tokens_in, file, option.format(name=grant.name))))
             for file, grant in config.token_files.items()
         ]
+        self.renewals = 0
+        """How often tokens have changed."""
         owner: dict[bytes, str] = {}
         for grant, tokens in self._held:
             for header in tokens.headers:
@@ -82,10 +84,19 @@ class Keys:
             raise AccessDenied("the token is that of several entries of `access`; each needs one of its own")
         return found.pop()
 
+    def still_admits(self, request: web.Request, grant: Grant) -> bool:
+        """Whether who was let in as this would be so now."""
+        try:
+            return self.admit(request) == grant
+        except AccessDenied:
+            return False
+
     def renew(self) -> None:
         """Read again the files that have changed."""
+        before = [tokens.headers for _, tokens in self._held]
         for _, tokens in self._held:
             tokens.renew()
+        self.renewals += before != [tokens.headers for _, tokens in self._held]
 
 
 class Renewable(Protocol):
