@@ -25,6 +25,7 @@ from databus.core import (
 from databus.log import Guard
 from databus.relay._ask import Ask, json_answer
 from databus.relay._config import PORT, RelayConfig
+from databus.relay._grant import Right
 from databus.relay._group_lag import Lags
 from databus.relay._group_pages import group_page, groups_page, is_visible, visible_groups
 from databus.relay._group_start import find_start, said_place
@@ -33,6 +34,7 @@ from databus.relay.groups import (
     Coordinator,
     GroupKeeper,
     GroupLimits,
+    NameState,
     Now,
     bring_in,
     check_name,
@@ -127,6 +129,10 @@ class GroupCommands:
         group = machine.groups.get(ask.path[1])
         if group is not None and not is_visible(group, ask.grant):
             raise RightMissing(f"{ask.path[1]}: the name is in use under another access; take another one")
+        listed = machine.names.get(ask.path[1])
+        is_lost = group is None and listed is not None and listed.state is not NameState.DELETED
+        if is_lost and ask.grant.is_limited and ask.command.right is Right.CONTROL:
+            raise RightMissing(f"{ask.path[1]}: its state is lost, and so is whose it was; ask who sees all tables")
         return machine
 
     # Members

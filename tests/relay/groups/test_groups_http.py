@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from databus.relay.groups import Listed, NameState
+from databus.relay.groups._names import write_names
 from tests.relay.support import Answer, Database, ask, get, order, post, published, sale, scripted
 
 ANNE, BERT = "anne-aaaaaaaa", "bert-bbbbbbbb"
@@ -233,6 +235,24 @@ def test_a_body_that_was_sent_as_a_form_is_told_so(shop):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     refused = ask("POST", shop, "/groups/billing", form, b'{"member": "anne-aaaaaaaa", "call": 1}')
     assert (refused.status, "Content-Type: application/json" in refused.json["message"]) == (400, True)
+
+
+def test_a_lost_name_of_another_access_is_not_made_to_begin_anew(tmp_path):
+    access = [
+        {"name": "ops", "token_file": "ops", "rights": ["read", "control"]},
+        {"name": "clerk", "token_file": "clerk", "rights": ["read", "control"], "tables": ["shop/main.orders"]},
+    ]
+    for each in access:
+        (tmp_path / each["name"]).write_text(f"token-of-{each['name']}\n")
+    ops, clerk = ({"Authorization": f"Bearer token-of-{each['name']}"} for each in access)
+    (tmp_path / "relay").mkdir()
+    write_names(tmp_path / "relay", {"bills": Listed(NameState.KEPT, 1)})
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)])}, access=access) as relay:
+        published(relay, "shop", 1)
+        for path in ("delete?force=1", "reset?to=latest"):
+            assert ask("POST", relay, f"/groups/bills/{path}", clerk).status == 403
+        assert get(relay, "/groups", headers=ops).json["lost"] == ["bills"]
+        assert ask("POST", relay, "/groups/bills/reset?to=latest", ops).status == 200
 
 
 def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
