@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from databus.core import ConfigError
 from databus.formats import from_json_value
-from databus.schema import TYPE_NAMES, forms_of, key_buckets, key_bytes, key_form, key_hashes, widens
+from databus.schema import TYPE_NAMES, column_hashes, forms_of, key_buckets, key_bytes, key_form, key_hashes, widens
 from tests.documents.pages import ROOT
 
 CONCRETE = [*[name for name in TYPE_NAMES if "(" not in name], "decimal(38,0)", "decimal(38,38)", "decimal(12,2)"]
@@ -206,6 +206,18 @@ def test_hashes_are_those_of_kafka():
 def test_a_hash_does_not_depend_on_the_keys_beside_it(octets):
     found = key_hashes(pa.array(octets, pa.large_binary())).astype(np.int32).tolist()
     assert found == [obvious_murmur2(each or b"") for each in octets]
+
+
+@given(st.data(), st.sampled_from(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]))
+def test_whole_numbers_that_are_hashed_without_their_bytes_have_the_hashes_of_these(data, name):
+    kind = forms_of(name).arrow
+    least, most = (0, 1) if name == "bool" else (np.iinfo(name).min, np.iinfo(name).max)
+    numbers = data.draw(st.lists(st.integers(least, most) | st.none(), max_size=20))
+    column = pa.array(numbers, kind if name != "bool" else pa.int8()).cast(kind).slice(data.draw(st.integers(0, 3)))
+    expected = key_hashes(key_bytes([column])).tolist()
+    assert column_hashes([column]).tolist() == expected
+    assert column_hashes([pa.chunked_array([column])]).tolist() == expected
+    assert column_hashes([column.drop_null()]).tolist() == key_hashes(key_bytes([column.drop_null()])).tolist()
 
 
 def test_more_keys_than_are_hashed_at_once():

@@ -94,12 +94,15 @@ def _kind(rows: Rows, change: ChangeType) -> pa.Scalar:
     return pa.scalar(int(change) if pa.types.is_integer(kind) else change.label, kind)
 
 
-def _are(rows: Rows, change: ChangeType) -> Flags:
-    kinds = rows.column(CHANGE_TYPE)
+def _images(rows: Rows) -> tuple[Flags, Flags]:
+    """Which rows are first images of updates, and which second ones."""
+    kinds, images = rows.column(CHANGE_TYPE), (ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
     if pa.types.is_integer(kinds.type):
-        are: Flags = np.asarray(kinds) == int(change)
-        return are
-    return np.asarray(pc.equal(kinds, change.label))
+        numbers = np.asarray(kinds)
+        before, after = (numbers == int(image) for image in images)
+    else:
+        before, after = (np.asarray(pc.equal(kinds, image.label)) for image in images)
+    return before, after
 
 
 def _joined(rows: Rows, is_before: Flags, is_after: Flags) -> Flags:
@@ -111,7 +114,7 @@ def _joined(rows: Rows, is_before: Flags, is_after: Flags) -> Flags:
 
 def begins_update(rows: Rows) -> Flags:
     """By row: whether it and the next are the two images of one update."""
-    is_before, is_after = _are(rows, ChangeType.UPDATE_PREIMAGE), _are(rows, ChangeType.UPDATE_POSTIMAGE)
+    is_before, is_after = _images(rows)
     begins = np.zeros(rows.num_rows, bool)
     begins[:-1] = _joined(rows, is_before, is_after)
     return begins
@@ -119,8 +122,8 @@ def begins_update(rows: Rows) -> Flags:
 
 def whole_changes(rows: Rows) -> Rows:
     """Sorted rows in which an image of an update without the other is an insert or a delete."""
-    is_before, is_after = _are(rows, ChangeType.UPDATE_PREIMAGE), _are(rows, ChangeType.UPDATE_POSTIMAGE)
-    if not (is_before.any() or is_after.any()):
+    is_before, is_after = _images(rows)
+    if not (np.count_nonzero(is_before) or np.count_nonzero(is_after)):
         return rows
     joined = _joined(rows, is_before, is_after)
     left, entered = is_before.copy(), is_after.copy()

@@ -20,10 +20,10 @@ from databus.schema import (
     BoundPredicate,
     Predicate,
     TableSchema,
+    column_hashes,
     column_named,
     forms_of,
     frame_schema,
-    key_bytes,
     key_form,
     key_hashes,
     user_schema,
@@ -59,7 +59,9 @@ def row_hashes(table: TableSchema, rows: Rows) -> Hashes:
     if not table.key:
         name = key_hashes(pa.array([table.source.encode()], pa.large_binary()))
         return np.repeat(name & _HASH_BITS, rows.num_rows)
-    return key_hashes(key_bytes([rows.column(name) for name in table.key])) & _HASH_BITS
+    hashes = column_hashes([rows.column(name) for name in table.key])
+    hashes &= _HASH_BITS
+    return hashes
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class TableCut:
         hashes: those of the rows, where there is a partition.
         """
         part = self.partition
-        mine = None if part is None or hashes is None else hashes % np.uint32(part.count) == part.index
+        mine = None if part is None or hashes is None else _in(part, hashes)
         if not self.conditions:
             return mine, None
         judged = rows
@@ -178,13 +180,16 @@ class TableCut:
             holds = holds if mine is None else holds[mine]
             return self._sent_of(whole_changes(self.choice.left(left, holds)), all_updates=True)
         passes = holds if mine is None else mine if holds is None else holds & mine
-        if passes is None or passes.all():
+        count = rows.num_rows if passes is None else np.count_nonzero(passes)
+        if passes is None or count == rows.num_rows:
             return self._sent_of(rows, all_updates=all_updates) if self.projects else rows
-        if not passes.any():
+        if not count:
             return None
         left = rows.select([*self.after.names, *_BUS_NAMES]) if self.projects else rows
-        left = left.filter(pa.array(passes))
-        return self._sent_of(whole_changes(left), all_updates=all_updates)
+        left = whole_changes(left.filter(_bits(passes)))
+        if not self.projects and len(left.column(TXID).dictionary) <= 1:
+            return left
+        return self._sent_of(left, all_updates=all_updates)
 
     def _sent_of(self, rows: Rows, *, all_updates: bool) -> pa.RecordBatch | None:
         names = self.after.names
@@ -203,6 +208,20 @@ class TableCut:
             return rows
         columns = [_used(_one(rows.column(name))) for name in schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _in(part: Partition, hashes: Hashes) -> Flags:
+    count = np.uint32(part.count)
+    rest = hashes // count  # which NumPy divides many at once, unlike `%`
+    rest *= count
+    flags: Flags = hashes - rest == part.index
+    return flags
+
+
+def _bits(flags: Flags) -> pa.BooleanArray:
+    """The same for Arrow, a bit each."""
+    packed = pa.py_buffer(np.packbits(flags, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, packed])
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:

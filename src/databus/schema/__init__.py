@@ -15,7 +15,7 @@ from databus.schema._derive import (
 from databus.schema._evaluate import BoundPredicate, column_named
 from databus.schema._exact import converted, converts_exactly, widens_to
 from databus.schema._key_bytes import key_bytes, key_form
-from databus.schema._key_hash import key_buckets, key_hashes
+from databus.schema._key_hash import column_hashes, key_buckets, key_hashes
 from databus.schema._predicate import Predicate
 from databus.schema._table import Column, TableSchema
 from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
@@ -34,6 +34,7 @@ __all__ = [
     "avro_field_name",
     "avro_name",
     "avro_schema",
+    "column_hashes",
     "column_named",
     "converted",
     "converts_exactly",
