@@ -208,3 +208,38 @@ def test_a_condition_that_fits_one_table_says_nothing_of_another_with_a_column_o
     """The relay is asked for a definition by its fingerprint, among all that it has."""
     table = TableSchema("main.t", (Column("id", "int64", nullable=False), Column("a", "string")), ("id",))
     assert FrameFilter.over(StreamFilter.parse("a > 2"), "shop", table).after(table) == ()
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_a_typed_branch_follows_too(spark, tmp_path, monkeypatch):
+    asked: list[Any] = []
+    read_anew = DatabusInput.read_anew
+    monkeypatch.setattr(DatabusInput, "read_anew", lambda *given: asked.append(given[-1]) or read_anew(*given))
+    project = Project(tmp_path, "")
+    small = "filters: {small: {type: sql, from: shop, table: main.orders, where: total_cents < 80000}}\n"
+    with served(tmp_path) as relay:
+        head = HEAD.replace("sources: {shop: {type: sqlite, path: shop.db}}", f"relay: {{url: '{relay.url}'}}")
+        project.write(small + COPY.replace("shop", "small") % "", head=head % LARGE)
+        project.once(spark)
+        project.execute("UPDATE orders SET total_cents = 50000 WHERE id % 3 = 0")
+        project.execute("UPDATE orders SET total_cents = 30000 WHERE id % 3 = 1")
+        caught_up(project, relay)
+        project.once(spark)
+        same(project, "SELECT id, total_cents FROM orders WHERE total_cents > 40000 AND total_cents < 80000")
+        assert compare(load_pipeline(project.path), "copy", database=project.database, session=spark).is_identical
+        asked.clear()
+        project.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
+        caught_up(project, relay)
+        project.execute("UPDATE orders SET city = 'Rome' WHERE id % 4 = 0")
+        caught_up(project, relay)
+        town = ", where: city = 'Bern' AND total_cents > 40000, columns: [id, total_cents]"
+        project.write(small + COPY.replace("shop", "small") % ", on_change: continue", head=head % town)
+        project.once(spark)
+        assert asked == [["shop/main.orders"]]
+        caught_up(project, relay)
+        project.once(spark)
+        wanted = (
+            "SELECT id, total_cents FROM orders WHERE city = 'Bern' AND total_cents > 40000 AND total_cents < 80000"
+        )
+        same(project, wanted)
