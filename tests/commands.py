@@ -16,7 +16,7 @@ def _nursery() -> Nursery:
 
 
 @cache
-def _python() -> str:
+def python() -> str:
     """What stands for Python. Hundreds of commands would each import for a second of processor time."""
     made = _nursery().python() if sys.platform == "linux" else None
     return sys.executable if made is None else str(made)
@@ -28,7 +28,7 @@ def folder_of_programs() -> Path:
     folder = _nursery().folder / "programs"
     folder.mkdir()
     program = folder / "databus"
-    program.write_text(f'#!/bin/sh\nexec "{_python()}" -m databus.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{python()}" -m databus.cli "$@"\n')
     program.chmod(0o700)
     return folder
 
@@ -38,7 +38,7 @@ def databus(
 ) -> subprocess.CompletedProcess[str]:
     """Run it; what it printed, and its exit code."""
     return subprocess.run(
-        [_python(), "-m", "databus.cli", *map(str, arguments)],
+        [python(), "-m", "databus.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
