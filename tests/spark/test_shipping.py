@@ -86,7 +86,7 @@ def test_a_file_that_this_machine_lacks_is_the_one_that_came_with_the_job(tmp_pa
     (tmp_path / travelling_name(path)).write_text("the-token-that-travelled")
     monkeypatch.setenv(FILES_VARIABLE, str(tmp_path))
     client = RelayClient("http://127.0.0.1:1", token_file=path)
-    assert client._endpoint.headers("*/*")["Authorization"] == "Bearer the-token-that-travelled"
+    assert client._peers.endpoints[0].headers("*/*")["Authorization"] == "Bearer the-token-that-travelled"
     path.parent.mkdir()
     path.write_text("the-renewed-one")
-    assert client._endpoint.headers("*/*")["Authorization"] == "Bearer the-renewed-one"
+    assert client._peers.endpoints[0].headers("*/*")["Authorization"] == "Bearer the-renewed-one"
