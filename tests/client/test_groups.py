@@ -97,7 +97,7 @@ def test_a_name_that_is_none_is_refused_and_reaches_no_other_group(relay, name):
 def test_a_pattern_that_fits_no_table_yet_is_said(relay, caplog):
     with windows(relay.url, sources=["shop/other.*", "shop/main.*"], follow=False) as following:
         next(following)
-    said = [each.message for each in caplog.records if "no table fits yet" in each.getMessage()]
+    said = [each.getMessage() for each in caplog.records if "no table fits yet" in each.getMessage()]
     assert len(said) == 1
 
 
