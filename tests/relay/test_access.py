@@ -346,7 +346,9 @@ def test_a_client_behind_an_access_has_what_the_database_answers_to_its_select(t
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, region TEXT, ssn TEXT)")
     database.execute("CREATE TABLE secrets (id INTEGER PRIMARY KEY, word TEXT)")
-    database.executemany("INSERT INTO users VALUES (?, ?, ?)", [(n, "CH" if n % 3 else "DE", "number-756") for n in range(50)])
+    database.executemany(
+        "INSERT INTO users VALUES (?, ?, ?)", [(n, "CH" if n % 3 else "DE", "number-756") for n in range(50)]
+    )
     database.executemany("INSERT INTO secrets VALUES (?, 'secret')", [(n,) for n in range(50)])
     access = [
         ACCESS[0],
