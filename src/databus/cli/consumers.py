@@ -258,7 +258,7 @@ def _at_rest(client: "Groups", name: str, wait_s: float) -> Iterator[None]:
         while held := sum(each["holder"] is not None for each in client.group(name)["partitions"]):
             if time.monotonic() >= deadline:
                 raise ServiceUnavailable(f"{name}: {held} partitions are still held; nothing was changed. Try again")
-            time.sleep(_ASK_S)
+            time.sleep(_ASK_S)  # a relay tells members when something has changed, and nobody else
         yield
     finally:
         if not was_paused:

@@ -227,7 +227,7 @@ class ConsumerLoop:
     def _deliver(self, source: FollowedSource, lane: Lane) -> None:
         window: AnyWindow = lane.windows.popleft()
         if self._config.batch_rows_max and lane.windows:
-            lane.windows.appendleft(window)  # type: ignore[arg-type]
+            lane.windows.appendleft(window)  # type: ignore[arg-type]  # it came from there
             window = lane.joined(self._config.batch_rows_max)
         now = time.monotonic()
         is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3 and self._saving.may_try
@@ -252,7 +252,7 @@ class ConsumerLoop:
                 if result is None:
                     result = success
                 elif not isinstance(result, Result):
-                    raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301
+                    raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301 - told as one
             except Exception as error:  # noqa: BLE001 - any failure of a consumer's is rolled back, counted and told
                 self._note(call, error)
                 dispatcher.failed(call, error)

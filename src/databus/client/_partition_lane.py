@@ -136,7 +136,7 @@ class Interruption(Window):
 
     def __init__(self, last: Window, settled: SourceCheckpoint) -> None:
         view: Any = last._view  # noqa: SLF001 - its own class
-        own = View(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001
+        own = View(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001 - as above
         own.starts = own.stops = [[0] for _ in own.frames]
         super().__init__(own, 0, last.scn << 1)
         self.is_empty = self.is_part = self.restarts = True

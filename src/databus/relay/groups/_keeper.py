@@ -206,7 +206,7 @@ class GroupKeeper:
                     self._failed = False
                 except DatabusError as raised:
                     error, self._failed = raised, True
-                    _logger.error("groups cannot be written", message=str(raised))  # noqa: TRY400
+                    _logger.error("groups cannot be written", message=str(raised))  # noqa: TRY400 - no defect
                 for future in pending:
                     if not future.done():
                         future.set_result(None) if error is None else future.set_exception(error)
