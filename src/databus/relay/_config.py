@@ -56,9 +56,15 @@ class ServeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    streams_max: int = Field(256, ge=1, le=100_000, description="Streams and long polls at once; the next gets 429.")
-    connections_max: int = Field(
+    streams_max: int = Field(
         2_000,
+        ge=1,
+        le=100_000,
+        description="Streams and long polls at once; the next gets 429. A member of a group has one for each partition "
+        "it holds, and one for its calls.",
+    )
+    connections_max: int = Field(
+        4_000,
         ge=1,
         le=1_000_000,
         description="Connections at once that have asked something; a request on one more gets 429, unless it is for "
