@@ -1,7 +1,9 @@
-"""One consumer that is far behind: relay process to client, every frame checked on both sides and opened as Arrow.
+"""Consumers that are far behind, one and many: relay process to client, every frame checked on both sides and opened as
+Arrow.
 
-Beside it, in the same run and in turn: `sendfile` of the same files over the loopback, received into a reused buffer by
-somebody who looks at nothing.
+Beside it, in the same run and in turn: `sendfile` of the same files over the loopback to as many, received into reused
+buffers by somebody who looks at nothing. Many are shared by a few processes, a thread each; all bytes that arrived, by
+the time until the last had them.
 """
 
 import multiprocessing
@@ -9,8 +11,10 @@ import os
 import socket
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.figures import Figure
@@ -21,37 +25,43 @@ BYTES = 5_000_000_000
 ROW_BYTES = 254
 ROWS_PER_TRANSACTION = 1_000
 RUNS = 3
+CROWDS = ((1, 0.45), (10, 0.45), (200, 0.35))
+"""Consumers, and the part of sendfile that all of them together are to reach."""
+
+CROWD_PROCESSES = 2
 RECEIVE_BYTES = 1 << 20
 
 
 def _send_files(paths: list[str], listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
-        for path in paths:
-            with Path(path).open("rb") as file:
-                offset, left = 0, os.fstat(file.fileno()).st_size
-                while left:
-                    count = os.sendfile(connection.fileno(), file.fileno(), offset, left)
-                    offset, left = offset + count, left - count
-        connection.close()
+        threading.Thread(target=_send, args=(paths, connection), daemon=True).start()
 
 
-def _plain(port: int) -> float:
-    """Bytes per second of sendfile to recv_into."""
-    buffer = memoryview(bytearray(RECEIVE_BYTES))
-    total = 0
-    began = time.perf_counter()
+def _send(paths: list[str], connection: socket.socket) -> None:
+    for path in paths:
+        with Path(path).open("rb") as file:
+            offset, left = 0, os.fstat(file.fileno()).st_size
+            while left:
+                count = os.sendfile(connection.fileno(), file.fileno(), offset, left)
+                offset, left = offset + count, left - count
+    connection.close()
+
+
+def _plain(port: int) -> int:
+    """Bytes of sendfile to recv_into."""
+    buffer, total = memoryview(bytearray(RECEIVE_BYTES)), 0
     with socket.create_connection(("127.0.0.1", port)) as sock:
         while count := sock.recv_into(buffer):
             total += count
-    return total / (time.perf_counter() - began)
+    return total
 
 
-def _catch_up(relay: RelayClient, rows_expected: int) -> tuple[float, float]:
-    """Bytes and rows per second of a client that opens every frame."""
+def _catch_up(url: str, rows_expected: int) -> int:
+    """Bytes of a client that opens every frame."""
+    relay = RelayClient(url)
     end = relay.head("mock").published.pair
     size = rows = 0
-    began = time.perf_counter()
     with relay.stream("mock", "beginning", to=end, follow=True) as stream:
         for groups in stream:
             for group in groups:
@@ -59,14 +69,38 @@ def _catch_up(relay: RelayClient, rows_expected: int) -> tuple[float, float]:
                 for frame in group.frames:
                     size += frame.header.frame_bytes
                     rows += frame.batch.num_rows
-    seconds = time.perf_counter() - began
     if rows != rows_expected:
         raise AssertionError(f"{rows} rows came of {rows_expected}")
-    return size / seconds, rows / seconds
+    return size
+
+
+def _together(read: Callable[[], int], count: int) -> float:
+    """Bytes per second of so many that read at once."""
+    fork = multiprocessing.get_context("fork")
+    answers = fork.SimpleQueue()
+
+    def share(threads: int) -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            answers.put(sum(pool.map(lambda _: read(), range(threads))))
+
+    shares = [len(range(first, count, CROWD_PROCESSES)) for first in range(min(CROWD_PROCESSES, count))]
+    processes = [fork.Process(target=share, args=(threads,), daemon=True) for threads in shares]
+    began = time.perf_counter()
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    seconds = time.perf_counter() - began
+    return sum(answers.get() for process in processes if process.exitcode == 0) / seconds
 
 
 def figures(scale: float = 1.0) -> Iterator[Figure]:
-    transactions = max(20, int(BYTES * scale / (ROW_BYTES + 33) / ROWS_PER_TRANSACTION / 1.3))
+    for count, aim in CROWDS:
+        yield from _figures_of(count, aim, BYTES * scale / count)
+
+
+def _figures_of(count: int, aim: float, bytes_each: float) -> Iterator[Figure]:
+    transactions = max(20, int(bytes_each / (ROW_BYTES + 33) / ROWS_PER_TRANSACTION / 1.3))
     mock = {
         "type": "mock",
         "row_bytes": ROW_BYTES,
@@ -83,29 +117,24 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         files = sorted(path for path in Path(name).glob("relay/mock/**/*") if path.is_file())
         segments = [str(path) for path in files if path.stat().st_size > 1 << 20]
         size = sum(Path(path).stat().st_size for path in segments)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        rows = relay.range("mock", relay.position("mock", start="beginning"), bytes_max=1 << 50).rows
+        with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
             sender = multiprocessing.get_context("fork").Process(
                 target=_send_files, args=(segments, listener), daemon=True
             )
             sender.start()
-            plain, ours, rows = [], [], []
-            rows_total = _rows_of(relay)
+            port = listener.getsockname()[1]
+            plain, ours = [], []
             for _ in range(RUNS):
-                plain.append(_plain(listener.getsockname()[1]))
-                bytes_per_s, rows_per_s = _catch_up(relay, rows_total)
-                ours.append(bytes_per_s)
-                rows.append(rows_per_s)
+                plain.append(_together(lambda: _plain(port), count))
+                ours.append(_together(lambda: _catch_up(process.url, rows), count))
             sender.kill()
             sender.join()
-    what = f"{size / 1e9:.1f} GB, {ROW_BYTES} B rows, groups of 4 MiB"
-    yield Figure(
-        f"catch up ({what})", statistics.median(ours) / 1e6, "MB/s", "sendfile", statistics.median(plain) / 1e6
-    )
-    yield Figure("the same in rows", statistics.median(rows), "rows/s")
-
-
-def _rows_of(relay: RelayClient) -> int:
-    return relay.range("mock", relay.position("mock", start="beginning"), bytes_max=1 << 50).rows
+    who = "one consumer" if count == 1 else f"{count} consumers together"
+    what = f"{who}, {size / 1e6:,.0f} MB each, {ROW_BYTES} B rows, groups of 4 MiB"
+    best, peer = statistics.median(ours), statistics.median(plain)
+    yield Figure(f"catch up: {what}", best / 1e6, "MB/s", f"sendfile; at least {aim}", peer / 1e6)
+    yield Figure(f"the same in rows: {who}", best / size * rows, "rows/s")
 
 
 if __name__ == "__main__":

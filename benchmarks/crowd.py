@@ -28,7 +28,7 @@ from databus.client import Client, Consumer
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 
-CROWDS = ((0, 1_000, 10.0), (20, 500, 25.0), (100, 100, 50.0))
+CROWDS = ((0, 1_000, 10.0), (20, 500, 25.0), (100, 100, 50.0), (500, 100, 100.0))
 """Followers beside the callback, transactions a second, and the p99 to stay below, in ms."""
 
 JSON_RATE = 500
@@ -140,6 +140,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         yield Figure(f"{what}, p99", run.late(99), "ms", "at most", aim_ms)
         yield Figure(f"{what}, growth over the run", run.growth_ms, "ms")
         yield Figure(f"{what}, relay CPU a delivered group", run.cpu_us_a_group / (followers + 1), "us")
+        yield Figure(f"{what}, relay CPU", run.cpu_us_a_transaction * rate / 1e6, "cores")
     one, five = (_run(JSON_RATE, seconds, [JSON] * count) for count in (1, 5))
     what = f"relay CPU a transaction, {JSON_RATE:,}/s, followers of JSON lines"
     yield Figure(f"{what}: one", one.cpu_us_a_transaction, "us")

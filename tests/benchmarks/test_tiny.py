@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SCALE = 0.0002
 SMALLER = {
     "capture": {"RUNS": 1},
-    "catchup": {"BYTES": 6_000_000 / SCALE, "RUNS": 1},
+    "catchup": {"BYTES": 6_000_000 / SCALE, "RUNS": 1, "CROWDS": ((1, 0.45), (2, 0.45))},
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
