@@ -274,10 +274,12 @@ def test_a_name_nobody_uses_is_forgotten_after_its_hours_and_does_not_begin_anew
     relay = Relay(unused_h_max=3)
     relay.alone()
     relay.call(ANNE, leave=True)
+    forgotten = []
     for _ in range(4):
         relay.s += HOUR_S
-        relay.machine.tick(relay.now)
+        forgotten += relay.machine.tick(relay.now)
         relay.keep()
+    assert forgotten == ["billing"]  # which the relay logs
     assert relay.machine.names["billing"].state is NameState.FORGOTTEN
     with pytest.raises(GroupStateLost) as lost:
         relay.call(BERT)

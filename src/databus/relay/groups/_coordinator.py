@@ -342,15 +342,16 @@ class Coordinator:
 
     # Leases
 
-    def tick(self, now: Now) -> None:
-        """Look at all leases; to be called at least twice a second."""
+    def tick(self, now: Now) -> list[str]:
+        """Look at all leases; to be called at least twice a second. Returns the names that were forgotten just now."""
         self._note_standstill(now)
         for group in list(self.groups.values()):
             self._expire(group, now)
             self.touch(group)
-        if now.ns - self._hour_ns >= _HOUR_NS:
-            self._hour_ns = now.ns
-            self._forget_unused(now)
+        if now.ns - self._hour_ns < _HOUR_NS:
+            return []
+        self._hour_ns = now.ns
+        return self._forget_unused(now)
 
     def _note_standstill(self, now: Now) -> None:
         """Calls may have waited as long as this process stood still: whoever was there has a whole lease to call."""
@@ -364,7 +365,8 @@ class Coordinator:
         for name in [name for name, member in group.members.items() if member.ends_ns() < now.ns]:
             group.part(name)
 
-    def _forget_unused(self, now: Now) -> None:
+    def _forget_unused(self, now: Now) -> list[str]:
+        forgotten = []
         for group in list(self.groups.values()):
             if group.called or group.members:
                 group.called = False
@@ -373,8 +375,10 @@ class Coordinator:
             group.note_head()
             if group.unused_h >= self.limits.unused_h_max:
                 self.remove(group.name, NameState.DELETED if group.is_reported else NameState.FORGOTTEN, now)
+                forgotten.append(group.name)
             else:
                 self.touch(group)
+        return forgotten
 
     # Who gets what
 

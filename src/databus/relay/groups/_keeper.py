@@ -228,7 +228,8 @@ class GroupKeeper:
             await asyncio.sleep(_TICK_S)
             if self.trouble is not None:
                 return
-            self._machine.tick(self.now())
+            if forgotten := self._machine.tick(self.now()):
+                _logger.warning("nobody used these names for long: they are forgotten", names=forgotten[:100])
             for name in list(self._machine.groups):
                 self.changed(name)
 
