@@ -1,16 +1,19 @@
 """What is sent to executors: our packages that they need, the users' archive, the files by which a relay is asked."""
 
+import ast
 import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
+import databus
 from databus.cli import main
 from databus.core import ConfigError
 from databus.link import FILES_VARIABLE, travelling_name
-from databus.spark import Shipment, make_archive
+from databus.spark import SHIPPED, Shipment, make_archive
 from databus.spark import _archive as archives
 from databus.spark._shipping import pack_databus
 from tests.tasks.test_task_imports import NOBODY_S
@@ -28,6 +31,34 @@ def test_our_packages_are_whole_without_the_server_s(tmp_path):
     assert [name for name in imported if name.startswith(NOBODY_S)] == []
     inside = zipfile.ZipFile(path).namelist()
     assert not [name for name in inside if name.startswith(("databus/relay", "databus/pipeline", "databus/testing"))]
+
+
+def test_what_is_sent_to_executors_imports_nothing_of_ours_that_is_not():
+    root = Path(databus.__file__).parent
+    missing = set()
+    for path in (path for name in SHIPPED for path in (root / name).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        of_types = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        modules = [
+            node.module.split(".")
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in of_types
+        ]
+        missing |= {
+            (path.relative_to(root).as_posix(), module[1])
+            for module in modules
+            if module[0] == "databus" and module[1:] and module[1] not in SHIPPED
+        }
+    assert missing == {
+        ("link/_peers.py", "operate"),  # goes on without
+        ("spark/_plan.py", "client"),  # on the driver, as the next is
+        ("spark/_session.py", "operate"),
+    }
 
 
 def test_settings_that_are_given_are_joined_by_ours(tmp_path):

@@ -120,6 +120,8 @@ def _may_differ(error: DatabusError) -> bool:
 
 
 def _log(event: str, error: DatabusError, **facts: str) -> None:
-    from databus.operate import logger_of  # takes long to import, and few processes have something to say here
-
+    try:
+        from databus.operate import logger_of  # takes long to import, and few processes have something to say here
+    except ImportError:  # an executor of Spark's has what reads and writes alone; the next relay is asked all the same
+        return
     logger_of("databus.link").warning(event, **{"error": type(error).__name__, "message": str(error), **facts})
