@@ -1,11 +1,15 @@
 """Which relay a command asks: the one that is named, that of a file, or the one of this machine."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from databus.cli._app import DEFAULT_RELAY, FromEnvironment
-from databus.cli._file import DEFAULT_FILE
+from databus.cli._app import DEFAULT_RELAY, CaFile, CertificateFile, FromEnvironment, KeyFile, RelayUrl, TokenFile
+from databus.cli._file import DEFAULT_FILE, FileOfRelay
 
 if TYPE_CHECKING:
     from databus.link import Access, RelayClient
@@ -24,6 +28,39 @@ class AskedRelay:
         from databus.link import RelayClient
 
         return RelayClient(self.url, access=self.access, **settings)
+
+
+Ask = Callable[[], AskedRelay]
+"""A command's relay, looked for when it is called: what is wrong with the command's other words is said before."""
+
+_OPTIONS: Final = {
+    "file": FileOfRelay,
+    "relay": RelayUrl,
+    "token_file": TokenFile,
+    "ca_file": CaFile,
+    "certificate_file": CertificateFile,
+    "key_file": KeyFile,
+}
+
+
+def asks_relay(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that say which relay is asked, in the place of its parameter `ask: Ask`."""
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        which = [given.pop(name) for name in _OPTIONS]
+        command(**given, ask=partial(relay_of, *which))
+
+    signature = inspect.signature(command)
+    keyword = Parameter.KEYWORD_ONLY
+    options = [Parameter(name, keyword, default=None, annotation=kind) for name, kind in _OPTIONS.items()]
+    parameters: list[Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += options if parameter.name == "ask" else [parameter.replace(kind=keyword)]
+    # What typer reads. mypy knows no such attribute of functions; it is where `inspect` documents it.
+    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
 
 
 def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRelay:

@@ -12,17 +12,12 @@ import typer
 
 from databus.cli._app import (
     AsJson,
-    CaFile,
-    CertificateFile,
-    KeyFile,
-    RelayUrl,
-    TokenFile,
     app,
     say_json,
     say_table,
 )
-from databus.cli._file import Commands, FileGroup, FileOfRelay
-from databus.cli._relay_of import relay_of
+from databus.cli._file import Commands, FileGroup
+from databus.cli._relay_of import Ask, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import Groups
@@ -41,17 +36,13 @@ app.add_typer(consumers_app, name="consumers", help="Durable consumers and group
 
 
 @consumers_app.command(name="list", epilog="Example: databus consumers list --relay http://127.0.0.1:11115")
+@asks_relay
 def list_(
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """List all names, connected or not, and how far the last of their partitions is behind."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     page = client.page()
     if as_json:
         say_json(page)
@@ -66,18 +57,14 @@ def list_(
 
 
 @consumers_app.command(epilog="Example: databus consumers show billing")
+@asks_relay
 def show(
     name: Name,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """Show one name: its members, and where each partition stands."""
-    page = _groups(file, relay, token_file, ca_file, certificate_file, key_file).group(name)
+    page = _groups(ask).group(name)
     if as_json:
         say_json(page)
         return
@@ -95,7 +82,9 @@ def show(
 
 
 @consumers_app.command(epilog="Example: databus consumers reset billing --to earliest")
+@asks_relay
 def reset(
+    *,
     name: Name,
     to: Annotated[
         str,
@@ -106,12 +95,7 @@ def reset(
         ),
     ],
     wait: Wait = 60.0,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Have all partitions of a name stand elsewhere. Its members give up what they hold for that, and go on after it.
 
@@ -121,7 +105,7 @@ def reset(
     from databus.cli._tail_bounds import place_of
 
     place = place_of(to, "--to")
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     with _at_rest(client, name, wait):
         page = client.act(name, "reset", place)
     typer.echo(f"{name}: reset to {to}" + ("" if "partitions" in page else ", where it begins when a member comes"))
@@ -129,97 +113,74 @@ def reset(
 
 
 @consumers_app.command(epilog="Example: databus consumers resize billing 16")
+@asks_relay
 def resize(
     name: Name,
     partitions: Annotated[int, typer.Argument(min=1, help="A multiple of today's number.")],
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Split each partition of a name in equal parts, as soon as it is given up."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     page = client.act(name, "resize", {"to": partitions})
     typer.echo(f"{name}: {page['state']}, {page['n']} partitions")
 
 
 @consumers_app.command(epilog="Example: databus consumers pause billing")
+@asks_relay
 def pause(
     name: Name,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Have all members of a name give up what they hold, until `databus consumers resume`."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     page = client.act(name, "pause")
     typer.echo(f"{name}: {page['state']}; {page['held']} partitions are still held")
 
 
 @consumers_app.command(epilog="Example: databus consumers resume billing")
+@asks_relay
 def resume(
     name: Name,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Have a name that is paused go on."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     typer.echo(f"{name}: {client.act(name, 'resume')['state']}")
 
 
 @consumers_app.command(epilog="Example: databus consumers delete billing")
+@asks_relay
 def delete(
+    *,
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Also while it has members; they stop.")] = False,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Forget a name, and how far it has come."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     client.act(name, "delete", {"force": int(force)})
     typer.echo(f"{name}: deleted")
 
 
 @consumers_app.command(epilog="Example: databus consumers export billing > billing.json")
+@asks_relay
 def export(
     name: Name,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Print a name with all that makes it go on: to keep, or to bring into another relay."""
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     say_json(client.group(name, "export"))
 
 
 @consumers_app.command(name="import", epilog="Example: databus consumers import billing --from billing.json")
+@asks_relay
 def import_(
     name: Name,
     exported: Annotated[
         Path, typer.Option("--from", help="What `databus consumers export` printed; - for standard input.")
     ],
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
 ) -> None:
     """Bring in a name that was exported, in the place of one that has no members or whose state is lost."""
     from databus.core import ConfigError
@@ -229,15 +190,15 @@ def import_(
         value = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{exported}: not what `databus consumers export` prints: {error}") from error
-    client = _groups(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = _groups(ask)
     page = client.act(name, "import", None, json.dumps(value).encode())
     typer.echo(f"{name}: {page['state']}, {page['n']} partitions")
 
 
-def _groups(file: Path | None, relay: str | None, *files: str | None) -> "Groups":
+def _groups(ask: Ask) -> "Groups":
     from databus.link import Groups
 
-    return Groups(relay_of(file, relay, *files).client())
+    return Groups(ask().client())
 
 
 @contextmanager

@@ -7,16 +7,10 @@ import typer
 
 from databus.cli._app import (
     AsJson,
-    CaFile,
-    CertificateFile,
-    KeyFile,
-    RelayUrl,
-    TokenFile,
     app,
     say_json,
 )
-from databus.cli._file import FileOfRelay
-from databus.cli._relay_of import relay_of
+from databus.cli._relay_of import Ask, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -26,19 +20,16 @@ _STARTING: Final = "initializing"
 
 
 @app.command(epilog="Example: databus snapshot shop main.orders main.stock")
+@asks_relay
 def snapshot(
+    *,
     physical: Annotated[str, typer.Argument(help="The physical source.")],
     tables: Annotated[list[str], typer.Argument(help="Its tables, as db.table.")],
     where: Annotated[
         str | None, typer.Option(help="Only rows for which this holds, in the server's own SQL; copies delete nothing.")
     ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to wait for a source that is still starting.")] = 60.0,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source.
@@ -49,7 +40,7 @@ def snapshot(
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
-    asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
+    asked = ask()
     client = asked.client()
     _wait_until_started(client, physical, wait_s)
     status = client.request_snapshot(physical, tables, where)["status"]

@@ -8,18 +8,13 @@ import typer
 
 from databus.cli._app import (
     AsJson,
-    CaFile,
-    CertificateFile,
-    KeyFile,
-    RelayUrl,
-    TokenFile,
     app,
     options_given,
     say_json,
     say_table,
 )
-from databus.cli._file import Commands, FileGroup, FileOfRelay
-from databus.cli._relay_of import relay_of
+from databus.cli._file import Commands, FileGroup
+from databus.cli._relay_of import Ask, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -38,21 +33,17 @@ app.add_typer(sources_app, name="sources")
 
 
 @sources_app.callback()
+@asks_relay
 def sources(
     context: typer.Context,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """List the tables that a relay captures, with their ids, keys and schema versions."""
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
-    found = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client().sources()
+    found = ask().client().sources()
     rows = [
         {
             "name": each.name,
@@ -70,15 +61,12 @@ def sources(
 
 
 @sources_app.command(epilog="Example: databus sources pause shop")
+@asks_relay
 def pause(
+    *,
     physicals: Physicals,
     wait: Wait = 60.0,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """Have a relay take no more changes of physical sources, until `databus sources resume` or the relay's restart.
@@ -86,21 +74,18 @@ def pause(
     The database keeps the changes meanwhile, for as long as its retention lasts; what the relay holds is served on.
     `databus pause` is for the outputs of a pipeline.
     """
-    client = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client()
+    client = ask().client()
     client.pause(physicals)
     _say(_settled(client, physicals, "paused", {"suspended"}, wait), as_json=as_json)
 
 
 @sources_app.command(epilog="Example: databus sources resume shop")
+@asks_relay
 def resume(
+    *,
     physicals: Physicals,
     wait: Wait = 60.0,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """Have a relay go on with physical sources that are paused, or try again at once those that are suspended.
@@ -108,19 +93,15 @@ def resume(
     Exits with 3 where one is suspended again, since its reason is still there; with 75 where one does not run yet.
     `databus resume` is for the outputs of a pipeline.
     """
-    client = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client()
+    client = ask().client()
     client.resume(physicals)
     _say(_settled(client, physicals, "running", {"suspended", "retrying"}, wait), as_json=as_json)
 
 
 @sources_app.command(epilog="Example: databus sources reload")
+@asks_relay
 def reload(
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     as_json: AsJson = False,
 ) -> None:
     """Have a relay take its file as it is now; SIGHUP does the same.
@@ -128,7 +109,7 @@ def reload(
     Physical sources are added, removed and changed; the others go on untouched. A file with a mistake changes nothing.
     `databus reload` is for a pipeline.
     """
-    found = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client().reload()
+    found = ask().client().reload()
     if as_json:
         say_json(found)
         return

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from databus.cli._app import CaFile, CertificateFile, KeyFile, RelayUrl, TokenFile, app, options_given
-from databus.cli._file import FileOfRelay
-from databus.cli._relay_of import relay_of
+from databus.cli._app import app, options_given
+from databus.cli._relay_of import Ask, asks_relay
 
 if TYPE_CHECKING:
     from databus.cli._tail_bounds import Begin, End
@@ -34,7 +33,9 @@ class Form(StrEnum):
 
 
 @app.command(epilog="Example: databus tail main.orders --from beginning -n 20")
+@asks_relay
 def tail(
+    *,
     context: typer.Context,
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, `*` standing for anything; all of them.")] = None,
     start: Annotated[
@@ -68,12 +69,7 @@ def tail(
     stats: Annotated[
         bool, typer.Option("--stats", help="Instead of changes: rows and transactions a second, and the lag.")
     ] = False,
-    file: FileOfRelay = None,
-    relay: RelayUrl = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    certificate_file: CertificateFile = None,
-    key_file: KeyFile = None,
+    ask: Ask,
     form: Annotated[
         Form, typer.Option("--format", help="A line a change for people, the lines of /stream, or by who reads it.")
     ] = Form.AUTO,
@@ -101,7 +97,7 @@ def tail(
         raise ConfigError("--stats counts what comes and prints no changes; leave out -n and --resume")
     integers = _big_integers_of(big_integers)
     is_json = as_json or form is Form.JSON or (form is Form.AUTO and not sys.stdout.isatty())
-    asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
+    asked = ask()
     first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
     begin = begin_of(since or start, "--from" if since is None else "--since", first, tables)
     end = end_of(until, first, tables, follow=follow)
