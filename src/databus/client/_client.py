@@ -8,7 +8,6 @@ after `start`.
 """
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from databus.client._membership import Membership
 from databus.client._sigterm import ends_on_sigterm
 from databus.client._subscription import Wanted, filtered, wanted_of
 from databus.core import (
+    Backoff,
     Checkpoint,
     Clock,
     ConfigError,
@@ -36,7 +36,7 @@ from databus.core import (
     wait_seeing_signals,
 )
 from databus.filters import Columns
-from databus.link import Backoff, RelayClient, Start
+from databus.link import RelayClient, Start
 from databus.operate import logger_of
 
 _STOP_MS_MAX: Final = 30_000
@@ -225,13 +225,12 @@ class Client:
     def _learn_wanted(self) -> list[Wanted]:
         """What the relay has, however long it is away; nothing if the client is to end before."""
         follow = self._config.follow
-        backoff = Backoff(follow.backoff_first_ms, follow.backoff_ms_max)
-        deadline = time.monotonic() + follow.outage_ms_max / 1e3
+        backoff = Backoff(follow.backoff_first_ms, follow.backoff_ms_max, total_ms=follow.outage_ms_max)
         while not self._wants_stop:
             try:
                 return wanted_of(self._asked, self._names)
             except TransientError as error:
-                if time.monotonic() > deadline:
+                if backoff.is_over:
                     raise
                 wait_ms = backoff.next_ms()
                 _logger.warning("waiting for the relay", error=str(error), again_in_ms=round(wait_ms))

@@ -15,6 +15,7 @@ from databus.client._lane import Lane
 from databus.client._saving import Saving
 from databus.client._subscription import Wanted
 from databus.core import (
+    Backoff,
     Checkpoint,
     Clock,
     DatabusError,
@@ -24,7 +25,7 @@ from databus.core import (
     place_in_user_code,
     wait_seeing_signals,
 )
-from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
+from databus.link import Channel, ReaderState, RelayClient, Start
 from databus.operate import logger_of
 
 _logger = logger_of("databus.client")
@@ -309,10 +310,7 @@ class ConsumerLoop:
     def _replay(self, call: Call) -> None:
         source = self._sources[call.physical]
         self._close_lane(source)
-        backoff = Backoff(self._config.retry_first_ms, self._config.retry_ms_max)
-        pause_ms = 0.0
-        for _ in range(call.attempt):
-            pause_ms = backoff.next_ms()
+        pause_ms = Backoff(self._config.retry_first_ms, self._config.retry_ms_max).after(call.attempt)
         source.replay_from = call.argument
         source.replay_at = time.monotonic() + pause_ms / 1e3
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from databus.client._member import Barrier, GroupCall, Hold, Member
-from databus.core import Checkpoint, Clock, InputError, ServiceUnavailable, SystemClock, TransientError
-from databus.link import Backoff, Coordinator, GroupAnswer, RelayClient
+from databus.core import Backoff, Checkpoint, Clock, InputError, ServiceUnavailable, SystemClock, TransientError
+from databus.link import Coordinator, GroupAnswer, RelayClient
 from databus.operate import logger_of
 
 _ANSWER_MS_MAX: Final = 5_000

@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from databus.link import Backoff
+from databus.core import Backoff
 from databus.operate import logger_of
 
 _logger: Final = logger_of("databus.client")

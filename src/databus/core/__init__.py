@@ -1,5 +1,6 @@
 """The vocabulary as types; no I/O. Start with `Checkpoint` and the tree of errors."""
 
+from databus.core._backoff import Backoff
 from databus.core._change import (
     BUS_COLUMNS,
     CHANGE_TYPE,
@@ -103,6 +104,7 @@ __all__ = [
     "UNBEGUN",
     "UNREAD_TABLES",
     "AccessDenied",
+    "Backoff",
     "ChangeType",
     "Checkpoint",
     "Clock",

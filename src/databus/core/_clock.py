@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Nanoseconds from some start; never goes back, and counts the time that the machine slept."""
         ...
 
+    def sleep_ms(self, ms: float) -> None:
+        """Wait, where nothing tells that the wait is over."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
@@ -36,3 +40,7 @@ class SystemClock:
     def boot_ns(self) -> int:
         """See `Clock.boot_ns`. A lease has to end in a machine that was suspended too."""
         return time.clock_gettime_ns(_BOOT_CLOCK)
+
+    def sleep_ms(self, ms: float) -> None:
+        """See `Clock.sleep_ms`."""
+        time.sleep(ms / 1e3)

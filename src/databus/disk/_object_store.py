@@ -7,7 +7,6 @@ An object appears whole or not at all, and is written only if it is still the ve
 import io
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, cast
 from urllib.parse import quote
 
-from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, how_to_install
+from databus.core import AccessDenied, Backoff, ConfigError, DatabusError, ServiceUnavailable, how_to_install
 from databus.disk._location import Found, Location, Overtaken, Storage, gone
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _PARTS: Final = re.compile(r"([a-z0-9]+)://([^/?#%\s{}]+)(?:/([^?#%]*))?")
 _RETRIES: Final = 3
 _RETRY_S_MAX: Final = 10
-_REFUSED_PAUSES_S: Final = (0.05, 0.2, 1.0, 0.0)
+_REFUSED_MS: Final = (50, 1_000)
+_REFUSED_TOTAL_MS: Final = 1_250
 _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
 _NO_TAG: Final = {"e_tag": f'"{0:032x}"', "version": "1"}  # of no version of anything
@@ -157,10 +157,11 @@ class StoreLocation(Location):
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
-        for pause_s in _REFUSED_PAUSES_S:
+        backoff = Backoff(*_REFUSED_MS, total_ms=_REFUSED_TOTAL_MS)
+        while not backoff.is_over:
             with suppress(_OtherRequest):
                 return self._put(content, after)
-            time.sleep(pause_s)  # the other request ends within that, mostly; no store says when it has
+            backoff.sleep()  # the other request ends within that, mostly; no store says when it has
         raise ServiceUnavailable(
             f"{self}: could not be written: other requests for it were under way each time; this is tried again"
         )

@@ -7,7 +7,6 @@ from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, S
 from databus.link._coordinator import Coordinator, GroupAnswer
 from databus.link._follow import (
     Arrived,
-    Backoff,
     Channel,
     Connected,
     Ended,
@@ -21,8 +20,7 @@ from databus.link._frame_stream import FrameStream
 from databus.link._groups import Groups
 from databus.link._http import answer_of, body_of, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
-from databus.link._patience import patiently
-from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
+from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import ADDRESSES, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
@@ -34,7 +32,6 @@ __all__ = [
     "FILES_VARIABLE",
     "Access",
     "Arrived",
-    "Backoff",
     "Channel",
     "Connected",
     "Coordinator",

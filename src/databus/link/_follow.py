@@ -4,7 +4,6 @@ It hands what arrives to a `Channel`, in order: where it starts, which log it is
 A channel is bounded in bytes, so a consumer that does not take what came stops its own reader and nothing else.
 """
 
-import random
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Final, Literal
 from databus.core import (
     UNBEGUN,
     UNREAD_TABLES,
+    Backoff,
     FatalError,
     InputError,
     Pair,
@@ -62,25 +62,6 @@ class FollowConfig:
     """What happens where a change of a table's schema makes a filter mean something else for rows that came before: the
     relay is asked for a snapshot of the table, or the reader stops with `SchemaChanged`.
     """
-
-
-class Backoff:
-    """Waiting times: doubled up to a bound, and jittered so that many clients do not come at once. Pure."""
-
-    def __init__(self, first_ms: int, ms_max: int, rng: random.Random | None = None) -> None:
-        self._first_ms, self._ms_max = first_ms, ms_max
-        self._rng = rng or random.Random()
-        self._tries = 0
-
-    def reset(self) -> None:
-        """It worked: begin anew."""
-        self._tries = 0
-
-    def next_ms(self) -> float:
-        """How long to wait now: between a half and the whole of the doubled time."""
-        whole = min(self._first_ms * 2 ** min(self._tries, 30), self._ms_max)
-        self._tries += 1
-        return float(whole) * (0.5 + self._rng.random() / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
 from databus.core import (
+    Backoff,
     Pair,
     ServiceUnavailable,
     SourceCheckpoint,
@@ -16,10 +17,10 @@ from databus.core import (
     split_physical,
 )
 from databus.link._frame_stream import FrameStream
-from databus.link._patience import patiently
 from databus.link._relay import RelayClient
 from databus.wire import Commit, FrameGroup, Header, done_by, position_after
 
+_BACK_OFF_MS: Final = (20, 1_000)
 _PAUSE_S: Final = 0.05
 T = TypeVar("T")
 Pieces = Callable[[FrameStream], Iterator[tuple[T, Header]]]
@@ -103,6 +104,18 @@ class RangeReader:
             lambda: self.client.stream(self.physical, position, sources=self.sources, to=until, wait_ms=self.wait_ms),
             self.retry_ms,
         )
+
+
+def patiently(ask: Callable[[], T], retry_ms: int) -> T:
+    """Ask again, with back-off, for up to `retry_ms` while it answers `TransientError`."""
+    backoff = Backoff(*_BACK_OFF_MS, total_ms=retry_ms)
+    while True:
+        try:
+            return ask()
+        except TransientError:
+            if backoff.is_over:
+                raise
+        backoff.sleep()  # nothing tells when a relay is back
 
 
 def other_log(physical: str, planned: str, found: str) -> ServiceUnavailable:

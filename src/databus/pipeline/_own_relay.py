@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from databus.core import ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
+from databus.core import Backoff, ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
 from databus.disk import FolderLock
 from databus.pipeline._config import PipelineConfig
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ASK_S: Final = 0.02
 _STOP_S_MAX: Final = 20.0
-_RESTART_S: Final = (0.05, 5.0)
+_RESTART_MS: Final = (50, 5_000)
 _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
 """How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
@@ -69,7 +69,7 @@ class OwnRelay:
         self._is_stopping = False
         self._listen = config.relay.listen
         self._started_at = 0.0
-        self._pause_s = _RESTART_S[0]
+        self._backoff = Backoff(*_RESTART_MS)
         self._last_error = ""
         self.url = ""
         self.log_file = config.state / "relay.log"
@@ -99,15 +99,15 @@ class OwnRelay:
             code = self._drop()
             if code == InputError.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
                 raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
-            if time.monotonic() + self._pause_s >= deadline:
+            pause_s = self._backoff.next_ms() / 1e3
+            if time.monotonic() + pause_s >= deadline:
                 raise ServiceUnavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
                     f"{self._config.sections.run.start_ms_max}; if the machine is slow, give it more time by "
                     f"`run.start_ms_max`. {self._last_error}What it said, at the end of {self.log_file}:\n"
                     f"{self._log_end() or 'nothing'}"
                 )
-            self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the port
-            self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
+            self._wants_stop.wait(pause_s)  # the one before it may still be letting go of the port
         self._started_at = time.monotonic()
         self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
         process = self._process
@@ -128,9 +128,8 @@ class OwnRelay:
     def restart(self) -> None:
         """Start it again after its death, later the sooner it died."""
         if time.monotonic() - self._started_at > _SETTLED_S:
-            self._pause_s = _RESTART_S[0]
-        self._wants_stop.wait(self._pause_s)  # back-off
-        self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
+            self._backoff.reset()
+        self._wants_stop.wait(self._backoff.next_ms() / 1e3)
         self.start()
 
     def _drop(self) -> int | None:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from random import random
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import (
     BUS_COLUMNS,
     CONTROL,
     AccessDenied,
+    Backoff,
     Checkpoint,
     DatabusError,
     FatalError,
@@ -154,7 +154,9 @@ class QueryThread(threading.Thread):
         self._after: Checkpoint | None = None
         self._writer: Writer | None = None
         self._lock = threading.Lock()
-        self._retry_ms = settings.config.sections.run.retry_ms_min
+        run = settings.config.sections.run
+        self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
+        self._wait_ms_min = 0
         self._failures = 0
         self._is_stuck = False
         self._began_s = time.monotonic()
@@ -282,7 +284,8 @@ class QueryThread(threading.Thread):
         """After a round that wrote so many batches: one forgets what failed before it."""
         if batches:
             self._is_stuck = False
-            self._failures, self._retry_ms = 0, self._settings.config.sections.run.retry_ms_min
+            self._failures = self._wait_ms_min = 0
+            self._backoff.reset()
 
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
         run = self._settings.config.sections.run
@@ -390,7 +393,7 @@ class QueryThread(threading.Thread):
         cause = error if writer is None or writer.error is None else writer.error
         if found is None and is_of_slow_workers(cause):
             at_once = self._settings.starting.fewer()
-            self._retry_ms = max(self._retry_ms, _SLOW_WORKERS_MS)
+            self._wait_ms_min = _SLOW_WORKERS_MS
             found = ServiceUnavailable(
                 "Spark's Python processes did not come up within its ten seconds: the machine is busy. From now on, "
                 f"{at_once} of this pipeline's queries {'starts' if at_once == 1 else 'start'} at a time; nothing is "
@@ -424,8 +427,7 @@ class QueryThread(threading.Thread):
         is_ours = (type(error) is not TransientError and not is_schema) or is_retried
         if self._failures > run.retries_max and (self._settings.once or not is_ours):
             return False
-        wait_ms = self._retry_ms * (0.5 + random() / 2)
-        self._retry_ms = min(self._retry_ms * 2, run.retry_ms_max)
+        wait_ms = max(self._backoff.next_ms(), self._wait_ms_min)
         waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
         self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
         self._is_ending.wait(wait_ms / 1e3)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import random
 from typing import Any, Final
 
 from databus.core import (
     UNREAD_TABLES,
+    Backoff,
     Clock,
     DatabusError,
     DiskFull,
@@ -98,7 +98,7 @@ class Capture:
         self._next_upkeep_ns = self._next_durable_ns = 0
         self._started_ns = 0
         self._quiet_since_ns = 0
-        self._retry_ms = options.retry_ms_min
+        self._backoff = Backoff(options.retry_ms_min, options.retry_ms_max)
 
     # What the server and the operator see and do
 
@@ -314,7 +314,7 @@ class Capture:
             else:
                 self.copy.register(log)
                 self._append(group, log)
-                self._retry_ms = self._options.retry_ms_min
+                self._backoff.reset()
             self._look_around(source, log)
 
     def _look(self, source: Source) -> None:
@@ -394,7 +394,7 @@ class Capture:
     def _look_around(self, source: Source, log: Log) -> None:
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._started_ns >= self._options.retry_ms_max * 1_000_000:
-            self._retry_ms = self._options.retry_ms_min  # it has run well, though nothing came
+            self._backoff.reset()  # it has run well, though nothing came
         if now_ns >= self._next_durable_ns:
             self._next_durable_ns = now_ns + _DURABLE_NS
             self._tell_durable(source, log)
@@ -448,8 +448,7 @@ class Capture:
         """Show the error and wait, longer each time, or until somebody wants something."""
         self.counters.errors += 1
         self.counters.restarts += not isinstance(error, DiskFull)
-        wait_ms = self._retry_ms * (0.5 + random() / 2)
-        self._retry_ms = min(self._retry_ms * 2, self._options.retry_ms_max)
+        wait_ms = self._backoff.next_ms()
         if self._status.message != str(error):
             self._logger.warning("capture waits", error=type(error).__name__, message=str(error), retry_ms=int(wait_ms))
         self._note(State.ERROR_RETRY, str(error), type(error).__name__)

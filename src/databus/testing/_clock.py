@@ -31,6 +31,10 @@ class FakeClock:
         self._now_ns += int(ms * 1_000_000)
         self._monotonic_ns += int(ms * 1_000_000)
 
+    def sleep_ms(self, ms: float) -> None:
+        """See `Clock.sleep_ms`."""
+        self.advance_ms(ms)
+
     def set_back_ms(self, ms: float) -> None:
         """Set the wall clock back, as an operator or NTP may; the monotonic one stands."""
         self._now_ns -= int(ms * 1_000_000)

@@ -5,7 +5,6 @@ between two transactions (`take`). It never waits for a chunk: what cannot be pl
 this class's own affair.
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import CorruptData, DatabusError, ServiceUnavailable, TransientError
+from databus.core import Backoff, CorruptData, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.snapshots._chunks import BegunAnew, Placed, Position, Progress, ReadChunk, SnapshotOptions
 from databus.sources.snapshots._reading import Reading, TableT
 from databus.sources.snapshots._tracker import KeyTracker
@@ -23,8 +22,7 @@ from databus.sources.snapshots._tracker import KeyTracker
 Ints = npt.NDArray[np.int64]
 
 _HELD_MORE: Final = 2  # chunks that wait for their place, besides one for each connection
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 5.0
+_PAUSE_MS: Final = (100, 5_000)
 _JOIN_S: Final = 1.0
 _LOCK_PAUSE_S: Final = 2.0
 _WAITING_MAX: Final = 24  # tables that take no room while they wait
@@ -455,8 +453,7 @@ class SnapshotReader(Generic[TableT]):
                     f"{chunk.source}: reading it failed {failures} times in a row: {error}"
                 )
             self._changed.notify_all()
-            pause_s = min(_PAUSE_S * 2**failures, _PAUSE_S_MAX) * random.uniform(0.5, 1.0)
-            self._changed.wait_for(lambda: self._is_closed, pause_s)
+            self._changed.wait_for(lambda: self._is_closed, Backoff(*_PAUSE_MS).after(failures) / 1e3)
 
     def _stop(self, reading: Reading[TableT], chunk: ReadChunk, error: DatabusError) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from databus.core import CorruptData
+from databus.core import Backoff, CorruptData
 from databus.sources.snapshots._chunks import (
     Position,
     Progress,
@@ -19,7 +19,7 @@ TableT = TypeVar("TableT", bound=Readable)
 
 _FIRST_ROWS: Final = 1_024  # until it is known how large rows are
 _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
-_PAUSE_S_MAX: Final = 60.0
+_PAUSE_MS: Final = (500, 60_000)
 
 
 class Reading(Generic[TableT]):
@@ -40,7 +40,7 @@ class Reading(Generic[TableT]):
         self.rereads = 0
         self.said = ""
         self.not_before_s = 0.0
-        self._pause_s = 0.5
+        self._backoff = Backoff(*_PAUSE_MS)
         self._began_s = time.monotonic()
         self._read_rows = 0
         self._read_bytes = 0
@@ -154,8 +154,7 @@ class Reading(Generic[TableT]):
     def pause(self) -> None:
         """A table that is read as a whole was not left in peace: wait before it is read again, longer each time."""
         self.rereads += 1
-        self.not_before_s = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+        self.not_before_s = time.monotonic() + self._backoff.next_ms() / 1e3
         self.said = (
             "cannot be read in the order of its key, and more was written while it was read than is kept in memory; it "
             "is read again as a whole until that is less"

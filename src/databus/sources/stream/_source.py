@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from databus.core import (
     COUNTED,
+    Backoff,
     ChangeType,
     Clock,
     ControlKind,
@@ -71,7 +72,7 @@ class StreamSource:
         self._buffer = LineBuffer(0, config.line_bytes_max)
         self._followed: FollowedFile | None = None
         self._process: Process | None = None
-        self._restart_ms = config.restart_ms_min
+        self._backoff = Backoff(config.restart_ms_min, config.restart_ms_max)
         self._began_s = self._start_s = 0.0
 
     def identify(self) -> Identity:
@@ -246,10 +247,10 @@ class StreamSource:
             self._stopped = self._stopped or FatalError(f"{self.physical}: the process {how}; `on_exit` is stop")
             return
         if (time.monotonic() - self._began_s) * 1e3 >= config.restart_ms_max:
-            self._restart_ms = config.restart_ms_min
-        self._start_s = time.monotonic() + self._restart_ms / 1e3
-        self._logger.warning("the process has ended and is started again", how=how, wait_ms=self._restart_ms)
-        self._restart_ms = min(self._restart_ms * 2, config.restart_ms_max)
+            self._backoff.reset()
+        wait_ms = self._backoff.next_ms()
+        self._start_s = time.monotonic() + wait_ms / 1e3
+        self._logger.warning("the process has ended and is started again", how=how, wait_ms=round(wait_ms))
 
     # Groups
 

@@ -6,7 +6,6 @@ gives them.
 
 import email.utils
 import http.client
-import random
 import ssl
 import threading
 import time
@@ -16,13 +15,12 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from databus.core import ConfigError, ServiceUnavailable
+from databus.core import Backoff, Clock, ConfigError, ServiceUnavailable, SystemClock
 from databus.link import Access, answer_of, body_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
 _DROPPED_BYTES_MAX: Final = 8 << 20  # read behind those; an answer that is longer counts by its status
-_WAIT_S_MIN: Final = 0.05
-_WAIT_S_MAX: Final = 5.0
+_WAIT_MS: Final = (50, 5_000)
 _LATER: Final = frozenset({408, 425, 429})
 _TOO_LARGE: Final = 413
 _CONNECTIONS_MAX: Final = 16
@@ -80,8 +78,9 @@ class Answer(NamedTuple):
 class Client:
     """Sends requests. One thread at a time."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, clock: Clock | None = None) -> None:
         self._target = target
+        self._clock = clock or SystemClock()
         self._connections: dict[tuple[str, str, int], _Connection] = {}
 
     def post(self, url: str, body: bytes, kind: str, headers: Callable[[], Mapping[str, str]]) -> Answer:
@@ -90,23 +89,22 @@ class Client:
         headers: asked for before each attempt; what it raises ends them. Raises `ServiceUnavailable` after
         `retry_ms_max`, having waited as long as the target has asked for.
         """
-        began, wait_s = time.monotonic(), _WAIT_S_MIN
+        backoff = Backoff(*_WAIT_MS, total_ms=self._target.retry_ms_max, clock=self._clock)
         connection, path = self._connection(url)
         while True:
-            asked_s = 0.0
+            asked_ms = 0.0
             try:
                 answer = connection.post(path, body, {**dict(self._target.headers), **headers(), "Content-Type": kind})
                 if not answer.is_later:
                     return answer
-                why, asked_s = str(answer), answer.retry_after_s or 0.0
+                why, asked_ms = str(answer), (answer.retry_after_s or 0.0) * 1e3
             except _Gone as gone:
                 why = str(gone)
-            asked_s = min(max(asked_s, 0), self._target.retry_after_ms_max / 1e3)
-            time.sleep(asked_s)
-            if time.monotonic() - began >= self._target.retry_ms_max / 1e3:
+            asked_ms = min(max(asked_ms, 0), self._target.retry_after_ms_max)
+            self._clock.sleep_ms(asked_ms)
+            if backoff.is_over:
                 raise ServiceUnavailable(f"{connection.name} takes no requests: {why}. The batch is tried again")
-            time.sleep(max(wait_s * random.uniform(0.5, 1) - asked_s, 0))
-            wait_s = min(wait_s * 2, _WAIT_S_MAX)
+            self._clock.sleep_ms(max(backoff.next_ms() - asked_ms, 0))
 
     def _connection(self, url: str) -> "tuple[_Connection, str]":
         parts = urlsplit(url)

@@ -8,7 +8,6 @@ import http.client
 import json
 import ssl
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,12 +15,21 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
+from databus.core import (
+    AccessDenied,
+    Backoff,
+    Clock,
+    ConfigError,
+    DiskFull,
+    FatalError,
+    InputError,
+    ServiceUnavailable,
+    SystemClock,
+)
 from databus.link import answer_of, body_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
-_WAIT_S_MIN: Final = 0.05
-_WAIT_S_MAX: Final = 5.0
+_WAIT_MS: Final = (50, 5_000)
 _BUSY: Final = frozenset({429, 502, 503, 504})
 TOO_LARGE: Final = 413
 _OF_SERVER: Final = frozenset({"_index", "succeeded"})
@@ -94,8 +102,9 @@ class Answer(NamedTuple):
 class Client:
     """Asks a cluster. One thread at a time."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock | None = None) -> None:
         self.cluster = cluster
+        self._clock = clock or SystemClock()
         self._nodes = [_Node(url, cluster) for url in cluster.urls]
         self._at = 0
 
@@ -103,6 +112,10 @@ class Client:
     def name(self) -> str:
         """How errors call it."""
         return self._nodes[self._at].name
+
+    def backoff(self) -> Backoff:
+        """How long something that it does not take is tried again."""
+        return Backoff(*_WAIT_MS, total_ms=self.cluster.retry_ms_max, clock=self._clock)
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, may: tuple[int, ...] = ()) -> Any:
         """Send JSON and return the answer's; None for a status of `may`, which are no errors.
@@ -126,8 +139,7 @@ class Client:
 
     def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
         """Send a body and return the answer, whatever its status, unless all nodes are gone or busy for too long."""
-        began = time.monotonic()
-        wait_s = _WAIT_S_MIN
+        backoff = self.backoff()
         while True:
             why: str
             try:
@@ -137,12 +149,10 @@ class Client:
                 why = f"status {answer.status}: {reason_of(answer)}"
             except _Gone as gone:
                 why = str(gone)
-            left_s = self.cluster.retry_ms_max / 1e3 - (time.monotonic() - began)
-            if left_s <= 0:
+            if backoff.is_over:
                 raise ServiceUnavailable(f"{self.name} does not take {method} {path.partition('?')[0]}: {why}")
             self._at = (self._at + 1) % len(self._nodes)
-            time.sleep(min(wait_s, left_s))
-            wait_s = min(wait_s * 2, _WAIT_S_MAX)
+            backoff.sleep()
 
     def error_of(self, answer: Answer, what: str) -> Exception:
         """What a status that is none of success means."""

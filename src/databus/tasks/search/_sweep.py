@@ -4,7 +4,6 @@ A document is named with the version of what it becomes, so that one which becam
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +16,6 @@ from databus.tasks.search._mapping import DELETED, below
 _PAGE: Final = 1_000
 _KEPT_OPEN: Final = "2m"
 _REQUEST_CHARS_MAX: Final = 5 << 20
-_TRIES_MAX: Final = 10
-_WAIT_S_MIN: Final = 0.02
 
 
 class Hit(NamedTuple):
@@ -151,17 +148,17 @@ class Sweep:
 
     def send(self, lines: list[str]) -> None:
         """Send lines until each is taken, or the index has something newer. Raises `ServiceUnavailable`."""
-        wait_s = _WAIT_S_MIN
-        for _ in range(_TRIES_MAX):
+        backoff = self._client.backoff()
+        while True:
             busy: list[str] = []
             for some in _requests(lines):
                 busy += self._sent(some)
             if not busy:
                 return
+            if backoff.is_over:
+                raise ServiceUnavailable(f"{self._client.name} takes no rows of a sweep over {self._index}")
             lines = busy
-            time.sleep(wait_s)
-            wait_s *= 2
-        raise ServiceUnavailable(f"{self._client.name} takes no rows of a sweep over {self._index}")
+            backoff.sleep()
 
     def _sent(self, lines: list[str]) -> list[str]:
         """Returns those to be sent again."""

@@ -6,7 +6,6 @@ is sent; where a transaction comes in parts, its rows wait for its end where the
 fence keeps out whoever began before (`Fence`).
 """
 
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,8 +38,6 @@ from databus.tasks.search._indices import IndexPlan, Indices, pairs_of_documents
 from databus.tasks.search._parts import HASHES, HeldRows, Part, Parts
 from databus.wire import is_inside_transaction
 
-_WAIT_S_MIN: Final = 0.05
-_WAIT_S_MAX: Final = 5.0
 _STANDS_BESIDE: Final = (
     "the index has, or has deleted, another row of its document, which by its version is as new: one of the same "
     "transaction, which came in parts. The next change of the row puts it right, and so does `databus rebuild`"
@@ -329,7 +326,7 @@ class BulkSender:
     def _send(self, made: Operations, places: Int, body: bytes) -> tuple[list[int], list[Refusal]]:
         stale: list[int] = []
         refused: list[Refusal] = []
-        wait_s, busy_since_s = _WAIT_S_MIN, time.monotonic()
+        backoff = self._client.backoff()
         while True:
             found = self._sorted(body, len(places))
             if found is None:
@@ -339,14 +336,13 @@ class BulkSender:
             if not found.busy:
                 return stale, refused
             if len(found.busy) < len(places):
-                busy_since_s = time.monotonic()
-            elif time.monotonic() - busy_since_s > self._client.cluster.retry_ms_max / 1e3:
+                backoff.extend()
+            elif backoff.is_over:
                 raise ServiceUnavailable(
                     f"{self._client.name} takes no rows ({found.why}). Those that it took are no loss: all come again"
                 )
             places = places[list(found.busy)]
-            time.sleep(wait_s)
-            wait_s = min(wait_s * 2, _WAIT_S_MAX)
+            backoff.sleep()
             body = _body(made.take(places))
 
     def _in_halves(
