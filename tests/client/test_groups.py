@@ -23,9 +23,9 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link import Coordinator, GroupAnswer, RelayClient
+from databus.link._connection import Kept
 from databus.link._coordinator import _at
 from databus.link._http import Endpoint
-from databus.link._sockets import Kept
 from databus.link._tls import Access
 from databus.testing import RelayProcess
 from databus.wire import Control, Group

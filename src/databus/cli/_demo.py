@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -174,8 +173,7 @@ class Demo:
         return self._compare()
 
     def _is_capturing(self) -> bool:
-        with urllib.request.urlopen(f"{self._relay.url}/controlSources/status", timeout=10) as answer:  # noqa: S310
-            told = json.load(answer)
+        told = RelayClient(self._relay.url).states()
         for each in told:
             if each["state"] == "SUSPENDED_ON_ERROR":
                 raise FatalError(f"the relay does not capture: {each['message']}")

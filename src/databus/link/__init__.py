@@ -4,6 +4,7 @@ Below sources and relay, so that a source may read another relay. Windows are ma
 """
 
 from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
+from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, Received, without_secrets
 from databus.link._coordinator import Coordinator, GroupAnswer
 from databus.link._follow import (
     Arrived,
@@ -18,18 +19,18 @@ from databus.link._follow import (
 )
 from databus.link._frame_stream import FrameStream
 from databus.link._groups import Groups
-from databus.link._http import answer_of, body_of, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import ADDRESSES, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
-from databus.link._sockets import has_unasked, shut, shut_after
+from databus.link._sockets import shut
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [
     "ADDRESSES",
     "FILES_VARIABLE",
+    "TOO_LARGE",
     "Access",
     "Arrived",
     "Channel",
@@ -42,12 +43,15 @@ __all__ = [
     "GroupAnswer",
     "Groups",
     "Head",
+    "KeptConnection",
+    "NoAnswer",
     "Pieces",
     "Range",
     "RangeControl",
     "RangeReader",
     "Reader",
     "ReaderState",
+    "Received",
     "RegisteredSchema",
     "RegistryAccess",
     "RegistryOptions",
@@ -55,17 +59,13 @@ __all__ = [
     "SourceInfo",
     "Start",
     "Started",
-    "answer_of",
     "any_of",
-    "body_of",
-    "has_unasked",
     "is_called",
     "is_copy",
     "last_renewal",
     "other_log",
     "patiently",
     "shut",
-    "shut_after",
     "travelling_name",
     "without_secrets",
     "write_renewal",

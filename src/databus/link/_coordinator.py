@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import databus.core
 from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable, StreamCut, TransientError
+from databus.link._connection import Kept
 from databus.link._http import Body, Endpoint
 from databus.link._relay import RelayClient
-from databus.link._sockets import Kept, Sockets
+from databus.link._sockets import Sockets
 
 _ANSWERS: Final = (HTTPStatus.OK, HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST)
 _HOPS_MAX: Final = 3  # a relay that names another, which names another

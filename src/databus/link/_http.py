@@ -4,15 +4,14 @@
 waits on one of them. `Body` reads a response as it comes, straight into the caller's memory.
 """
 
-import html
 import http.client
 import json
 import os
 import socket
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import databus.core
 from databus.core import (
@@ -31,7 +30,8 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.link._sockets import Kept, Sockets, shut
+from databus.link._connection import Connection, Kept
+from databus.link._sockets import Sockets, shut
 from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115
@@ -40,7 +40,6 @@ NAME_LENGTH_MAX: Final = 100
 JSON_BYTES_MAX: Final = 64 << 20
 _LINE_BYTES_MAX: Final = 1024
 _CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
-_SECRET_CHARS_MIN: Final = 4
 _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     400: MalformedRequest,
     401: AccessDenied,
@@ -132,9 +131,7 @@ class Endpoint:
         return headers
 
     def secured(self, sock: socket.socket) -> socket.socket:
-        """The same connection after the TLS handshake, if there is to be one. Raises what `handshake_error` says."""
-        if not self.is_tls:
-            return sock
+        """The same connection after the TLS handshake. Raises what `handshake_error` says."""
         context = self.access.context()
         try:
             # An end that was not announced is an error: somebody may have cut the connection.
@@ -143,86 +140,10 @@ class Endpoint:
             raise handshake_error(self.name, self.host, self.access, error) from error
 
 
-class _WholeLines:
-    """The lines of an answer's headers, all of them: `http.client` takes the connection's end for theirs."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._is_begun = False
-
-    def readline(self, bytes_max: int) -> bytes:
-        line: bytes = self._stream.readline(bytes_max)
-        if not line.endswith(b"\n") and len(line) < bytes_max and (line or self._is_begun):
-            raise http.client.IncompleteRead(line)
-        self._is_begun = True
-        return line
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _FinalResponse(http.client.HTTPResponse):
-    """An answer, behind what the other side says while it works (102, 103), which is none yet; with all its headers."""
-
-    def begin(self) -> None:
-        stream = self.fp
-        self.fp = _WholeLines(stream)  # type: ignore[assignment]  # reads lines: all that `begin` asks for
-        try:
-            super().begin()
-            while 101 < self.status < 200:
-                self.headers = None  # type: ignore[assignment]  # by which `begin` knows that it has read none
-                super().begin()
-        finally:
-            self.fp = stream if self.fp is not None else self.fp  # None: there is no body
-
-
-class _Connection(http.client.HTTPConnection):
-    response_class = _FinalResponse
-
-
-def answer_of(
-    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-) -> http.client.HTTPResponse:
-    """Send a request and return its answer, which may come before all of the request was taken: who finds a request too
-    large says so, and hangs up.
-    """
-    connection.response_class = _FinalResponse
-    try:
-        connection.request(method, path, body, dict(headers))
-    except TimeoutError:
-        raise
-    except OSError as error:
-        try:
-            return connection.getresponse()
-        except (OSError, http.client.HTTPException):
-            raise error from None
-    return connection.getresponse()
-
-
-def body_of(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
-    """The next bytes of an answer's body, up to `bytes_max`. Raises `IncompleteRead` where it ends before the length
-    that was announced, which `http.client` does not notice when it is asked for a number of bytes.
-    """
-    found = response.read(bytes_max)
-    if len(found) < bytes_max and response.length:
-        raise http.client.IncompleteRead(found, response.length)
-    return found
-
-
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """What an answer says, for errors: many repeat the address or the headers that they were sent, in HTML and in JSON
-    too. What is shorter than four characters is no secret.
-    """
-    ways: Sequence[Callable[[str], str]] = (str, unquote, html.escape, lambda each: each.replace("/", r"\/"))
-    spelled = {way(each) for each in secrets for way in ways}
-    for each in sorted(spelled, key=len, reverse=True):
-        text = text.replace(each, "***") if len(each) >= _SECRET_CHARS_MIN else text
-    return text
-
-
-def _connected(endpoint: Endpoint) -> _Connection:
+def _connected(endpoint: Endpoint) -> Connection:
     """A new connection to a relay. Raises `ServiceUnavailable`, and what `Endpoint.secured` does."""
-    connection = _Connection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
+    secured = endpoint.secured if endpoint.is_tls else None
+    connection = Connection(endpoint.host, endpoint.port, endpoint.connect_ms_max, secured)
     try:
         connection.connect()
     except OSError as error:
@@ -230,13 +151,7 @@ def _connected(endpoint: Endpoint) -> _Connection:
             f"{endpoint.name} does not answer: {error.strerror or error}; start it with `databus relay FILE`, or "
             f"`databus run` if a pipeline starts its own; is its address right?"
         ) from error
-    try:
-        connection.sock = endpoint.secured(connection.sock)
-    except BaseException:
-        connection.close()
-        raise
-    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.secure()
     return connection
 
 
@@ -273,8 +188,8 @@ class Body:
         try:
             sockets.add(self._sock)
             target = f"{endpoint.prefix}{path}?{urlencode(query)}".rstrip("?")
-            connection.request(method, target, content, endpoint.headers(accept, content, keeps=kept is not None))
-            self._response = connection.getresponse()
+            headers = endpoint.headers(accept, content, keeps=kept is not None)
+            self._response = connection.ask(method, target, content, headers)
         except (http.client.BadStatusLine, http.client.LineTooLong) as error:
             self._release(connection)
             if isinstance(error, http.client.RemoteDisconnected):
@@ -311,7 +226,7 @@ class Body:
         """What it was answered with."""
         return self._response.status
 
-    def _release(self, connection: http.client.HTTPConnection) -> None:
+    def _release(self, connection: Connection) -> None:
         self._sockets.discard(self._sock)
         connection.close()
 

@@ -21,6 +21,7 @@ from databus.core import (
     SourceCheckpoint,
     UnrepresentableValue,
 )
+from databus.link import TOO_LARGE
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters
@@ -33,7 +34,6 @@ from databus.tasks.http._signature import headers_of_request
 _DENIED: Final = frozenset({401, 403})
 _NOT_THE_ROWS_FAULT: Final = frozenset({405, 407, 410})
 _LOOKS_LIKE_THE_URL: Final = _NOT_THE_ROWS_FAULT | {404}
-_TOO_LARGE: Final = 413
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _BucketOfRequests:
             if answer.is_taken:
                 continue
             is_held = parking is not None and _is_of_the_rows(answer)
-            if each.messages > 1 and (is_held or answer.status == _TOO_LARGE):
+            if each.messages > 1 and (is_held or answer.status == TOO_LARGE):
                 left += reversed(each.halves())
                 continue
             number, row = each.origin

@@ -1,17 +1,14 @@
-"""HTTP to a cluster of OpenSearch or Elasticsearch: one connection that is kept, every wait bounded.
+"""HTTP to a cluster of OpenSearch or Elasticsearch: its nodes are asked in turn while they are busy or away.
 
 Whatever is sent may be sent again: documents carry versions, and all else is said once or twice to the same effect.
 """
 
 import base64
-import http.client
 import json
-import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,12 +23,11 @@ from databus.core import (
     ServiceUnavailable,
     SystemClock,
 )
-from databus.link import answer_of, body_of, has_unasked, shut_after, without_secrets
+from databus.link import Access, KeptConnection, NoAnswer, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_MS: Final = (50, 5_000)
 _BUSY: Final = frozenset({429, 502, 503, 504})
-TOO_LARGE: Final = 413
 _OF_SERVER: Final = frozenset({"_index", "succeeded"})
 """Members of answers without an error: about a document, about a scroll."""
 _PORT: Final = 9200
@@ -147,7 +143,7 @@ class Client:
                 if answer.status not in _BUSY:
                     return answer
                 why = f"status {answer.status}: {reason_of(answer)}"
-            except _Gone as gone:
+            except NoAnswer as gone:
                 why = str(gone)
             if backoff.is_over:
                 raise ServiceUnavailable(f"{self.name} does not take {method} {path.partition('?')[0]}: {why}")
@@ -183,10 +179,6 @@ class AnswerTooLarge(ServiceUnavailable):
     """More bytes than an answer may have, of which nothing is known; fewer documents may be asked for."""
 
 
-class _Gone(Exception):
-    """Nobody answered; it may be tried again."""
-
-
 class _Node:
     """One address and the connection to it."""
 
@@ -196,74 +188,31 @@ class _Node:
             raise ConfigError(
                 f"url {url!r}: expected http://host:port or https://host:port, without a name or password"
             )
-        self.name = f"{parts.hostname}:{parts.port or _PORT}"
         self._prefix = parts.path.rstrip("/")
-        self._cluster = cluster
-        self._address = parts.hostname, parts.port or _PORT
-        self._context = _tls(cluster) if parts.scheme == "https" else None
         self._headers = cluster.headers()
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection = KeptConnection(
+            parts.hostname,
+            parts.port or _PORT,
+            is_tls=parts.scheme == "https",
+            access=Access.of(ca_file=cluster.ca_file),
+            connect_ms_max=cluster.connect_ms_max,
+            request_ms_max=cluster.request_ms_max,
+        )
+        self.name = self._connection.name
 
     def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
-        """One request. Raises `_Gone`."""
-        is_kept = self._connection is not None
-        try:
-            return self._send(method, path, content, kind)
-        except (OSError, http.client.HTTPException) as error:
-            self._close()
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise ConfigError(
-                    f"{self.name}: its certificate is not trusted ({error.verify_message}); set `ca_file`"
-                ) from error
-            if is_kept and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
-                return self.send(method, path, content, kind)  # the server had closed what we kept
-            if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
-                raise _Gone("it does not speak TLS; is the https:// of `url` right?") from error
-            raise _Gone(f"no answer: {error or type(error).__name__}") from error
-
-    def _send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
-        if self._connection is not None and (self._connection.sock is None or has_unasked(self._connection.sock)):
-            self._close()
-        if self._connection is None:
-            self._connection = self._connect()
+        """One request. Raises as `KeptConnection.ask`, and `AnswerTooLarge`."""
         headers = {**self._headers, "Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = kind
-        with shut_after(self._connection.sock, self._cluster.request_ms_max / 1e3):
-            response = answer_of(self._connection, method, f"{self._prefix}{path}", content, headers)
-            found = body_of(response, _ANSWER_BYTES_MAX)
-            if not response.isclosed():
-                self._close()
-                raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
-            if response.status == TOO_LARGE:
-                self._close()  # what it did not read would stand before the next request
-            return Answer(response.status, found if response.status < 300 else self._without_secrets(found))
+        received = self._connection.ask(method, f"{self._prefix}{path}", content, headers, bytes_max=_ANSWER_BYTES_MAX)
+        if not received.is_whole:
+            raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
+        is_good = received.status < 300
+        return Answer(received.status, received.content if is_good else self._without_secrets(received.content))
 
     def _without_secrets(self, found: bytes) -> bytes:
         """What an error says, for logs: gateways repeat the header that they do not understand."""
         values = self._headers.values()
         words = [word for value in values for word in value.split()[1:]]
         return without_secrets(found.decode(errors="replace"), [*values, *words]).encode()
-
-    def _connect(self) -> http.client.HTTPConnection:
-        cluster, (host, port) = self._cluster, self._address
-        wait_s = cluster.connect_ms_max / 1e3
-        connection = (
-            http.client.HTTPConnection(host, port, timeout=wait_s)
-            if self._context is None
-            else http.client.HTTPSConnection(host, port, timeout=wait_s, context=self._context)
-        )
-        connection.connect()
-        connection.sock.settimeout(cluster.request_ms_max / 1e3)
-        return connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def _tls(cluster: Cluster) -> ssl.SSLContext:
-    if cluster.ca_file is not None and not Path(cluster.ca_file).is_file():
-        raise ConfigError(f"ca_file {cluster.ca_file}: there is no such file on this machine")
-    return ssl.create_default_context(cafile=cluster.ca_file)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from databus.core import COMMIT_VERSION, SEQ, FatalError, Pair, ServiceUnavailable
+from databus.link import TOO_LARGE
 from databus.tasks.search._bulk import FILTER, NDJSON, line, sort_answer
-from databus.tasks.search._client import TOO_LARGE, AnswerTooLarge, Client
+from databus.tasks.search._client import AnswerTooLarge, Client
 from databus.tasks.search._indices import path_of
 from databus.tasks.search._mapping import DELETED, below
 

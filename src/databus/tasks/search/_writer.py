@@ -26,13 +26,14 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
+from databus.link import TOO_LARGE
 from databus.schema import key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import BUCKETS_MAX, Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters, Taken, released_below
 from databus.tasks._pairs import Int, rows_above
 from databus.tasks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
-from databus.tasks.search._client import TOO_LARGE, Client, Cluster, reason_of
+from databus.tasks.search._client import Client, Cluster, reason_of
 from databus.tasks.search._control import CLAIM, FENCE, PLACE, ControlIndex
 from databus.tasks.search._indices import IndexPlan, Indices, pairs_of_documents
 from databus.tasks.search._parts import HASHES, HeldRows, Part, Parts
