@@ -15,7 +15,7 @@ from databus.core import LockHeld
 from databus.pipeline import run
 from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline.outputs import read_delta
-from databus.relay import Relay, load_relay
+from databus.relay import Relay
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
 WAIT_S = 90.0
@@ -139,7 +139,7 @@ class RelayInThread(OwnRelay):
     _inner: Relay | None = None
 
     def start(self) -> None:
-        config = load_relay(self._write_config())
+        config = self._relay_config()
         deadline = time.monotonic() + WAIT_S
         while self._inner is None:
             try:

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
@@ -230,17 +229,19 @@ def test_one_that_does_not_start_says_why(config):
     assert "the run before" not in str(raised.value)
 
 
-def test_what_it_is_told_is_for_its_owner_alone_and_comes_back_as_it_was(config):
-    config.sections.sources["gen"]["script"] = "${not a reference}"
-    path = config.state / "relay.yml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("an older one")
-    path.chmod(0o644)
+def test_what_it_is_told_comes_as_it_was_and_no_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "${not a reference}")
+    source = "type: sqlite, path: 'gone/${SECRET}.db'"
+    (tmp_path / "databus.yml").write_text(FILE.replace("type: mock, transactions_total: 10", source))
+    config = load_pipeline(tmp_path / "databus.yml").config
     relay = OwnRelay(config, lambda: None)
-    relay._spawn()
-    relay.stop()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "$${not a reference}" in path.read_text()
+    relay.start()
+    try:
+        wait_until(lambda: "gone/${not a reference}.db" in relay.states()[0]["message"])
+    finally:
+        relay.stop()
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "relay.log"]
+    assert [path for path in kept if b"${not a" in path.read_bytes()] == []
 
 
 def test_a_second_pipeline_on_the_same_state_is_refused_and_named(tmp_path):

@@ -5,17 +5,14 @@ order. The port of its first start is kept, so that queries find it again.
 """
 
 import json
-import os
-import stat
+import pickle
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
-
-import yaml
 
 from databus.core import Backoff, ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
 from databus.disk import FolderLock
@@ -23,6 +20,7 @@ from databus.pipeline._config import PipelineConfig
 
 if TYPE_CHECKING:
     from databus.link import Access
+    from databus.relay import RelayConfig
 
 _ASK_S: Final = 0.02
 _STOP_S_MAX: Final = 20.0
@@ -30,27 +28,12 @@ _RESTART_MS: Final = (50, 5_000)
 _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
 """How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
-_LEASH_S_MAX: Final = 15
-_OWNED_S_MAX: Final = _LEASH_S_MAX + 5.0
-"""How long it may still own the log."""
+_OWNED_S_MAX: Final = 20.0
+"""How long it may still own the log: what `databus.relay.__main__` gives it to stop, and some more."""
 _LAG_S: Final = 1.5
 _ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000
 _CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
-
-_ON_A_LEASH: Final = f"""\
-import os, runpy, signal, sys, threading, time
-def hold():
-    while sys.stdin.buffer.raw.read(1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep({_LEASH_S_MAX})  # so long it may take to stop by itself
-    os._exit(1)
-threading.Thread(target=hold, daemon=True).start()
-sys.argv = ["databus.relay", *sys.argv[1:]]
-runpy.run_module("databus.relay", run_name="__main__", alter_sys=True)
-"""
-"""What the child runs: the relay, and a thread that ends it when the pipe from us closes."""
 
 
 class OwnRelay:
@@ -158,43 +141,38 @@ class OwnRelay:
         if not self._is_stopping:
             self._on_death()
 
-    def _write_config(self) -> Path:
-        state = self._config.state
-        state.mkdir(parents=True, exist_ok=True)
-        path = state / "relay.yml"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, stat.S_IRUSR | stat.S_IWUSR)
-        os.fchmod(fd, stat.S_IRUSR | stat.S_IWUSR)  # it may hold secrets, and may have been there with another mode
-        with os.fdopen(fd, "w", encoding="utf-8") as out:
-            yaml.safe_dump(_escaped(self._relay_config()), out, sort_keys=False)
-        return path
-
     def _spawn(self) -> None:
-        path = self._write_config()
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own file
-                [sys.executable, "-c", _ON_A_LEASH, str(path)],
+        self._config.state.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile() as told, self.log_file.open("ab") as log:  # it may hold secrets: no file has a name for it
+            pickle.dump(self._relay_config(), told)
+            told.seek(0)
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", "databus.relay", "--configured", str(told.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                pass_fds=(told.fileno(),),
                 cwd=self._config.folder,
                 start_new_session=True,  # Ctrl-C is for us; we tell it when the queries have stopped
             )
 
-    def _relay_config(self) -> dict[str, Any]:
-        relay = self._config.relay
-        token_file = self._config.token_file
-        written = {
-            "listen": self._listen,
-            "base": str(self._config.folder),
-            "folder": str(self._config.relay_folder),
-            "token_file": None if token_file is None else str(token_file),
-            "tls": relay.tls,
-            "log": relay.log,
-            "capture": relay.capture,
-            "serve": relay.serve,
-        }
-        given = {name: value for name, value in written.items() if value}
-        return {**given, "sources": dict(self._config.sections.sources)}
+    def _relay_config(self) -> "RelayConfig":
+        """Raises `ConfigError`."""
+        from databus.relay import relay_of
+
+        config, relay = self._config, self._config.relay
+        sections = {"tls": relay.tls, "log": relay.log, "capture": relay.capture, "serve": relay.serve}
+        return relay_of(
+            {
+                "listen": self._listen,
+                "folder": config.relay_folder,
+                "token_file": config.token_file,
+                "sources": config.sections.sources,
+                **{name: section for name, section in sections.items() if section},
+            },
+            folder=config.folder,
+            file=config.path,
+        )
 
     def _wait_until_it_answers(self, deadline: float) -> bool:
         process = self._process
@@ -302,12 +280,3 @@ def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
     if state["state"] == "RUNNING":
         return bool(state["lagChanges"] or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
     return state["state"] not in _CANNOT_GET_ON
-
-
-def _escaped(value: Any) -> Any:
-    """Text as a file must hold it to come back as it is: references have been replaced already."""
-    if isinstance(value, dict):
-        return {key: _escaped(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_escaped(each) for each in value]
-    return value.replace("${", "$${") if isinstance(value, str) else value

@@ -13,6 +13,7 @@ from databus.relay._config import (
     is_loopback,
     load_relay,
     parse_relay,
+    relay_of,
     tokens_in,
 )
 from databus.relay._log_identity import check_identity, held_identity
@@ -40,6 +41,7 @@ __all__ = [
     "mistakes_on_disk",
     "operator",
     "parse_relay",
+    "relay_of",
     "relay_url",
     "run_relay",
     "tokens_in",

@@ -1,28 +1,60 @@
-"""`python -m databus.relay FILE`: a relay in a process of its own, without the command line around it."""
+"""A relay in a process of its own, without the command line around it.
 
+`python -m databus.relay FILE` runs until a signal. `python -m databus.relay --configured FD` is a pipeline's: FD has
+the pickled configuration, and it ends when its standard input does, as it does however the pipeline ends.
+"""
+
+import os
+import pickle
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Final
 
 from databus.core import DatabusError
 from databus.operate import LogStyle, configure_logs, starting
-from databus.relay._config import load_relay
+from databus.relay._config import RelayConfig, load_relay
 from databus.relay._relay import run_relay
+
+_STOP_S_MAX: Final = 15
+"""How long it may take to stop by itself after a pipeline has ended; then it is ended."""
 
 
 def main() -> int:
     """Run until a signal; errors as one paragraph."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -m databus.relay FILE\n")
-        return 2
     configure_logs(style=LogStyle.TEXT)
     try:
         with starting():
-            config = load_relay(Path(sys.argv[1]))
+            match sys.argv[1:]:
+                case ["--configured", descriptor]:
+                    config = _given(int(descriptor))
+                case [file]:
+                    config = load_relay(Path(file))
+                case _:
+                    sys.stderr.write("usage: python -m databus.relay FILE\n")
+                    return 2
         run_relay(config)
     except DatabusError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
+
+
+def _given(descriptor: int) -> RelayConfig:
+    threading.Thread(target=_end_with_input, name="leash", daemon=True).start()
+    with open(descriptor, "rb") as file:
+        config: RelayConfig = pickle.load(file)  # noqa: S301 - our parent's own
+    return config
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_STOP_S_MAX)
+    os._exit(1)
 
 
 if __name__ == "__main__":

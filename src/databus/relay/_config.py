@@ -242,7 +242,6 @@ class RelayConfig(BaseModel):
     listen: str = Field(
         f"127.0.0.1:{PORT}", description="Address and port; port 0 takes a free one and tells it in `relay.json`."
     )
-    base: Path | None = Field(None, description="Where relative paths in this file start, instead of at its folder.")
     folder: Path = Field(Path(".databus/relay"), description="Where the logs are.")
     token_file: Path | None = Field(
         None,
@@ -338,11 +337,14 @@ class RelayConfig(BaseModel):
             raise InputError("this relay was started without a file; there is nothing to read again")
         return load_relay(self._file, folder=self._folder)
 
-    def written_as(self, value: Mapping[str, Any], folder: Path, file: Path | None) -> None:
-        """Remember which file said it, and how: references not replaced. folder: where its paths start."""
+    def said_in(self, file: Path | None) -> None:
+        """Remember which file says it: a relay's, or that of a pipeline."""
+        self._file = None if file is None else file.absolute()
+
+    def written_as(self, value: Mapping[str, Any], folder: Path) -> None:
+        """Remember how it is written: references not replaced. folder: where its paths start."""
         self._written = dict(value)
         self._folder = folder
-        self._file = None if file is None else file.absolute()
 
 
 def tokens_in(file: Path, option: str) -> tuple[str, ...]:
@@ -401,12 +403,17 @@ def _hide(value: Any, written: Any, name: str = "") -> Any:
 def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file: Path | None = None) -> RelayConfig:
     """Check a relay's configuration as it was read from YAML (from `file`), references not yet replaced.
 
-    folder: where relative paths start, unless `base` says otherwise. Raises `ConfigError` with a line for each thing
+    folder: where relative paths start. Raises `ConfigError` with a line for each thing
     that is wrong.
     """
-    replaced, given_folder = substitute(dict(value), where, folder=folder), folder
-    if isinstance(base := replaced.get("base"), str):
-        folder = folder / base
+    config = relay_of(substitute(dict(value), where, folder=folder), folder=folder, where=where, file=file)
+    config.written_as(value, folder)
+    return config
+
+
+def relay_of(value: Mapping[str, Any], *, folder: Path, where: str = "", file: Path | None = None) -> RelayConfig:
+    """Like `parse_relay`, of values as they are meant: nothing in them is a reference."""
+    replaced = dict(value)
     lines: list[str] = []
     sources: dict[str, SourceConfig] = {}
     given = replaced.get("sources")
@@ -429,7 +436,7 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file
     config.token_file = None if config.token_file is None else folder / config.token_file
     config.access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in config.access]
     config.tls = None if config.tls is None else config.tls.below(folder)
-    config.written_as(value, given_folder, file)
+    config.said_in(file)
     return config
 
 

@@ -16,7 +16,7 @@ from databus.relay._config import RelayConfig
 from databus.sources import SourceConfig
 
 _OTHERS_S_MAX: Final = 60.0
-_SECTIONS: Final = tuple(name for name in RelayConfig.model_fields if name not in ("sources", "base"))
+_SECTIONS: Final = tuple(name for name in RelayConfig.model_fields if name != "sources")
 _RESTART: Final = "it stays as it was until the relay is started again"
 
 _logger = logger_of("databus.relay")
