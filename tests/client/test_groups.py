@@ -347,25 +347,31 @@ def test_a_group_is_resized_and_paused_while_it_runs(relay):
     client.stop()
 
 
-def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_come_to_it(tmp_path):
-    by_name = replace(ORDERS, key=("name",))
+BY_NAME = replace(ORDERS, key=("name",))
+
+
+def orders_at(table, scn):
     rows = [{"id": number, "name": f"n{number}"} for number in range(20)]
+    return Group(commit_of(scn, 20), (rows_of(table, scn, rows),))
+
+
+def other_key(scn):
+    """A control behind which orders have another key, so that their rows fall to other partitions."""
     body = {
-        "kind": "schema", "source": ORDERS.source, "ddl": "ALTER", "class": 3, "table": by_name.to_json(),
+        "kind": "schema", "source": ORDERS.source, "ddl": "ALTER", "class": 3, "table": BY_NAME.to_json(),
         "previous": f"{ORDERS.fingerprint:016x}", "renamed": {}, "fill": {},
     }  # fmt: skip
+    return Group(commit_of(scn, 1), (), Control(ControlKind.SCHEMA, BY_NAME, scn, 1, body))
+
+
+def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_come_to_it(tmp_path):
     database = Database()
-    groups = (
-        Group(commit_of(1, 20), (rows_of(ORDERS, 1, rows),)),
-        Group(commit_of(2, 1), (), Control(ControlKind.SCHEMA, by_name, 2, 1, body)),
-        Group(commit_of(3, 20), (rows_of(by_name, 3, rows),)),
-    )
     found = {0: [], 1: []}
     with scripted(tmp_path, {"shop": database}, groups=LEASE) as relay:
         both = [windows(relay.url, name="billing", partitions=2) for _ in range(2)]
         taken = [thread_of(lambda n=n: found[n].extend(scns(both[n], 1))) for n in found]
         wait_for(lambda: all(len(each.partitions) == 1 for each in both), "one for each")
-        database.add(*groups)
+        database.add(orders_at(ORDERS, 1), other_key(2), orders_at(BY_NAME, 3))
         for thread in taken:
             thread.join(30)
         assert list(found.values()) == [[1], [1]]
@@ -378,6 +384,53 @@ def test_no_partition_goes_past_a_control_that_deals_keys_anew_before_all_have_c
         second.join(30)
         assert list(found.values()) == [[1, 2, 3], [1, 2, 3]]
         for each in both:
+            each.close()
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["all stay", "one leaves"])
+def test_partitions_that_come_to_such_controls_of_two_sources_in_another_order_go_on(tmp_path, leaves):
+    """As where one ALTER is run on all shards at once: each waited for the other, for ever, and after restarts too."""
+    shards = {"one": Database(), "two": Database(uuid="22222222-2222-2222-2222-222222222222")}
+    terms = {"sources": ["one/*", "two/*"], "name": "billing", "partitions": 2, "start": "beginning"}
+    found = []  # partition, physical source and SCN, whoever was given it
+
+    def take(following, until):
+        for window in following:
+            found.append((int(window.partition), window.physical, window.scn))
+            if until(found):
+                return
+
+    def has(physical, scn, partitions=(0, 1)):
+        return lambda seen: {(each, physical, scn) for each in partitions} <= set(seen)
+
+    with scripted(tmp_path, shards, groups=LEASE) as relay:
+        members = [windows(relay.url, **terms) for _ in range(2)]
+        held = [0, 0]
+        for physical, database in shards.items():  # the last one is the first that is looked at next
+            mine = lambda seen, n, at=physical: has(at, 1, [held[n]])(seen)  # noqa: E731
+            threads = [thread_of(lambda n=n, mine=mine: take(members[n], lambda seen: mine(seen, n))) for n in range(2)]
+            wait_for(lambda: all(len(each.partitions) == 1 for each in members), "one for each")
+            held[:] = [int(each.partitions[0]) for each in members]
+            database.add(orders_at(ORDERS, 1))
+            for thread in threads:
+                thread.join(30)
+        shards["one"].add(other_key(2), orders_at(BY_NAME, 3))
+        take(members[0], has("one", 2, held[:1]))
+        whole = lambda seen: all(has(physical, 3)(seen) for physical in shards)  # noqa: E731
+        threads = [thread_of(lambda: take(members[0], whole))]
+        shards["two"].add(other_key(2), orders_at(BY_NAME, 3))
+        wait_for(lambda: all(len(each.reader.channel) for each in members[1]._lanes), "both controls")
+        take(members[1], has("two", 2, held[1:]))
+        assert not has("one", 2, held[1:])(found)
+        if leaves:
+            members[1].close()
+            members[1] = windows(relay.url, **terms)
+        threads.append(thread_of(lambda: take(members[1], whole)))
+        wait_for(lambda: whole(found), "what is behind both controls")
+        for physical in shards:
+            first = [[each for each in found if each[1] == physical].index((n, physical, 2)) for n in range(2)]
+            assert max(first) < [each[2] for each in found if each[1] == physical].index(3), found
+        for each in members:
             each.close()
 
 

@@ -12,7 +12,7 @@ coordinator never gives to another member what is delivered here.
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -58,25 +58,26 @@ class Hold:
     """How far the consumer has come; at first where it begins."""
     saved: Checkpoint
     """What the coordinator has of that."""
-    barrier: Barrier | None = None
-    """Where it waits for the others, or will when it comes there."""
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    """By physical source, where it waits for the others, or will when it comes there. Each source waits for itself: two
+    partitions may come to the controls of two sources in another order."""
     is_open: bool = False
     """Whether something of it may be in the consumer's hands."""
     is_given_up: bool = False
     """Whether it is to be given back as soon as it is closed."""
 
     @property
-    def is_at_barrier(self) -> bool:
-        """Whether the consumer has done the control that deals keys anew."""
-        return self.barrier is not None and self.barrier.is_reached_by(self.done)
+    def waits(self) -> tuple[Barrier, ...]:
+        """The controls that deal keys anew, and that the consumer has done."""
+        return tuple(barrier for barrier in list(self.barriers.values()) if barrier.is_reached_by(self.done))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a call."""
         told: dict[str, Any] = {"fence": self.fence}
         if self.done is not self.saved:
             told["checkpoint"] = self.done.to_json()
-        if self.barrier is not None and self.is_at_barrier:
-            told["waits"] = self.barrier.to_json()
+        if waits := self.waits:
+            told["waits"] = [barrier.to_json() for barrier in waits]
         return told
 
 
@@ -87,7 +88,7 @@ class GroupCall:
     body: Mapping[str, Any]
     sent_ns: int
     said: tuple[tuple[Hold, Checkpoint], ...] = ()
-    waits: Mapping[Hold, Barrier | None] = field(default_factory=dict)
+    waits: Mapping[Hold, tuple[Barrier, ...]] = field(default_factory=dict)
     """Where it says that partitions wait for the others."""
 
 
@@ -143,7 +144,7 @@ class Member:
         elif waits and not given:
             body["wait_ms"] = self.period_ms
         said = tuple((hold, hold.done) for hold in holds)
-        self._out = GroupCall(body, now_ns, said, {hold: hold.barrier for hold in holds if hold.is_at_barrier})
+        self._out = GroupCall(body, now_ns, said, {hold: hold.waits for hold in holds})
         self._sent_ns, self._is_urgent = now_ns, False
         return self._out
 
@@ -178,7 +179,7 @@ class Member:
             if str(int(hold.partition)) in call.body.get("gives", ()) and self.is_held(hold):
                 del self.holds[hold.partition]
         self._renew(call, answer)
-        self._pass(call, answer.get("pass", ()))
+        self._pass(call, answer.get("pass", {}))
         for name, taken in answer["take"].items():
             self._take(int(name), taken)
         for name in answer["give_up"]:
@@ -194,20 +195,23 @@ class Member:
         self._again_ms = max(int(answer.get("again_ms", PERIOD_MS)), 1)
         self.state = str(answer.get("state", ""))
 
-    def _pass(self, call: GroupCall, partitions: Iterable[str]) -> None:
-        for name in partitions:
+    def _pass(self, call: GroupCall, passes: Mapping[str, Sequence[str]]) -> None:
+        for name, physicals in passes.items():
             hold = self.holds.get(int(name))
-            if hold is not None and hold.barrier is not None and call.waits.get(hold) == hold.barrier:
-                hold.barrier = None
+            if hold is not None:
+                passed = [each for each in call.waits.get(hold, ()) if each.physical in physicals]
+                for barrier in passed:
+                    if hold.barriers.get(barrier.physical) == barrier:
+                        del hold.barriers[barrier.physical]
 
     def _take(self, number: int, taken: Mapping[str, Any]) -> None:
         held = self.holds.get(number)
         if held is not None and held.fence >= taken["fence"]:
             return
         begin = Checkpoint.from_json(taken["checkpoint"], f"take.{number}.checkpoint")
-        waits = taken.get("waits")
-        barrier = None if waits is None else Barrier.from_json(waits)
-        self.holds[number] = Hold(Partition(number, int(taken["of"])), int(taken["fence"]), begin, begin, barrier)
+        waits = [Barrier.from_json(each) for each in taken.get("waits", ())]
+        barriers = {barrier.physical: barrier for barrier in waits}
+        self.holds[number] = Hold(Partition(number, int(taken["of"])), int(taken["fence"]), begin, begin, barriers)
 
     def fenced(self, call: GroupCall, partitions: Iterable[str]) -> None:
         """The call changed nothing: these are held by others."""
@@ -258,9 +262,9 @@ class Member:
         """The consumer has done it so far. Also after the end of the lease: what is done is not done again."""
         if checkpoint == hold.done:
             return
-        was_at_barrier = hold.is_at_barrier
+        before = hold.waits
         hold.done = checkpoint
-        if hold.is_at_barrier and not was_at_barrier:
+        if hold.waits != before:
             self._is_urgent = True
 
     def closed(self, hold: Hold) -> None:

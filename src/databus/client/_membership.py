@@ -117,12 +117,10 @@ class Membership:
             self._member.dropped(hold)
             self._hurry()
 
-    def reaches(self, hold: Hold, barrier: Barrier) -> bool:
-        """The next window deals keys anew: whether it may be delivered now. One at a time: the others have to wait."""
+    def comes_to(self, hold: Hold, barrier: Barrier) -> None:
+        """The next window deals keys anew, so that its source waits behind it for the other partitions."""
         with self._bell:
-            if hold.barrier is None and hold.partition.of > 1:
-                hold.barrier = barrier
-            return hold.barrier == barrier or hold.partition.of == 1
+            hold.barriers[barrier.physical] = barrier
 
     def leave(self, wait_ms: int = _LEAVE_MS_MAX) -> None:
         """Save, give everything back, and end; what is open is left to the end of the lease. Callable twice."""

@@ -35,8 +35,7 @@ class PartitionLane(Lane):
         self.settled = start
         self._membership = membership
         self._behind: deque[Window] = deque()  # what came behind a control that the others have not saved yet
-        barrier = hold.barrier
-        self._barrier = barrier if barrier is not None and barrier.physical == physical and hold.is_at_barrier else None
+        self._barrier = next((barrier for barrier in hold.waits if barrier.physical == physical), None)
         if hold.partition.of > 1:
             keys = StreamPartition(int(hold.partition), hold.partition.of)
             relay = relay.filtered(replace(relay.filters, partition=keys))
@@ -56,9 +55,7 @@ class PartitionLane(Lane):
 
     @property
     def _is_blocked(self) -> bool:
-        if self._barrier is not None:
-            return self.hold.barrier == self._barrier
-        return bool(self._behind) and self.hold.barrier is not None  # of another physical source: one at a time
+        return self._barrier is not None and self.hold.barriers.get(self.physical) == self._barrier
 
     def take_in(self) -> bool:
         """See `Lane.take_in`."""
@@ -82,14 +79,13 @@ class PartitionLane(Lane):
     def _queue(self, found: deque[Window]) -> None:
         while found:
             control = found[0].control
-            if control is not None and deals_keys_anew(control, self._relay.table_of):
-                barrier = Barrier(self.physical, control.pair)
-                if self.windows or not self._membership.reaches(self.hold, barrier):
-                    break
-                if self.hold.barrier is not None:
-                    self._barrier = barrier
+            is_shared = self.hold.partition.of > 1
+            if is_shared and control is not None and deals_keys_anew(control, self._relay.table_of):
+                if not self.windows:
+                    self._barrier = Barrier(self.physical, control.pair)
+                    self._membership.comes_to(self.hold, self._barrier)
                     self.windows.append(found.popleft())
-                    break
+                break
             self.windows.append(found.popleft())
         self._behind.extend(found)
 

@@ -52,7 +52,7 @@ def shop(tmp_path: Path) -> Any:
 def test_a_group_begins_where_its_first_call_says_and_goes_on_where_it_saved(shop):
     member = Member(shop, start="beginning")
     answer = member.call().json
-    assert (answer["lease_ms"], answer["partitions"], answer["give_up"], answer["pass"]) == (1_000, 1, [], [])
+    assert (answer["lease_ms"], answer["partitions"], answer["give_up"], answer["pass"]) == (1_000, 1, [], {})
     assert member.places["0"]["sources"]["shop"]["scn"] == 0
     assert answer["take"]["0"]["of"] == 1
     assert member.call(holds={"0": member.saved("0", 3)}).status == 200

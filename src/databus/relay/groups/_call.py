@@ -35,8 +35,10 @@ class HeldBody(BaseModel):
     checkpoint: dict[str, Any] | None = Field(
         None, description="To save; missing where nothing is new since the last call that was answered."
     )
-    waits: BarrierBody | None = Field(
-        None, description="The control that deals keys anew, behind which the member waits for all other partitions."
+    waits: list[BarrierBody] = Field(
+        default_factory=list,
+        description="The controls that deal keys anew, one of a physical source at most, behind which the member waits "
+        "for all other partitions.",
     )
 
 
@@ -89,7 +91,7 @@ class Held:
 
     fence: int
     checkpoint: Checkpoint | None = None
-    waits: Barrier | None = None
+    waits: tuple[Barrier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class Taken:
     of: int
     fence: int
     checkpoint: Checkpoint
-    waits: Barrier | None = None
+    waits: tuple[Barrier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class Answer:
     partitions: int
     take: Mapping[int, Taken] = field(default_factory=dict)
     give_up: tuple[int, ...] = ()
-    passes: tuple[int, ...] = ()
+    passes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The physical sources of partitions that need not wait any more."""
 
     @property
     def is_empty(self) -> bool:
@@ -168,7 +171,7 @@ class Answer:
                 "fence": taken.fence,
                 "of": taken.of,
                 "checkpoint": taken.checkpoint.to_json(),
-                **({} if taken.waits is None else {"waits": taken.waits.to_json()}),
+                **({"waits": [barrier.to_json() for barrier in taken.waits]} if taken.waits else {}),
             }
             for number, taken in self.take.items()
         }
@@ -179,7 +182,7 @@ class Answer:
             "partitions": self.partitions,
             "take": take,
             "give_up": [str(number) for number in self.give_up],
-            "pass": [str(number) for number in self.passes],
+            "pass": {str(number): [*physicals] for number, physicals in self.passes.items()},
         }
 
 
@@ -200,9 +203,9 @@ def _held(said: Mapping[str, HeldBody], name: str) -> dict[int, Held]:
 
 
 def _held_one(body: HeldBody, where: str) -> Held:
-    checkpoint, waits = body.checkpoint, body.waits
+    checkpoint = body.checkpoint
     return Held(
         body.fence,
         None if checkpoint is None else Checkpoint.from_json(checkpoint, f"{where}.checkpoint"),
-        None if waits is None else Barrier(waits.physical, SourceCheckpoint(scn=waits.scn, seq=waits.seq).pair),
+        tuple(Barrier(each.physical, SourceCheckpoint(scn=each.scn, seq=each.seq).pair) for each in body.waits),
     )

@@ -317,7 +317,7 @@ class Coordinator:
         for number, held in call.said.items():
             if held.checkpoint is not None:
                 group.save(number, held.checkpoint)
-        member.waits = {number: held.waits for number, held in call.holds.items() if held.waits is not None}
+        member.waits = {number: held.waits for number, held in call.holds.items() if held.waits}
         self._note_barriers(group, call.said)
         if call.leave:
             group.part(call.member)
@@ -328,9 +328,8 @@ class Coordinator:
 
     def _note_barriers(self, group: Group, said: Mapping[int, Held]) -> None:
         """Keep those that somebody waits at, and let go of those that all have reached."""
-        for held in said.values():
-            barrier = held.waits
-            if barrier is None or group.barriers.get(barrier.physical) == barrier.pair:
+        for barrier in (barrier for held in said.values() for barrier in held.waits):
+            if group.barriers.get(barrier.physical) == barrier.pair:
                 continue
             if not group.have_all_reached(barrier):
                 group.barriers[barrier.physical] = barrier.pair
@@ -400,10 +399,12 @@ class Coordinator:
         if not group.is_paused:
             kept = [number for number in mine if number not in give_up]
             give_up = give_up + kept[quota:]
-        passes = [number for number, barrier in member.waits.items() if group.have_all_reached(barrier)]
-        return Answer(
-            member.lease_ms, self._again_ms(group, name, now), state, group.n, take, tuple(give_up), tuple(passes)
-        )
+        passes = {
+            number: physicals
+            for number, waits in member.waits.items()
+            if (physicals := tuple(each.physical for each in waits if group.have_all_reached(each)))
+        }
+        return Answer(member.lease_ms, self._again_ms(group, name, now), state, group.n, take, tuple(give_up), passes)
 
     def _grant(self, group: Group, name: str, count: int, now: Now) -> dict[int, Taken]:
         take: dict[int, Taken] = {}
@@ -412,8 +413,8 @@ class Coordinator:
         for number, partition in group.partitions.items():
             if partition.holder is None and partition.of == group.n:
                 group.hold(number, name, self._next_fence(group, number, now))
-                reached = [Barrier(*each) for each in group.barriers.items()]
-                waits = next((each for each in reached if each.is_reached_by(partition.checkpoint)), None)
+                known = [Barrier(*each) for each in group.barriers.items()]
+                waits = tuple(each for each in known if each.is_reached_by(partition.checkpoint))
                 take[number] = Taken(partition.of, partition.fence, partition.checkpoint, waits)
                 if len(take) == count:
                     break

@@ -63,8 +63,8 @@ class Member:
     call: int
     heard_ns: int
     """When it was heard of last, on this coordinator's clock; not kept."""
-    waits: Mapping[int, Barrier] = field(default_factory=dict)
-    """The partitions with which it waits, as its last call said; not kept."""
+    waits: Mapping[int, tuple[Barrier, ...]] = field(default_factory=dict)
+    """Where its partitions wait, as its last call said; not kept."""
 
     def to_json(self) -> dict[str, Any]:
         """As the journal keeps it."""
