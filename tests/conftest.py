@@ -20,6 +20,7 @@ from tests.schedule import (
     is_of_an_old_server,
     left_to_tiers,
     recorded,
+    twins_left_out,
     with_group,
     without_group,
 )
@@ -81,10 +82,9 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Old servers before the tiers are told apart; the order when it is known which tests of a file run at all."""
-    for item in items:
-        if is_of_an_old_server(item):
-            item.add_marker("nightly")
+    """Servers before the tiers are told apart; the order when it is known which tests of a file run at all."""
+    for item in [*filter(is_of_an_old_server, items), *twins_left_out(items)]:
+        item.add_marker("nightly")
     yield
     items[:] = arranged(items, recorded())
     if hasattr(config, "workerinput"):

@@ -5,6 +5,7 @@ The longest come first: one that began last would keep one worker busy, and the 
 """
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,10 @@ A file that uses two belongs to the first of these; its worker starts the second
 TIERS = ("nightly", "soak")
 OLD_SERVERS = ("mysql-5.7", "elasticsearch-6.8")
 """Their tests are of the tier `nightly`, but for those marked `old_servers`: there these differ from the others."""
+BOTH_SERVERS = ("mysql-8.0", "mariadb-10.11")
+"""Of a test that there is for each of them, `make test` runs one, half of such tests this one and half that one; the
+other is of the tier `nightly`. Those marked `both_servers` are run for both: there the two differ most.
+"""
 _FOLDER = Path(__file__).parent
 _RECORDED = _FOLDER / "durations.json"
 _UNKNOWN_S = 10.0  # a file of which nothing is recorded is rather taken for a long one
@@ -36,6 +41,22 @@ def is_of_an_old_server(item: pytest.Item) -> bool:
     """Whether a test's parameters name one, and nothing says that it must be tried on each."""
     parameters = getattr(getattr(item, "callspec", None), "id", "")
     return any(kind in parameters for kind in OLD_SERVERS) and item.get_closest_marker("old_servers") is None
+
+
+def twins_left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Of each pair of tests that differ in the server alone, the one that is left to the nights. Which one follows from
+    the test's name, so that every run leaves the same.
+    """
+    pairs: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        servers = [server for server in BOTH_SERVERS if server in item.nodeid]
+        if len(servers) == 1 and item.get_closest_marker("both_servers") is None:
+            pairs.setdefault(item.nodeid.replace(servers[0], "SERVER"), {})[servers[0]] = item
+    return [
+        pair[BOTH_SERVERS[zlib.crc32(name.encode()) % 2]]
+        for name, pair in pairs.items()
+        if len(pair) == len(BOTH_SERVERS)
+    ]
 
 
 def arranged(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> list[pytest.Item]:

@@ -6,7 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.schedule import GROUPS, Scheduling, arranged, groups_of, left_to_tiers, recorded, with_group, without_group
+from tests.schedule import (
+    GROUPS,
+    Scheduling,
+    arranged,
+    groups_of,
+    left_to_tiers,
+    recorded,
+    twins_left_out,
+    with_group,
+    without_group,
+)
 
 TESTS = Path(__file__).parent
 
@@ -43,6 +53,20 @@ def test_what_is_left_to_other_tiers_is_counted_by_folder():
         item("b/x.py"),
     ]
     assert left_to_tiers(items) == {"nightly": {"a": 2}, "soak": {"b": 1}}
+
+
+def test_of_each_pair_of_servers_one_is_left_to_the_nights_and_half_of_them_either():
+    def named(name, *marks):
+        return SimpleNamespace(nodeid=name, get_closest_marker=lambda mark: mark in marks or None)
+
+    pairs = [
+        named(f"a.py::test_{number}[{kind}-x]") for number in range(200) for kind in ("mysql-8.0", "mariadb-10.11")
+    ]
+    alone = [named("a.py::test_b[mysql-8.0]"), named("a.py::test_c"), named("a.py::test_d[mysql-8.4]")]
+    both = [named(f"a.py::test_e[{kind}]", "both_servers") for kind in ("mysql-8.0", "mariadb-10.11")]
+    left = [each.nodeid for each in twins_left_out([*pairs, *alone, *both])]
+    assert [name.partition("[")[0] for name in left] == [f"a.py::test_{number}" for number in range(200)]
+    assert 60 < sum("mysql" in name for name in left) < 140
 
 
 def test_this_run_is_arranged_and_only_of_files_that_are_there(request):

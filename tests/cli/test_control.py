@@ -51,6 +51,7 @@ with _control.ControlServer(Path(sys.argv[1]), lambda verb, request: dict(reques
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_paused_output_rests_through_a_kill_and_all_is_written_in_the_end(tmp_path):

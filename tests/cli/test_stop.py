@@ -89,6 +89,7 @@ def test_an_output_that_does_not_answer_is_abandoned_and_named(project):
         assert_nothing_is_left(project, family)
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_does_not_wait_for_it(project):
     with Terminal("run", cwd=project) as terminal:
         family = press_ctrl_c_while_it_writes(terminal, project)

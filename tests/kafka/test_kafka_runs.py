@@ -109,6 +109,7 @@ def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
     assert_readers_see_what_sql_selects(project, kafka, prefix)
 
 
+@pytest.mark.nightly
 def test_topics_hold_what_happened_however_tables_move_between_inputs(
     tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_pipeline_of_the_same_name_over_another_database_is_told_and_leaves_no
     assert rows_in(kafka, f"{prefix}-2.orders") == []
 
 
+@pytest.mark.nightly
 def test_topics_hold_what_happened_once_dead_letters_are_replayed(tmp_path: Any, spark: Any, kafka: Any) -> None:
     """Some rows are larger than the client takes; what follows of their keys is behind them, over several runs."""
     prefix = new_prefix()

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from databus.pipeline import run
@@ -52,6 +53,7 @@ def test_a_topic_removed_between_two_runs_stops_the_output_until_it_may_go_on(
     assert sum(map(len, rows_in(kafka, f"{prefix}.orders"))) == 4 * orders
 
 
+@pytest.mark.nightly
 def test_a_topic_removed_while_it_is_written_stops_the_output(tmp_path: Any, spark: Any, kafka: Any) -> None:
     """Brokers make a topic by themselves for who writes to one that is gone (`auto.create.topics.enable`)."""
     prefix = new_prefix()

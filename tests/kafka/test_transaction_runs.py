@@ -152,6 +152,7 @@ def die_at(folder, point):
         assert process.poll() in (None, -signal.SIGKILL), f"{point} was never passed"
 
 
+@pytest.mark.nightly
 def test_what_a_reader_counts_is_what_the_server_counted_whatever_was_killed(server, kafka, tmp_path, seed):
     prefix, shop = new_prefix(), Shop(server, random.Random(seed))
     given = {"host": server.host, "port": server.port, "prefix": prefix, "bootstrap": kafka.bootstrap}

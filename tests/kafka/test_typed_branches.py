@@ -111,6 +111,7 @@ outputs:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["avro", "debezium_avro"])
 def test_what_is_left_of_each_key_in_avro_behind_a_typed_filter_is_what_sql_selects(
     tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch, name: str

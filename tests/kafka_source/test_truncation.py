@@ -77,6 +77,7 @@ def test_messages_that_took_the_places_of_lost_ones_are_told_and_read(
     assert len(follower.gaps()) == 1
 
 
+@pytest.mark.nightly
 def test_a_transaction_that_ended_under_a_later_leader_is_no_loss(server: Kafka, topics: Topics) -> None:
     """Its marker is of a later epoch than its messages, and stands between the last message and the position."""
     name = topics.create()
@@ -102,6 +103,7 @@ def test_a_transaction_that_ended_under_a_later_leader_is_no_loss(server: Kafka,
         assert follower.gaps() == []
 
 
+@pytest.mark.nightly
 def test_messages_that_retention_took_once_they_were_read_are_no_loss(server: Kafka, topics: Topics) -> None:
     name = topics.create()
     with Follower(topics.config(name)) as follower:

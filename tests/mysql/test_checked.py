@@ -31,6 +31,7 @@ def _check(tmp_path: Path, chosen: str, profile: str) -> None:
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-5_000:]
 
 
+@pytest.mark.nightly
 def test_no_kernel_leaves_an_array(tmp_path: Path) -> None:
     """Between walls of one kind, with fewer examples: the others are tried by kernels without checks."""
     _check(tmp_path, "not server and not in-front", "checked")

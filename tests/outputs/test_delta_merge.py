@@ -59,6 +59,7 @@ def neighbours(table):
     return log
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("check", OUTPUT_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.nightly)])
 def test_a_source_that_shares_its_table_conforms_and_its_neighbour_keeps_its_rows(mode, check, tmp_path):

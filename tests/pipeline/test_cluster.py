@@ -233,6 +233,7 @@ def renew_certificates(folder: Path, project: Project, driver: Driver, there: Cl
     driver.wait_for(lambda: not lets_in(old), "the relay that lets in the renewed certificate alone")
 
 
+@pytest.mark.nightly
 def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
     tmp_path: Path, project: Project, seed: int
 ) -> None:

@@ -107,6 +107,7 @@ def job_of(tmp_path: Path, authority: Authority) -> Iterator[Job]:
             session.stop()
 
 
+@pytest.mark.nightly
 def test_what_does_not_go_together_is_neither_sent_to_executors_nor_used_by_them(tmp_path: Path) -> None:
     """In a process of its own: one has one session, and other tests of this one may have theirs."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:

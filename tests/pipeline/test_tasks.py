@@ -183,7 +183,13 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kept", [*HOLDS], ids=["history", "mirror", "files"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(sections, marks=[] if name == "mirror" else pytest.mark.nightly, id=name)
+        for name, sections in zip(["history", "mirror", "files"], HOLDS, strict=True)
+    ],
+)
 def test_tasks_that_are_killed_change_nothing(tmp_path: Path, spark: Any, seed: int, kept: str) -> None:
     sections = kept + "run: {retries_max: 100, retry_ms_min: 100, retry_ms_max: 200}\n"
     project = Project(tmp_path, sections, head=IN_PARTS.replace("400", "40"), seed=seed % 1000)

@@ -240,7 +240,7 @@ def treat(folder, seed, session, steps):
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=() if number < 10 else pytest.mark.nightly) for number in range(25)]
+    "number", [pytest.param(number, marks=() if number < 4 else pytest.mark.nightly) for number in range(25)]
 )
 def test_however_a_project_is_treated_its_copies_are_right_or_it_says_what_to_do(spark, tmp_path, seed, number):
     treat(tmp_path, seed, spark, 8)

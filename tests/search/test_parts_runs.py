@@ -79,6 +79,7 @@ def test_an_output_may_come_into_another_lane_within_a_transaction(
     assert_is_what_sql_selects(project, opensearch)
 
 
+@pytest.mark.nightly
 def test_rows_that_come_typed_are_put_at_the_end_of_their_transaction(
     tmp_path: Any, spark: Any, opensearch: Any
 ) -> None:

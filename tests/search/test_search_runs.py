@@ -81,6 +81,7 @@ def test_an_index_is_what_sql_selects_whatever_happens_to_rows_and_runs(
     assert_is_what_sql_selects(project, opensearch)
 
 
+@pytest.mark.nightly
 def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_writes(
     tmp_path: Any, spark: Any, opensearch: Any
 ) -> None:

@@ -77,6 +77,7 @@ def left_in(kafka: Any, topic: str) -> list[Any]:
     return [row for row in lives.values() if row is not None]
 
 
+@pytest.mark.nightly
 def test_what_is_left_of_each_row_is_what_the_database_finds_in_its_documents(
     spark: Any, tmp_path: Any, search_servers: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_replica_without_gtids_follows_and_takes_over(make):
     assert replica.query("SELECT COUNT(*) FROM test.t") == [(3,)]
 
 
+@pytest.mark.nightly
 def test_after_a_failover_the_others_follow_the_new_primary_the_old_one_too(make):
     old, new, third = make(), make(), make()
     old.run("CREATE TABLE test.t (id INT PRIMARY KEY)", "INSERT INTO test.t VALUES (1)")
@@ -193,6 +194,7 @@ def test_a_server_that_cannot_be_had_says_why(tmp_path, monkeypatch):
         open_server("mysql-8.0", tmp_path / "c").start()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", SEARCH_KINDS)
 def test_a_search_server_keeps_its_documents_and_port_over_stop_and_kill(kind, tmp_path):
     server = open_search_server(kind, tmp_path)
@@ -218,6 +220,7 @@ def test_a_search_server_keeps_its_documents_and_port_over_stop_and_kill(kind, t
         assert server.ask("GET", "/")["version"]["number"] in ("2.19.6", "6.8.23")
 
 
+@pytest.mark.nightly
 def test_kafka_keeps_its_messages_and_port_over_stop_and_kill_and_hides_aborted_ones(tmp_path):
     server = Kafka(tmp_path)
     try:

@@ -10,7 +10,7 @@ import pytest
 from databus.testing.servers import Server
 from tests.mysql.rows.walker import decode_all
 
-pytestmark = pytest.mark.old_servers
+pytestmark = [pytest.mark.old_servers, pytest.mark.both_servers]
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a DATETIME has no zone
 

@@ -13,7 +13,7 @@ from tests.mysql.rows import test_types_on_servers as types
 from tests.mysql.rows.walker import decode_all
 from tests.mysql.snapshot.support import definition_of, log_position
 
-pytestmark = pytest.mark.old_servers
+pytestmark = [pytest.mark.old_servers, pytest.mark.both_servers]
 
 Column = tuple[str, list[str]]
 

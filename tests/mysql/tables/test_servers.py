@@ -14,7 +14,7 @@ from tests.mysql.tables.corpus import SCRIPTS
 from tests.mysql.tables.ddl import Generator
 from tests.mysql.tables.tail import LogTail, new_history, server_of
 
-pytestmark = pytest.mark.old_servers
+pytestmark = [pytest.mark.old_servers, pytest.mark.both_servers]
 
 _MODES = ("", "", "STRICT_TRANS_TABLES", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "REAL_AS_FLOAT")
 _TRIES_MAX = 50  # for each statement that a server takes; between two and eight are usual
