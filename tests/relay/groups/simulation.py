@@ -156,27 +156,18 @@ class CoordinatorNode(Node):
             return
         self.flushing = True
         batch, self.pending = self.pending, []
-        self.world.after(self, 0.005, lambda: self.flushed(batch, self.drained()))
+        self.world.after(self, 0.005, lambda: self.flushed(batch))
 
-    def drained(self) -> Callable[[], None]:
+    def write(self) -> None:
+        """All that was decided so far is durable."""
         changes = self.machine.drain()
-        lines, names = [json.dumps(record) for record in changes.records], changes.names
-        done = False
+        self.records += [json.dumps(record) for record in changes.records]
+        if changes.names is not None:
+            self.listed = changes.names if self.world.rules.names_kept else {}
+        self.world.history.append((self.world.t, len(self.records)))
 
-        def write() -> None:
-            nonlocal done
-            if not done:
-                done = True
-                self.records += lines
-                if names is not None:
-                    self.listed = names if self.world.rules.names_kept else {}
-                self.world.history.append((self.world.t, len(self.records)))
-
-        self.unwritten = write
-        return write
-
-    def flushed(self, batch: list[tuple[Callable[[Any], None], Any]], write: Callable[[], None]) -> None:
-        write()
+    def flushed(self, batch: list[tuple[Callable[[Any], None], Any]]) -> None:
+        self.write()
         for reply, value in batch:
             reply(value)
         self.flushing = False
@@ -186,9 +177,7 @@ class CoordinatorNode(Node):
         """when: after: what was decided is durable, and the answers did not leave."""
         self.alive, self.life, self.paused_until = False, self.life + 1, 0
         if when == "after":
-            if self.flushing:
-                self.unwritten()
-            self.drained()()
+            self.write()
         if lose == "lose":
             self.records = []
         elif isinstance(lose, float):
