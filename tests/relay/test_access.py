@@ -99,6 +99,12 @@ def test_tables_out_of_reach_are_in_no_list(relay: Relay) -> None:
     assert [each["name"] for each in get_as("billing", relay, "/controlSources/status").json] == ["shop"]
 
 
+def test_where_the_relay_has_its_file_is_for_those_who_see_all(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay._catalog, "file", Path("/etc/databus/relay.yml"))
+    files = {name: get_as(name, relay, "/controlSources/status").json[0]["file"] for name in ("reader", "billing")}
+    assert files == {"reader": "/etc/databus/relay.yml", "billing": None}
+
+
 def test_rows_out_of_reach_are_in_no_stream_and_its_positions_go_on(relay: Relay) -> None:
     groups = get_as("billing", relay, "/stream", output="frames").groups
     assert [group.commit.last_scn for group in groups] == [1, 2, 3, 4]

@@ -42,7 +42,9 @@ _WORST_FIRST: Final = (
 
 
 def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
-    """One physical source's state, without what names tables out of reach. Messages may, so who is limited has none."""
+    """One physical source's state, without what names tables out of reach. Messages may, so who is limited has none, and
+    no path of the relay's machine either.
+    """
     status, lag, counters = capture.status, capture.lag, capture.counters
     file, grant, of = catalog.file, catalog.grant, capture.physical
     return {
@@ -53,7 +55,7 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "missingTables": list(capture.missing_tables.said(capture.log)) if grant.sees_messages else [],
         "message": status.message if grant.sees_messages else "",
         "remedy": remedy_of(status, capture.config),
-        "file": None if file is None else str(file),
+        "file": str(file) if file is not None and grant.sees_messages else None,
         "pausePending": capture.is_pause_pending,
         "sinceMs": status.since_us // 1000,
         "SCN": None if capture.log is None else capture.log.head().published.scn,
