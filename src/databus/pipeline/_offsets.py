@@ -1,6 +1,5 @@
 """What Spark writes down of a query: where each of its batches ends."""
 
-import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,17 +36,13 @@ class Offsets:
         """The end of a batch as a checkpoint. Raises `CorruptData`."""
         offset = self._offset(batch_id)
         if self.origin.resumes:
-            return Checkpoint.from_json(offset, str(self._path(batch_id)))
+            return Checkpoint.from_json(offset, f"{self.folder}: batch {batch_id}")
         return Checkpoint({self.physical: self.origin.position_of(offset, self.physical, self.log)})
 
-    def _path(self, batch_id: int) -> Path:
-        return self.folder / "offsets" / str(batch_id)
-
     def _offset(self, batch_id: int) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(self._path(batch_id).read_text(encoding="utf-8").splitlines()[2])
-        except (OSError, ValueError, IndexError) as error:
-            raise CorruptData(f"{self._path(batch_id)}: not the offsets of a micro-batch: {error}") from error
+        from databus.spark import offset_of
+
+        found: dict[str, Any] = offset_of(self.folder, batch_id)
         return found
 
     @property
@@ -60,17 +55,18 @@ class Offsets:
         (self.folder / _MARK).touch()
 
     def drop_damaged(self) -> None:
-        """Remove them where Spark would not start with them, as where somebody has removed the folder while a query was
-        writing there: Spark makes it again, without its metadata.
-        """
-        if (self.folder / "offsets").is_dir() and not (self.folder / "metadata").exists():
+        """Remove them where Spark would not start with them."""
+        from databus.spark import is_damaged
+
+        if is_damaged(self.folder):
             shutil.rmtree(self.folder)
 
     def committed(self) -> Checkpoint | None:
         """The end of the last batch that Spark knows to be done; None if there is none, or it cannot be read."""
-        commits = self.folder / "commits"
-        done = [int(each.name) for each in commits.iterdir() if each.name.isdigit()] if commits.is_dir() else []
+        from databus.spark import last_done
+
+        done = last_done(self.folder)
         try:
-            return self.checkpoint(max(done)) if done else None
+            return None if done is None else self.checkpoint(done)
         except CorruptData:
             return None

@@ -63,7 +63,6 @@ _ASK_S: Final = 0.05
 _TROUBLE: Final = "its trouble"
 _WELL_AFTER_S: Final = 60
 """How long a query that was in trouble runs until it is well again, if it has nothing to write meanwhile."""
-_IS_STARTING: Final = "Initializing"  # how Spark's status begins until then
 
 
 class Starts:
@@ -304,8 +303,10 @@ class QueryThread(threading.Thread):
 
     def _wait_until_reading(self, query: "StreamingQuery") -> None:
         """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
+        from databus.spark import is_starting
+
         deadline = time.monotonic() + _START_S_MAX
-        while query.isActive and str(query.status["message"]).startswith(_IS_STARTING):
+        while query.isActive and is_starting(query):
             if time.monotonic() > deadline or self._is_ending.wait(_ASK_S):
                 return
 

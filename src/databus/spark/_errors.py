@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from databus.core import DatabusError, DiskFull
-
-_SLOW_WORKERS: Final = "Python worker failed to connect back"
-"""How Spark says that a Python process did not come up within its ten seconds."""
+from databus.spark._private import SLOW_WORKERS
 
 _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
@@ -17,7 +15,7 @@ _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUO
 
 def is_of_slow_workers(error: BaseException) -> bool:
     """Whether a query failed because Spark's Python processes did not come up in time, which no setting moves."""
-    return _SLOW_WORKERS in str(error)
+    return SLOW_WORKERS in str(error)
 
 
 def error_of(error: BaseException) -> DatabusError | None:

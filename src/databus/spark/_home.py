@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pyspark.find_spark_home import _find_spark_home
+from databus.spark._private import spark_home
 
 _NEEDED: Final = ("bin", "conf", "jars")
 """What Spark needs of its home folder, and may find there; not `python`, where the zip of pyspark's sources is."""
@@ -34,7 +34,7 @@ def home_of_spark(folder: Path, python: str) -> Path:
     pipelines, since Java takes a file of classes (`databus.spark._classes`) only for jars that have the same paths.
     folder: where it is made if there is no place to keep one. python: what its Python processes are.
     """
-    there = Path(_find_spark_home())
+    there = spark_home()
     if not is_ours(python):
         return there
     cache, key = cache_folder(), hashlib.sha256(str(there).encode()).hexdigest()[:16]

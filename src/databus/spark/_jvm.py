@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +15,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pyspark import SparkConf
-from pyspark.java_gateway import launch_gateway
 
 from databus.core import ServiceUnavailable
+from databus.spark._private import CONNECTION_VARIABLE, connected_gateway
 
 _ASK_S: Final = 0.05
-_TOLD_BYTES_MAX: Final = 4096
 _SAID_BYTES_MAX: Final = 400
 _SIGNAL_IN_SHELL: Final = 128  # a shell that has waited for it adds this to a signal's number
 _SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
@@ -41,7 +39,7 @@ def start_jvm(
     """
     with TemporaryDirectory(prefix="databus-jvm-") as folder, output.open("ab") as out:
         told = Path(folder) / "port"
-        environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+        environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", CONNECTION_VARIABLE: str(told)}
         if first_on_path is not None:
             environment["PATH"] = os.pathsep.join([first_on_path, os.environ.get("PATH", os.defpath)])
         process = Popen(  # noqa: S603 - Spark's own script, by its path
@@ -60,8 +58,7 @@ def start_jvm(
                     f"{_last_words(output)} ({output} has the rest)"
                 )
             time.sleep(_ASK_S)  # a new file is all that Java says; pyspark waits for it in the same way
-        port, secret = _read(told.read_bytes()[:_TOLD_BYTES_MAX])
-    gateway = _connected(port, secret)
+        gateway = connected_gateway(told)
     gateway.proc = process
     return gateway
 
@@ -110,20 +107,3 @@ def _arguments(conf: SparkConf) -> list[str]:
 
 def _pass_over_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _read(told: bytes) -> tuple[int, str]:
-    """What `PythonGatewayServer` writes: the port, and the secret after its length, both big-endian."""
-    port, length = struct.unpack_from(">ii", told)
-    return port, told[8 : 8 + length].decode()
-
-
-def _connected(port: int, secret: str) -> Any:
-    """By pyspark, which connects to a JVM that it finds in the environment."""
-    known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(known)
-    try:
-        return launch_gateway()
-    finally:
-        for name in known:
-            del os.environ[name]

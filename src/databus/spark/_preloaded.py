@@ -11,16 +11,13 @@ from functools import cache
 from typing import Final
 
 from databus.forks import Nursery
+from databus.spark._private import WORKER_MODULES
 
 _MODULES: Final = (
     "databus.spark._source",
     "databus.tasks",
     "pyarrow.parquet",
-    "pyspark.worker",
-    "pyspark.sql.datasource_internal",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.lookup_data_sources",
-    "pyspark.sql.worker.plan_data_source_read",
+    *WORKER_MODULES,
     "pyspark_databus",
 )
 

@@ -9,10 +9,9 @@ set for local masters only. Start with `tuned_session`.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from databus.core import ConfigError
@@ -21,6 +20,15 @@ from databus.spark._home import home_of_spark, is_ours
 from databus.spark._java import java_path
 from databus.spark._jvm import OnProcess, how_java_ended, start_jvm
 from databus.spark._preloaded import preloaded_python
+from databus.spark._private import (
+    FOR_LOCAL_DISKS,
+    active_context,
+    forget_gateway,
+    kept_gateway,
+    on_broken_updates,
+    settle_session,
+    spark_home,
+)
 from databus.spark._shipping import Shipment, python_on_path
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
@@ -36,11 +44,8 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    **FOR_LOCAL_DISKS,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.shuffle.partitions": "4",
 }
 
@@ -63,15 +68,6 @@ appender.file.policies.size.size = 16MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
-
-_SOURCE: Final = "databus"
-_READER_ENVIRONMENT: Final[Mapping[str, str]] = {
-    "SPARK_LOCAL_DIRS": "",
-    "SPARK_AUTH_SOCKET_TIMEOUT": "",
-    "SPARK_BUFFER_SIZE": "",
-    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
-}
-"""What Spark puts into the environment of a stream's reader; see `settle_session`."""
 
 LOG_FILE: Final = "spark.log"
 """Spark's own log, in the session's folder."""
@@ -142,32 +138,13 @@ def tuned_session(
     java_options = (_log_settings(folder, log_level), class_options(), chosen.get("spark.driver.extraJavaOptions", ""))
     chosen["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(chosen.items()))
-    if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark has no public way to ask
+    if active_context() is None:
         _start(conf, folder, shipment.python(given), on_process)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_local(master):
         shipment.send(session, folder)
     settle_session(session)
     return session
-
-
-def settle_session(session: SparkSession) -> None:
-    """Let streams of `databus` start at the same moment in this session; `tuned_session` has done so.
-
-    For a session made otherwise, before its first stream, and once more after a `spark.dataSource.register` of the
-    source. Each stream that starts puts the same four names into one Scala `HashMap`, the environment that all readers
-    of a data source share, without a lock. Two that do so at once leave a map whose size is not that of its entries,
-    and from then on no task that reads the source can be serialized ("Illegal size 5 of collection, expected 6").
-    Here the names are put in beforehand, so that streams only replace values, which needs no lock. They are put in
-    twice: Scala makes room for one more before it looks whether the name is there, so a value that is only replaced may
-    have the map grow, once. The values are of no account: Spark sets each one before it starts a worker with them.
-    """
-    manager: Any = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
-    if not manager.dataSourceExists(_SOURCE):
-        return
-    environment = manager.lookupDataSource(_SOURCE).dataSourceCls().envVars()
-    for name, value in (*_READER_ENVIRONMENT.items(), *_READER_ENVIRONMENT.items()):
-        environment.put(name, value)
 
 
 def how_spark_ended(code: int, folder: Path) -> str:
@@ -184,20 +161,18 @@ def _log_broken_updates(*_: object) -> None:
 def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) -> None:
     """Start the JVM with what it prints in a file, and a context in it. python: what its Python processes are."""
     is_here = is_local(conf.get("spark.master") or "")
-    home = home_of_spark(folder, python) if is_here else Path(_find_spark_home())
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
+    home = home_of_spark(folder, python) if is_here else spark_home()
+    gateway = kept_gateway()
     # The JVM and its workers take it from here alone.
     os.environ["PYSPARK_PYTHON"] = preloaded_python() if is_here and is_ours(python) else python
     try:
         if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             first = None if is_here else python_on_path(python, folder)
             gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process, first)
-        context: Any = SparkContext(conf=conf, gateway=gateway)
-        # It prints a traceback where the JVM has ended, which who waits for the JVM says in one line.
-        context._accumulatorServer.handle_error = _log_broken_updates  # noqa: SLF001 - no public way
+        on_broken_updates(SparkContext(conf=conf, gateway=gateway), _log_broken_updates)
     except BaseException:
         if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
-            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
+            forget_gateway()  # it was ended meanwhile; another may start
         raise
     finally:
         os.environ["PYSPARK_PYTHON"] = python  # what this process starts is not to take ours for somebody's choice

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from databus.spark._private import executors_of
 from databus.spark._session import is_local
 
 _WAIT_S: Final = 10.0
@@ -46,7 +47,7 @@ def _promised_cores(conf: Any) -> int | None:
 
 def _wait_for_an_executor(context: Any) -> None:
     deadline = time.monotonic() + _WAIT_S
-    while context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # noqa: SLF001 - the driver is one of them
+    while not executors_of(context):
         if time.monotonic() > deadline:
             return
         time.sleep(_ASK_S)

@@ -2,8 +2,9 @@
 
 import os
 from pathlib import Path
+from subprocess import Popen
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from databus.core import ServiceUnavailable
 from databus.disk import make_folder
@@ -24,15 +25,17 @@ def make_class_file(path: Path) -> None:
     unfinished = path.with_suffix(f".{os.getpid()}")
     settings = {"spark.driver.extraJavaOptions": f'-Xlog:disable "-XX:ArchiveClassesAtExit={unfinished}"'}
     with TemporaryDirectory(prefix="databus-warm-up-") as folder:
-        session = tuned_session("databus warm-up", "local[2]", folder=Path(folder), settings=settings)
+        processes: list[Popen[bytes]] = []
+        session = tuned_session(
+            "databus warm-up", "local[2]", folder=Path(folder), settings=settings, on_process=processes.append
+        )
         stream = session.readStream.format("rate").load().writeStream.trigger(availableNow=True)
         stream = stream.option("checkpointLocation", f"file://{folder}/checkpoint")
         stream.foreachBatch(lambda batch, _: batch.groupBy().count().collect()).start().awaitTermination()
         session.range(10).selectExpr("id", "cast(id AS string) AS name").toArrow()
-        gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - there is no public way to Java's process
         session.stop()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(_END_S_MAX)
+        for process in processes:
+            process.communicate(timeout=_END_S_MAX)  # closes its input, by which Java ends
     try:
         unfinished.replace(path)
     except FileNotFoundError as error:
