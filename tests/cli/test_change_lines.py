@@ -1,6 +1,6 @@
 """`databus tail` for people."""
 
-from databus.cli._change_lines import change_lines
+from databus.cli.tail import change_lines
 from databus.core import ControlKind
 from databus.schema import Column, TableSchema
 from databus.testing import Feed

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from databus.cli._demo import _CLOSE, _LAST, Demo
-from databus.cli._demo_copy import Copy
+from databus.cli._demo import _CLOSE, _LAST, Copy, Demo
 from databus.cli._demo_kafka import folded
 from databus.cli._demo_stage import Stage, stage_of
 from databus.cli._demo_target import _typed

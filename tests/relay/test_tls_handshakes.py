@@ -13,7 +13,7 @@ import pytest
 
 from databus.link import RelayClient
 from databus.relay import Relay
-from databus.relay._send_tls import PIECE_BYTES
+from databus.relay._send import PIECE_BYTES
 from tests.certificates import Authority
 from tests.relay.support import WAIT_S, Database, order, published, scripted, until
 

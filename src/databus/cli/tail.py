@@ -1,27 +1,38 @@
 """`databus tail`: changes as they happen."""
 
+import datetime as dt
+import json
 import sys
-from collections.abc import Generator, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from databus.cli._app import app, options_given
 from databus.cli._relay_of import Ask, asks_relay
+from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TransientError, split_physical
 
 if TYPE_CHECKING:
     from databus.cli._tail_bounds import Begin, End
-    from databus.client import Subscription, Window
-    from databus.core import Checkpoint, SourceCheckpoint
+    from databus.client import ControlEvent, Row, Subscription, Window
     from databus.link import RelayClient
 
 _BIG_INTEGERS: Final[dict[str, Literal["number", "string"]]] = {"number": "number", "string": "string"}
 _FIRST_ANSWER_MS_MAX: Final = 5_000
+_SAVED_EVERY_S: Final = 1.0
+_COUNTED_EVERY_S: Final = 1.0
+_LOOK_S: Final = 2.0
+_WELL: Final = frozenset({"running", "shutdown"})
+_VALUE_CHARS_MAX: Final = 60
+_WORDS: Final = {"update_postimage": "update"}
 
 
 class Form(StrEnum):
@@ -88,8 +99,6 @@ def tail(
     relays of one database, with commas between: after an outage, tail goes on at another.
     """
     from databus.cli._tail_bounds import begin_of, end_of
-    from databus.cli._trouble import trouble_told
-    from databus.core import ConfigError
 
     if since is not None and "start" in options_given(context):
         raise ConfigError("--from and --since: only one of them can say where to start")
@@ -132,7 +141,6 @@ class _Tailing:
         """known: where to go on, for the physical sources in it."""
         from databus.cli._tail_bounds import ended_in_time
         from databus.client import windows
-        from databus.core import Checkpoint
 
         given = {} if self.begin.checkpoint is None else self.begin.checkpoint.sources
         with (
@@ -152,14 +160,11 @@ class _Tailing:
             yield following
 
     def count(self) -> None:
-        from databus.cli._tail_stats import Stats
 
         with self._followed(self.end, {}) as following:
             Stats(self.begin, self.end, is_json=self.is_json).follow(following)
 
     def print(self, count: int | None, resume: Path | None) -> None:
-        from databus.cli._change_lines import change_lines
-        from databus.cli._tail_place import Place
         from databus.client import tail_lines
 
         with ExitStack() as stack:
@@ -188,14 +193,251 @@ class _Tailing:
                 self.known.update(self.following.checkpoint.sources)
 
     def _taken(self) -> "Checkpoint":
-        from databus.core import Checkpoint
-
         return Checkpoint(self.known) if self.following is None else self.following.checkpoint
 
 
 def _big_integers_of(text: str) -> Literal["number", "string"]:
-    from databus.core import ConfigError
-
     if text in _BIG_INTEGERS:
         return _BIG_INTEGERS[text]
     raise ConfigError(f"--big-integers {text}: is neither number nor string")
+
+
+class Place:
+    """Keeps it. Whoever is killed prints the changes of up to a second again."""
+
+    def __init__(self, path: Path, taken: Callable[[], Checkpoint], ended: Mapping[str, SourceCheckpoint]) -> None:
+        """taken: up to where windows were taken to be printed, but for the last one. ended: where physical sources
+        stand of which nothing more is printed, though more may be read.
+        """
+        from databus.client import FileCheckpoints
+
+        self._store = FileCheckpoints(path)
+        self._taken = taken
+        self._ended = ended
+        self._lines_given = self._lines_printed = 0
+        self._last: Window | None = None
+        self._saved: Checkpoint | None = None
+
+    def open(self) -> Mapping[str, SourceCheckpoint]:
+        """Take the file, and say what it holds. Raises what `FileCheckpoints.open` does."""
+        self._saved = self._store.open()
+        return {} if self._saved is None else self._saved.sources
+
+    def passing(self, windows: "Iterator[Window]", *, is_json: bool) -> "Iterator[Window]":
+        """The windows on their way to be printed; of each it is counted how many lines it has."""
+        for window in windows:
+            images = len(window) if is_json else len(window.rows())
+            self._lines_given += images + window.has_control + (is_json and window.restarts)
+            self._last = window
+            yield window
+
+    def printed(self) -> None:
+        """One more line is out."""
+        self._lines_printed += 1
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Save how far it has come, each second and at the end."""
+        ended = threading.Event()
+
+        def save_often() -> None:
+            while not ended.wait(_SAVED_EVERY_S):
+                self._save(is_end=False)
+
+        saving = threading.Thread(target=save_often, name="place", daemon=True)
+        saving.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            saving.join()
+            self._save(is_end=True)
+
+    def close(self) -> None:
+        """Let go of the file. Callable twice."""
+        self._store.close()
+
+    def _save(self, *, is_end: bool) -> None:
+        place = self._place()
+        if place == self._saved:
+            return
+        try:
+            self._store.save(place)
+            self._saved = place
+        except DatabusError:
+            if is_end:  # before, it is tried again in a second
+                raise
+
+    def _place(self) -> Checkpoint:
+        """What was asked for behind a window was printed. The last one too, where all its lines are."""
+        positions = dict(self._taken().sources)
+        last = self._last
+        if last is not None and self._lines_printed == self._lines_given:
+            known = positions.get(last.physical)
+            if known is None or known.pair < last.position.pair:
+                positions[last.physical] = last.position
+        return Checkpoint({**positions, **self._ended})
+
+
+class Stats:
+    """What has come since the last line. lag: from the commit to here, of the last change; rows that a snapshot has
+    read have none.
+    """
+
+    def __init__(self, begin: "Begin", end: "End", *, is_json: bool) -> None:
+        self._begin, self._end = begin, end
+        self._is_json = is_json
+        self._lock = threading.Lock()
+        self._rows = self._rows_total = self._transactions = 0
+        self._lag_ms: float | None = None
+        self._since = time.monotonic()
+
+    def follow(self, following: "Subscription") -> None:
+        """Print them until there is no more to follow."""
+        ended = threading.Event()
+
+        def say_often() -> None:
+            try:
+                while not ended.wait(_COUNTED_EVERY_S):
+                    typer.echo(self._line())
+            except OSError:  # nobody reads it
+                following.close()
+
+        saying = threading.Thread(target=say_often, name="stats", daemon=True)
+        saying.start()
+        try:
+            for batch in following.batches():
+                self._add([window for window in batch.windows if self._is_counted(window)])
+        finally:
+            ended.set()
+            saying.join()
+        typer.echo(self._line())
+
+    def _is_counted(self, window: "Window") -> bool:
+        first_us, last_us = self._begin.since_us, self._end.at_us
+        return (first_us is None or window.commit_us >= first_us) and (last_us is None or window.commit_us <= last_us)
+
+    def _add(self, windows: "list[Window]") -> None:
+        with self._lock:
+            self._rows += sum(map(len, windows))
+            self._transactions += sum(not window.continues and not window.is_empty for window in windows)
+            logged_us = [window.commit_us for window in windows if not window.is_snapshot]
+            if logged_us:
+                self._lag_ms = max(time.time() * 1e3 - logged_us[-1] / 1e3, 0.0)
+
+    def _line(self) -> str:
+        from databus.formats import json_line
+
+        with self._lock:
+            seconds = max(time.monotonic() - self._since, 1e-3)
+            self._rows_total += self._rows
+            rows_per_s, transactions_per_s = self._rows / seconds, self._transactions / seconds
+            lag_ms, total = self._lag_ms, self._rows_total
+            self._rows = self._transactions = 0
+            self._lag_ms, self._since = None, time.monotonic()
+        if self._is_json:
+            told = {"rowsPerS": round(rows_per_s), "transactionsPerS": round(transactions_per_s)}
+            return json_line({**told, "lagMs": None if lag_ms is None else round(lag_ms), "rows": total})
+        lag = "lag -" if lag_ms is None else f"lag {lag_ms / 1e3:.3f} s"
+        return f"{rows_per_s:,.0f} rows/s  {transactions_per_s:,.0f} transactions/s  {lag}  {total:,} rows"
+
+
+@contextmanager
+def trouble_told(relay: "RelayClient", tables: Sequence[str] | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Say what each source's trouble is, at once, and whenever it changes until the block ends.
+
+    tables: as the verb was given them; sources that none of them can be of are left out. Raises what asking the relay
+    raises the first time; later it may be away, which who follows it finds out too.
+    """
+    client = relay.clone()
+    told: dict[str, str] = {}
+    _tell(client.states(), tables, told, say)
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            try:
+                _tell(client.states(), tables, told, say)
+            except TransientError:
+                continue
+
+    threading.Thread(target=look, name="trouble", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _tell(
+    states: Sequence[Mapping[str, Any]],
+    tables: Sequence[str] | None,
+    told: dict[str, str],
+    say: Callable[[str], None],
+) -> None:
+    for state in states:
+        name = str(state["name"])
+        if tables is not None and not any(_may_be_of(each, name) for each in tables):
+            continue
+        now = trouble_of(state)
+        before = told.get(name, "")
+        if now != before:
+            say(now or f"{name}: running again")
+            told[name] = now
+
+
+def _may_be_of(table: str, physical: str) -> bool:
+    owner, _ = split_physical(table)
+    return fnmatchcase(physical, owner or "*")
+
+
+def trouble_of(state: Mapping[str, Any]) -> str:
+    """One line about a source that is not captured now; empty for one that is."""
+    status = str(state["status"])
+    if status in _WELL:
+        return ""
+    reason = " ".join(str(state["message"] or "").split())
+    return f"{state['name']}: {status}, so no changes come now{f': {reason}' if reason else ''}"
+
+
+def change_lines(windows: "Iterable[Window]") -> Iterator[str]:
+    """A line for each change and each control."""
+    for window in windows:
+        at = dt.datetime.fromtimestamp(window.commit_us / 1e6, dt.UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        if window.control is not None:
+            yield f"{at}  {window.control.source}  {_said(window.control)}"
+        for row in window.rows():
+            word = "read" if window.is_snapshot else _WORDS.get(row.change_type.label, row.change_type.label)
+            yield f"{at}  {row.source}  {word}  {_changed(row)}".rstrip()
+
+
+def _said(control: "ControlEvent") -> str:
+    told = {name: value for name, value in control.body.items() if name in ("ddl", "reason", "complete") and value}
+    return f"{control.kind}  {_named(told)}".rstrip()
+
+
+def _changed(row: "Row") -> str:
+    """Key and values; of an update only what has changed, of a delete the key, where there is one."""
+    values = row.values
+    key = {name: values[name] for name in row.table.key}
+    rest = {name: value for name, value in values.items() if name not in key}
+    if row.before is not None and row.after is not None:
+        before, after = row.before, row.after
+        changed = [name for name in after if name not in before or before[name] != after[name]]
+        rest_text = ", ".join(f"{name}: {_value(before.get(name))} → {_value(after[name])}" for name in changed)
+    else:
+        rest_text = "" if row.after is None and key else _named(rest)
+    return "  ".join(each for each in (_named(key), rest_text) if each)
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_value(value)}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    """As JSON, cut, and without what a terminal would take for a command."""
+    from databus.formats import to_json_value
+
+    text = json.dumps(to_json_value(value), ensure_ascii=False)
+    if len(text) > _VALUE_CHARS_MAX:
+        text = f"{text[:_VALUE_CHARS_MAX]}... ({len(text):,} characters)"
+    return "".join(each if each.isprintable() else "?" for each in text)

@@ -7,8 +7,11 @@ A thread for each physical source reads; one calls the consumer: the one that ca
 after `start`.
 """
 
+import _thread
+import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +24,6 @@ from databus.client._consumer_loop import ConsumerLoop
 from databus.client._group_run import Factory, GroupRun, PartitionPart
 from databus.client._group_subscription import group_terms, terms_in
 from databus.client._membership import Membership
-from databus.client._sigterm import ends_on_sigterm
 from databus.client._subscription import Wanted, filtered, wanted_of
 from databus.core import (
     Backoff,
@@ -258,3 +260,22 @@ class Client:
             self._clock,
             part,
         )
+
+
+@contextmanager
+def ends_on_sigterm(end: Callable[[], None]) -> Iterator[None]:
+    """Have SIGTERM call `end` while the block runs in the main thread, unless the program handles it itself."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(_number: int, _frame: Any) -> None:
+        # In a thread, and not by `threading`: the main thread may hold any lock where it was interrupted.
+        _thread.start_new_thread(end, ())
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,18 +1,37 @@
 """A partition in the consumer's hands: a lane for each physical source, which stops where keys are dealt anew."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from databus.client._barrier import deals_keys_anew
 from databus.client._lane import Lane
 from databus.client._member import Barrier, Hold
 from databus.client._membership import Membership
-from databus.client._window import View, Window
-from databus.core import Checkpoint, Pair, SourceCheckpoint
+from databus.client._window import ControlEvent, View, Window
+from databus.core import Checkpoint, ControlKind, DatabusError, Pair, SourceCheckpoint
 from databus.filters import Partition as StreamPartition
 from databus.link import Channel, FollowConfig, RelayClient
+from databus.schema import TableSchema, frame_schema, key_form
+
+
+def deals_keys_anew(control: ControlEvent, table_of: Callable[[int], TableSchema]) -> bool:
+    """Whether behind the control rows of its table may be of other partitions. table_of: a table by its fingerprint."""
+    previous = control.body.get("previous")
+    if control.kind is not ControlKind.SCHEMA or previous is None:
+        return False
+    try:
+        before = table_of(int(previous, 16) if isinstance(previous, str) else int(previous))
+    except DatabusError:
+        return True  # it cannot be told: the others are waited for once too often
+    renamed = dict(control.body.get("renamed") or {})
+    key = tuple(renamed.get(name, name) for name in before.key)
+    return key != tuple(control.table.key) or _forms(before) != _forms(control.table)
+
+
+def _forms(table: TableSchema) -> list[str]:
+    schema = frame_schema(table)
+    return [key_form(schema.field(name).type) for name in table.key]
 
 
 class PartitionLane(Lane):

@@ -4,8 +4,8 @@ Below sources and relay, so that a source may read another relay. Windows are ma
 """
 
 from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
-from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, Received, without_secrets
-from databus.link._coordinator import Coordinator, GroupAnswer
+from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, Received, shut, without_secrets
+from databus.link._coordinator import Coordinator, GroupAnswer, Groups
 from databus.link._follow import (
     Arrived,
     Channel,
@@ -18,13 +18,11 @@ from databus.link._follow import (
     Started,
 )
 from databus.link._frame_stream import FrameStream
-from databus.link._groups import Groups
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import ADDRESSES, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
-from databus.link._sockets import shut
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [

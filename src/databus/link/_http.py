@@ -30,8 +30,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.link._connection import Connection, Kept
-from databus.link._sockets import Sockets, shut
+from databus.link._connection import Connection, Kept, Sockets, shut
 from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115

@@ -24,10 +24,10 @@ from databus.core import (
 )
 from databus.filters import StreamFilter
 from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
+from databus.link._connection import Sockets
 from databus.link._frame_stream import FrameStream
 from databus.link._http import Body, Endpoint
 from databus.link._peers import Peers
-from databus.link._sockets import Sockets
 from databus.link._tls import Access
 from databus.schema import TableSchema
 from databus.wire import VERSION

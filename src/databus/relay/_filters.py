@@ -1,5 +1,8 @@
-"""Filters in use: each is fitted to tables once, for all who ask for the same; and how a log is read behind one."""
+"""Filters in use: each is fitted to tables once, for all who ask for the same; how a log is read behind one; and those
+in the words of the original's clients.
+"""
 
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,11 +11,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests, UnknownColumn
-from databus.filters import FrameFilter, StreamFilter, TableCut
+from databus.filters import FrameFilter, Partition, StreamFilter, TableCut
 from databus.log import Allowance, Cursor, End, Log, SchemaStore, Span
 from databus.operate import logger_of
 from databus.relay._grant import Grant
-from databus.relay._original_filters import translated
 from databus.schema import TableSchema
 
 FILTERS_MAX: Final = 256
@@ -25,6 +27,7 @@ _logger = logger_of("databus.relay")
 
 Behind = Callable[[Log, TableSchema], Collection[TableSchema]]
 """What a definition becomes for a reader; nothing where that cannot be told."""
+_TYPE: Final = "partitionType"
 
 
 class Filters:
@@ -178,3 +181,72 @@ def _bytes_of(spans: Sequence[Span]) -> bytes:
         if len(piece) < span.length:
             raise CorruptData(f"{span.file.path} at {span.offset}: the file ends here")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def translated(text: str | None, store: SchemaStore, visible: Mapping[str, int]) -> tuple[str | None, Partition | None]:
+    """`filters` as the original's clients send them, by source id, over keys, in our words, and the partition that they
+    ask for. What is ours already is the same text.
+
+        {"40": {"partitionType": "RANGE", "filters": [{"keyRange": {"start": 0, "end": 1000}}]}}
+
+    RANGE becomes a condition over the key. One bucket of MOD becomes a partition: as many, dealt by our hash, so that a
+    bucket holds other keys than it did there, and all of them together still hold each key once.
+
+    visible: the tables that are there for who asks, with their ids.
+
+    Raises `MalformedRequest` for what is neither.
+    """
+    try:
+        value = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return text, None  # said where it is read
+    if not isinstance(value, dict) or not any(isinstance(each, dict) and _TYPE in each for each in value.values()):
+        return text, None
+    found: dict[str, Any] = {}
+    partitions: set[Partition | None] = set()
+    for name, each in value.items():
+        table = _table_of(name, store, visible)
+        where, partition = _original_of(f"filters: {name[:100]}", each, table)
+        if where is not None:
+            found[store.full_name(table.source)] = {"where": where}
+        partitions.add(partition)
+    if len(partitions) > 1:
+        raise MalformedRequest("filters: MOD of all sources has to be the same bucket here; ask for each by itself")
+    return json.dumps(found) if found else None, partitions.pop()
+
+
+def _table_of(name: str, store: SchemaStore, visible: Mapping[str, int]) -> TableSchema:
+    source = next((source for source, id_ in visible.items() if str(id_) == name), None)
+    table = None if source is None else store.definition_now(source)
+    if table is None:
+        raise MalformedRequest(f"filters: {name[:100]!r} is not the id of a source; /sources lists them")
+    return table
+
+
+def _original_of(where: str, value: Any, table: TableSchema) -> tuple[str | None, Partition | None]:
+    try:
+        kind, filters = value[_TYPE], value.get("filters", [])
+        if kind == "NONE":
+            return None, None
+        if kind == "RANGE":
+            bounds = [(int(each["keyRange"]["start"]), int(each["keyRange"]["end"])) for each in filters]
+            return _range_condition(where, bounds, table), None
+        if kind == "MOD":
+            (only,) = filters
+            start, end = int(only["bktRange"]["start"]), int(only["bktRange"]["end"])
+            if end == start + 1:
+                return None, Partition.parse(f"{start}/{int(only['numBuckets'])}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedRequest(f"{where}: not a filter: {error!r} in {str(value)[:200]}") from error
+    raise MalformedRequest(
+        f"{where}: {str(kind)[:100]!r} with these buckets: there are NONE, RANGE, and MOD with one bucket, whose "
+        "`bktRange` ends one behind its start"
+    )
+
+
+def _range_condition(where: str, bounds: list[tuple[int, int]], table: TableSchema) -> str:
+    if len(table.key) != 1 or "int" not in table.column(table.key[0]).type or not bounds:
+        key: Mapping[str, str] = {name: table.column(name).type for name in table.key}
+        raise MalformedRequest(f"{where}: RANGE takes a key of one whole number; the key of {table.source} is {key}")
+    name = '"{}"'.format(table.key[0].replace('"', '""'))
+    return " OR ".join(f"({name} >= {start} AND {name} < {end})" for start, end in bounds)

@@ -30,8 +30,7 @@ from databus.relay._filters import check_filter, read_filtered
 from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
 from databus.relay._params import AtTime, Given, Output, Start, StartName, start_of
-from databus.relay._send import ClientGone, Sender
-from databus.relay._send_tls import sender_of
+from databus.relay._send import ClientGone, Sender, sender_of
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail
 from databus.wire import VERSION
