@@ -1,9 +1,11 @@
-"""Tables and columns in `access` that no log has: no error, since they may come later, but most are misspelt."""
+"""What `access` may say otherwise than it is meant: tables and columns that no log has, which may come later, but most
+are misspelt; and rules for one name where other names are in reach too. None is an error.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from databus.core import is_pattern
-from databus.filters import matches, nearest
+from databus.filters import matches, nearest, patterns_meet
 from databus.log import SchemaStore
 from databus.relay._config import AccessConfig, RelayConfig
 from databus.relay._filters import misfits
@@ -33,6 +35,21 @@ def mistakes_of(access: Sequence[AccessConfig], stores: Sequence[SchemaStore]) -
             for column in columns if there else ():
                 if not any(column_named(column, each.names) for each in there):
                     yield f"access {entry.name}, hide: {table} has no column {column} yet"
+        yield from _escapes(entry)
         for store in stores:
             for reason in misfits(entry.grant.filter, store):
                 yield f"access {entry.name}: {reason}; nothing of that table is sent"
+
+
+def _escapes(entry: AccessConfig) -> Iterator[str]:
+    """Rules for one table, whose rows are out of their reach as soon as they come under another name."""
+    for option, tables in {"where": entry.where, "hide": entry.hide}.items():
+        for table in tables:
+            reach = [each for each in entry.tables or () if is_pattern(each) and patterns_meet(each, table)]
+            if not is_pattern(table) and (entry.tables is None or reach):
+                yield (
+                    f"access {entry.name}, {option}: holds for the name {table} alone, and other names are in reach "
+                    f"({', '.join(reach) or 'all tables'}): rows that come under another one, as after RENAME TABLE or "
+                    f"while an online schema change copies them, are seen in full. Have `tables` name tables in full, "
+                    f"or {option} a pattern"
+                )
