@@ -43,7 +43,7 @@ def mistakes_of(access: Sequence[AccessConfig], stores: Sequence[SchemaStore]) -
 
 def _escapes(entry: AccessConfig) -> Iterator[str]:
     """Rules for one table, whose rows are out of their reach as soon as they come under another name."""
-    for option, tables in {"where": entry.where, "hide": entry.hide}.items():
+    for option, tables in (("where", [*entry.where]), ("hide", [*entry.hide])):
         for table in tables:
             reach = [each for each in entry.tables or () if is_pattern(each) and patterns_meet(each, table)]
             if not is_pattern(table) and (entry.tables is None or reach):

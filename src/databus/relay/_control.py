@@ -42,8 +42,8 @@ _WORST_FIRST: Final = (
 
 
 def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
-    """One physical source's state, without what names tables out of reach. Messages may, so who is limited has none, and
-    no path of the relay's machine either.
+    """One physical source's state, without what names tables out of reach. Messages may, so a limited reader gets none,
+    and no path of the relay's machine.
     """
     status, lag, counters = capture.status, capture.lag, capture.counters
     file, grant, of = catalog.file, catalog.grant, capture.physical
