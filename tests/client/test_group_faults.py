@@ -1,4 +1,5 @@
-"""Four processes write one SQL table by fence, as docs/consumers.md shows, while they and their relay are killed.
+"""Four processes write one SQL table by fence, as docs/consumers.md shows, while they and their relays are killed, and
+the network between them is cut.
 
 Oracle: the source's own SELECT. That a change is applied once is counted by a trigger of the table, for each change has
 a text of its own.
@@ -16,7 +17,7 @@ from contextlib import closing
 import pytest
 
 from databus.forks import Nursery
-from databus.testing import RelayProcess
+from databus.testing import RelayProcess, TcpProxy
 from tests.client.conftest import wait_for
 from tests.documents.pages import ROOT, blocks
 
@@ -54,13 +55,21 @@ class Crew:
             db.execute(f"CREATE TRIGGER counted AFTER INSERT ON customers BEGIN {counts} END")
         self.relay = RelayProcess(
             folder, {"shop": {"type": "sqlite", "path": str(self.source), "tables": ["main.*"]}},
-            groups={"lease_ms": LEASE_MS},
+            groups={"lease_ms": LEASE_MS, **self.groups()},
         )  # fmt: skip
         self.relay.start()
+        self.addresses = self.relay.url
+        self.prepare()
         self.members = [self.start(number) for number in range(MEMBERS)]
 
+    def groups(self):
+        return {}
+
+    def prepare(self):
+        """What else has to be there before the members are."""
+
     def start(self, number):
-        arguments = ["-m", "tests.client.program", str(self.script), self.relay.url, str(self.copy)]
+        arguments = ["-m", "tests.client.program", str(self.script), self.addresses, str(self.copy)]
         with (self.folder / f"member-{number}.log").open("ab") as log:
             forked = self.nursery.fork(arguments, log.fileno(), dict(os.environ))
             return forked or subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
@@ -151,16 +160,68 @@ class Crew:
         self.relay.kill()
 
 
-FAULTS = (Crew.kill, Crew.stop, Crew.leave, Crew.kill_relay, Crew.kill_two_and_the_relay)
+class ChainedCrew(Crew):
+    """The members follow a copy of the relay, and at the relay itself where that is away. They reach the relay, which
+    coordinates, through a network that may be cut.
+    """
+
+    def groups(self):
+        self.network = TcpProxy("127.0.0.1", 1)  # the relay has no port yet
+        self.network.__enter__()
+        return {"coordinator": self.network.url, "coordinates": True}
+
+    def prepare(self):
+        self.network.turn_to("127.0.0.1", int(self.relay.url.rpartition(":")[2]))
+        chained = {"type": "relay", "url": self.relay.url}
+        groups = {"coordinator": self.network.url, "coordinates": False, "lease_ms": LEASE_MS}
+        self.chained = RelayProcess(self.folder / "chained", {"shop": chained}, groups=groups)
+        self.chained.start()
+        self.addresses = f"{self.chained.url},{self.network.url}"
+
+    def kill_chained(self, _):
+        self.chained.kill()
+        self.change(20)
+        self.chained.start()
+
+    def kill_both_relays(self, number):
+        self.chained.kill()
+        self.kill_relay(number)
+        self.chained.start()
+
+    def cut(self, _):
+        self.network.cut()
+        self.change(20)
+
+    def silence(self, _):
+        """A network in which nothing arrives any more, beyond the lease, and no connection ends."""
+        self.network.is_silent = True
+        self.change(20)
+        time.sleep(LEASE_MS * 1.2 / 1e3)
+        self.network.is_silent = False
+        self.network.cut()
+
+    def end(self):
+        super().end()
+        self.chained.kill()
+        self.network.__exit__(None, None, None)
 
 
-def rounds(folder, nursery, seed, count):
+FAULTS = {
+    Crew: (Crew.kill, Crew.stop, Crew.leave, Crew.kill_relay, Crew.kill_two_and_the_relay),
+    ChainedCrew: (
+        *(ChainedCrew.kill_chained, ChainedCrew.cut, ChainedCrew.silence, ChainedCrew.kill_both_relays),
+        *(Crew.kill, Crew.stop, Crew.leave, Crew.kill_relay, Crew.kill_two_and_the_relay),
+    ),
+}
+
+
+def rounds(crew_of, folder, nursery, seed, count):
     rng = random.Random(seed)
-    crew = Crew(folder, nursery, rng)
+    crew, faults = crew_of(folder, nursery, rng), FAULTS[crew_of]
     try:
         crew.catches_up("the start")
         for number in range(count):
-            fault = FAULTS[number % len(FAULTS)] if number < len(FAULTS) else rng.choice(FAULTS)
+            fault = faults[number % len(faults)] if number < len(faults) else rng.choice(faults)
             crew.change(5)
             fault(crew, rng.randrange(MEMBERS))
             crew.change(5)
@@ -169,11 +230,18 @@ def rounds(folder, nursery, seed, count):
         crew.end()
 
 
-def test_the_table_is_the_source_whatever_is_killed_or_stopped(tmp_path, nursery, seed):
-    rounds(tmp_path, nursery, seed, 10)
+CREWS = pytest.mark.parametrize(
+    "crew_of", [Crew, pytest.param(ChainedCrew, marks=pytest.mark.nightly)], ids=["one relay", "a chained relay too"]
+)
 
 
+@CREWS
+def test_the_table_is_the_source_whatever_is_killed_or_stopped(crew_of, tmp_path, nursery, seed):
+    rounds(crew_of, tmp_path, nursery, seed, 10)
+
+
+@CREWS
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-def test_the_table_is_the_source_after_many_faults(tmp_path, nursery, seed):
-    rounds(tmp_path, nursery, seed, 200)
+def test_the_table_is_the_source_after_many_faults(crew_of, tmp_path, nursery, seed):
+    rounds(crew_of, tmp_path, nursery, seed, 200)
