@@ -158,11 +158,11 @@ class OwnRelay:
 
     def _relay_config(self) -> "RelayConfig":
         """Raises `ConfigError`."""
-        from databus.relay import relay_of
+        from databus.relay import checked_relay
 
         config, relay = self._config, self._config.relay
         sections = {"tls": relay.tls, "log": relay.log, "capture": relay.capture, "serve": relay.serve}
-        return relay_of(
+        return checked_relay(
             {
                 "listen": self._listen,
                 "folder": config.relay_folder,

@@ -10,10 +10,10 @@ from databus.relay._config import (
     RelayConfig,
     ServeConfig,
     address_of,
+    checked_relay,
     is_loopback,
     load_relay,
     parse_relay,
-    relay_of,
     tokens_in,
 )
 from databus.relay._log_identity import check_identity, held_identity
@@ -32,6 +32,7 @@ __all__ = [
     "address_of",
     "admit",
     "check_identity",
+    "checked_relay",
     "error_response",
     "held_identity",
     "hide_from_pages",
@@ -41,7 +42,6 @@ __all__ = [
     "mistakes_on_disk",
     "operator",
     "parse_relay",
-    "relay_of",
     "relay_url",
     "run_relay",
     "tokens_in",

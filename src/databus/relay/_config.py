@@ -406,12 +406,12 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file
     folder: where relative paths start. Raises `ConfigError` with a line for each thing
     that is wrong.
     """
-    config = relay_of(substitute(dict(value), where, folder=folder), folder=folder, where=where, file=file)
+    config = checked_relay(substitute(dict(value), where, folder=folder), folder=folder, where=where, file=file)
     config.written_as(value, folder)
     return config
 
 
-def relay_of(value: Mapping[str, Any], *, folder: Path, where: str = "", file: Path | None = None) -> RelayConfig:
+def checked_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file: Path | None = None) -> RelayConfig:
     """Like `parse_relay`, of values as they are meant: nothing in them is a reference."""
     replaced = dict(value)
     lines: list[str] = []
