@@ -178,14 +178,10 @@ class Sender:
         """Call `ready` once when the socket takes bytes again, or with an error when it has not for too long. Returns
         how to have it not called any more.
         """
-        fd, is_over = self._fd, False
 
         def end() -> None:
-            nonlocal is_over
             timer.cancel()
-            if not is_over and self._fd >= 0:
-                self._loop.remove_writer(fd)
-            is_over = True
+            cancel()
 
         def writable() -> None:
             end()
@@ -196,6 +192,19 @@ class Sender:
             ready(self._late())
 
         timer = self._loop.call_later(self._write_s_max, late)
+        cancel = self._watch(writable)
+        return end
+
+    def _watch(self, writable: Callable[[], None]) -> Callable[[], None]:
+        """Have it called when the connection takes bytes again or has ended. Returns how to have it not called."""
+        fd, is_over = self._fd, False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over and self._fd >= 0:
+                self._loop.remove_writer(fd)
+            is_over = True
+
         self._loop.add_writer(fd, writable)
         return end
 
@@ -272,23 +281,5 @@ class TlsSender(Sender):
     def _waiting_bytes(self) -> int:
         return super()._waiting_bytes() + self._tls.get_write_buffer_size()
 
-    def when_writable(self, ready: Callable[[ClientGone | None], None]) -> Callable[[], None]:
-        """Call `ready` once when the connection takes bytes again or has ended, or with an error when it has not for
-        too long. Returns how to have it not called any more.
-        """
-
-        def end() -> None:
-            timer.cancel()
-            cancel()
-
-        def writable() -> None:
-            end()
-            ready(None)
-
-        def late() -> None:
-            end()
-            ready(self._late())
-
-        timer = self._loop.call_later(self._write_s_max, late)
-        cancel = self._tls.when_writable(writable)
-        return end
+    def _watch(self, writable: Callable[[], None]) -> Callable[[], None]:
+        return self._tls.when_writable(writable)
