@@ -10,7 +10,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,8 @@ from databus.formats import (
 )
 from databus.schema import Column, TableSchema, frame_schema
 from databus.testing.servers import ServerMissing
-from tests.formats.debezium_jars import debezium_jars
+from databus.testing.servers._fetch import kept
+from databus.testing.servers._maven import fetch_jars
 from tests.formats.made import ALL_KINDS, made
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - it has no zone
@@ -44,6 +45,19 @@ TYPES = {
     ("int16", "year"): "io.debezium.time.Year",
     ("string", "json"): "io.debezium.data.Json",
 }
+_COORDINATES: Final = (
+    "io.debezium:debezium-core:3.0.8.Final",
+    "org.apache.kafka:connect-json:3.9.1",
+    "org.apache.kafka:connect-transforms:3.9.1",
+    "org.slf4j:slf4j-nop:1.7.36",
+)
+_SHA256: Final = "7f2e64dc757ea6a55c2eed3e505c0beeaf2ffead7656aecca2b75bc16ae2619c"
+
+
+def debezium_jars() -> str:
+    """As a Java class path. Raises `ServerMissing`."""
+    folder = kept("debezium-core-3.0.8", lambda target: fetch_jars(_COORDINATES, _SHA256, target))
+    return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
 class Connect:

@@ -1,5 +1,6 @@
 """Partitions whose leader is away for a while: nobody takes for an answer that there is none."""
 
+import shutil
 import time
 from contextlib import suppress
 from functools import partial
@@ -14,11 +15,37 @@ from databus.sources.kafka._config import KafkaConfig
 from databus.tasks.kafka import positions_of
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import Kafka, ServerMissing
-from tests.kafka.brokers import BROKER, SecondBroker
+from databus.testing.servers._kafka import _EMPTY
 from tests.kafka.support import new_prefix, output_of
 from tests.outputs.harnesses import log_of
 
 ASKED = 12  # of which every other one was told of an end below zero, without an error
+BROKER = 2
+_DIRECTORY = "psOcwuR7vrQo6BuPQCx4Sg"
+
+
+class SecondBroker(Kafka):
+    """Belongs to the cluster of another server, which is broker and controller."""
+
+    def __init__(self, folder, first):
+        super().__init__(folder)
+        self.first = first
+
+    def _program(self, folder):
+        clients, controller = self.port, self.first._ports[1].number
+        self.settings = {
+            "process.roles": "broker",
+            "node.id": BROKER,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{clients}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{clients}",
+        }
+        data = self.folder / "data"
+        if not data.exists():
+            shutil.copytree(folder / _EMPTY, data)
+            own = {"version": 1, "cluster.id": self.cluster_id, "node.id": BROKER, "directory.id": _DIRECTORY}
+            (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in own.items()))
+        return super()._program(folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,9 @@
 """Versions of the log's format: an older log is read and goes on; a newer one is refused by name, and left as it is."""
 
+import json
+import struct
+from pathlib import Path
+
 import pytest
 from crc32c import crc32c
 
@@ -8,12 +12,34 @@ from databus.log._mark import NAME as MARK
 from databus.log._segment import SegmentHeader
 from databus.wire import OpenSnapshot, header_length, unpack_header
 from tests.log.make import bytes_of, group, open_log, pairs_of, parse, read, scns_of, us_of
-from tests.log.older import make_older
-from tests.wire.older import resealed
+from tests.wire.older import as_version_1, resealed
 
 LONG = {
     f"main.a_table_with_a_name_of_some_length_{i:05}": OpenSnapshot(1 << 41, (i,), (1, 1 << 41)) for i in range(500)
 }
+_FIXED = struct.Struct("<4sHHIIIIII")
+
+
+def make_older(folder: Path) -> None:
+    """Turn every segment of a closed log into one of version 1, of the same length."""
+    for path in sorted(folder.glob("*.seg")):
+        content = path.read_bytes()
+        first = SegmentHeader.load(path).header_bytes
+        path.write_bytes(_head(content[:first]) + as_version_1(content[first:]))
+
+
+def _head(head: bytes) -> bytes:
+    magic, version, zero, header_bytes, facts_bytes, schemas_bytes, _, schemas_crc, _ = _FIXED.unpack_from(head)
+    assert version == 2
+    facts = json.loads(head[_FIXED.size : _FIXED.size + facts_bytes])
+    for end in ("before", "published"):
+        del facts[end]["has_unread"]
+    text = json.dumps(facts, separators=(",", ":")).encode()
+    schemas = head[_FIXED.size + facts_bytes :][:schemas_bytes]
+    fixed = bytearray(_FIXED.size)
+    _FIXED.pack_into(fixed, 0, magic, 1, zero, header_bytes, len(text), len(schemas), 0, schemas_crc, 0)
+    struct.pack_into("<I", fixed, 20, crc32c(text, crc32c(fixed[:20])))
+    return bytes(fixed + text + schemas).ljust(header_bytes, b"\0")
 
 
 def versions_of(folder):
