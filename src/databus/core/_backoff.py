@@ -25,7 +25,7 @@ class Backoff:
         """
         self._ms_min, self._ms_max, self._total_ms = ms_min, ms_max, total_ms
         self._clock = clock or SystemClock()
-        self._random = rng or random.Random()
+        self._jitter = (rng or random).random
         self._failures = 0
         self._began_ns = self._clock.monotonic_ns()
 
@@ -52,10 +52,9 @@ class Backoff:
         """How long to wait after so many failures in a row: between a half and the whole of the doubled time."""
         if not failures:
             return 0.0
-        whole = min(
-            self._ms_min * 2.0 ** min(failures - 1, 30), self._ms_max
-        )  # the power of a week's failures overflows
-        return whole * (0.5 + self._random.random() / 2)
+        doublings = min(failures - 1, 30)  # a week of failures has a power that overflows
+        whole = min(self._ms_min * 2.0**doublings, self._ms_max)
+        return whole * (0.5 + self._jitter() / 2)
 
     def sleep(self) -> None:
         """Wait for `next_ms`."""
