@@ -1,15 +1,18 @@
 """Delta copies of tables whose columns change."""
 
+import datetime as dt
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from databus.core import ControlKind, LimitExceeded, UnsupportedFeature
 from databus.schema import Column, TableSchema, converts_exactly, widens_to
 from databus.tasks import run_all, run_here
 from databus.testing._change_log import ChangeLog
 from tests.outputs.harnesses import DeltaHarness, versions
+from tests.outputs.test_delta_merge import SharedHarness
 
 NARROW = TableSchema("main.t", (Column("id", "int64"), Column("v", "float64"), Column("w", "string")), ("id",))
 
@@ -164,3 +167,29 @@ def test_one_and_a_half_never_becomes_one():
     assert not converts_exactly(pa.array(["1"]), pa.int64())
     assert widens_to(pa.int32(), pa.decimal128(10, 0))
     assert not widens_to(pa.int64(), pa.decimal128(18, 0))
+
+
+@pytest.mark.parametrize(
+    ("harness", "made_by"),
+    [(DeltaHarness, "a fill"), (DeltaHarness, "another type"), (DeltaHarness, "a drop"), (SharedHarness, "a fill")],
+)
+def test_a_mirror_gets_its_first_column_of_local_times_and_can_still_be_opened(tmp_path, harness, made_by):
+    """The commit went through, and nobody could open the table from then on, for it did not say what columns it has."""
+    harness, noon = harness(tmp_path, "mirror"), dt.datetime(2026, 1, 31, 12)  # noqa: DTZ001 - without a zone
+    to = table(("v", "timestamp")) if made_by != "a fill" else table(("v", "float64"), ("at", "timestamp"))
+    log = schema_log(to, 3)
+    log.entries.pop()
+    if made_by == "a drop":
+        log.control(ControlKind.DROP, NARROW)
+        log.begin()
+    elif made_by == "a fill":
+        log.schema(to, 2, fill={"at": "2026-01-31T12:00:00.000000"})
+    else:
+        log.schema(to, 3)
+    log.begin().insert(to, {"id": 9, "v": noon} if made_by != "a fill" else {"id": 9, "v": 1.0, "at": noon})
+    for batch in log.batches([2]):
+        harness.make().write(batch)
+    rows = {row["id"]: row.get("at", row["v"]) for row in harness.read("shop", to)}
+    assert rows == ({0: noon, 1: noon, 9: noon} if made_by == "a fill" else {9: noon})
+    found = DeltaTable(harness.make().table_path("shop", "main.t"))
+    assert found.protocol().reader_features == ["timestampNtz"]

@@ -5,6 +5,8 @@ Delta's engine looks at conditions on rows where it writes them. Of ours it is t
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from databus.core import UnsupportedFeature
 from databus.disk import Location
 from databus.operate import logger_of
@@ -12,7 +14,8 @@ from databus.operate import logger_of
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_FEATURES: Final = frozenset({"timestampNtz"})
+_LOCAL_TIMES: Final = "timestampNtz"
+_FEATURES: Final = frozenset({_LOCAL_TIMES})
 """Features of Delta that readers must have, and that our tables may."""
 
 _CONDITION: Final = "delta.constraints."
@@ -52,6 +55,14 @@ def check_features(path: Location, table: "DeltaTable") -> None:
             f"identity or checked), which databus does not keep. Put them into a view, and have the table made anew by "
             f"`databus rebuild`"
         )
+
+
+def lacks_local_times(table: "DeltaTable", schema: pa.Schema) -> bool:
+    """Whether a schema has times without a zone, and the table does not say so to its readers. The engine commits such
+    a schema all the same, and then opens the table no more.
+    """
+    has_some = any(pa.types.is_timestamp(field.type) and field.type.tz is None for field in schema)
+    return has_some and _LOCAL_TIMES not in (table.protocol().reader_features or ())
 
 
 def check_may_remove(path: Location, table: "DeltaTable") -> None:

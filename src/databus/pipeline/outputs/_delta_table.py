@@ -25,7 +25,7 @@ from databus.core import (
 from databus.disk import Location, finished_name
 from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits, commit_path, is_commit
 from databus.pipeline.outputs._delta_errors import engine_errors
-from databus.pipeline.outputs._delta_features import check_features, check_may_remove
+from databus.pipeline.outputs._delta_features import check_features, check_may_remove, lacks_local_times
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
     Change,
@@ -292,8 +292,12 @@ class DeltaTarget:
 
     def overwrite(self, schema: pa.Schema, files: Iterable[tuple[DataFile, Mapping[str, str]]], stored: Stored) -> None:
         """Put files, each with its partition, in another schema, in the place of all, and store the pair."""
-        from deltalake import Schema
+        from deltalake import Schema, TableFeatures
 
+        if lacks_local_times(self.table, schema):  # a commit of its own keeps the pair that the table has
+            with self._committing("prepare"):
+                kept, feature = self.stored() or Stored((0, 0), stored.log), TableFeatures.TimestampWithoutTimezone
+                self.table.alter.add_feature(feature, True, commit_properties=self.commit(kept))
         now_ms = time.time_ns() // 1_000_000
         actions = [action for each, values in files for action in self._added([each], values, now_ms)]
         check_may_remove(self.path, self.table)
