@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks._mysql import DATABASE, WORKLOADS, backlog
 from benchmarks.figures import Figure, median_of, show
-from databus.sources.mysql.binlog import Run, Scanner
+from databus.sources.mysql.binlog import LogRun, Scanner
 from databus.sources.mysql.rows import Plan, decode, make_plan
 from databus.sources.mysql.tables import from_table_map
 
@@ -26,13 +26,13 @@ LOG_BYTES_MAX = 100_000_000
 PART_BYTES = 4 << 20
 
 
-def _scan(log: NDArray[np.uint8], file: str) -> tuple[Scanner, list[Run]]:
+def _scan(log: NDArray[np.uint8], file: str) -> tuple[Scanner, list[LogRun]]:
     scanner = Scanner("mysql", lambda found: found.database == DATABASE, scheme="file-offset", is_file=True)
     scanner.open_file(file)
     scanner.feed(log)
     runs = []
     while (found := scanner.next()) is not None:
-        if isinstance(found, Run):
+        if isinstance(found, LogRun):
             runs.append(found)
     return scanner, runs
 
@@ -41,7 +41,7 @@ def _plans(scanner: Scanner) -> list[Plan]:
     return [make_plan(from_table_map(each, None), each.types, each.metas, each.nullable) for each in scanner.tables]
 
 
-def _decode(runs: list[Run], plans: list[Plan]) -> int:
+def _decode(runs: list[LogRun], plans: list[Plan]) -> int:
     """The images decoded; their arrays are dropped as soon as they are there, as those of a group that is written."""
     images = 0
     for run in runs:

@@ -15,7 +15,7 @@ from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import LeftOut
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql._xa_lookup import Wanted
-from databus.sources.mysql.binlog import Origin
+from databus.sources.mysql.binlog import TransactionOrigin
 from databus.sources.mysql.tables import Catalogue, History, HistoryStore, Server
 
 
@@ -41,7 +41,7 @@ def compact_prepared(folder: Path) -> None:
 
 
 def note_rolled_back(folder: Path) -> None:
-    LeftOut(Origin(None, "binlog.000001", 4, 1), "", [(1, 2)]).save(folder)
+    LeftOut(TransactionOrigin(None, "binlog.000001", 4, 1), "", [(1, 2)]).save(folder)
 
 
 def note_wanted(folder: Path) -> None:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from databus.core import ChangeType
-from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.binlog import LogPosition
 from databus.sources.mysql.server import place_to_ask, server_facts
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
@@ -78,10 +78,10 @@ def test_the_next_file_is_asked_for_where_the_protocol_cannot_name_the_end_of_on
     with server.connect() as connection:
         facts = server_facts(connection, f"{server.host}:{server.port}")
     *_, before, last = facts.logs
-    after = Position(before.name, end, None, facts.uuid)
-    assert place_to_ask(facts, after, 100) == Position(last.name, 4, None, facts.uuid)
+    after = LogPosition(before.name, end, None, facts.uuid)
+    assert place_to_ask(facts, after, 100) == LogPosition(last.name, 4, None, facts.uuid)
     assert place_to_ask(facts, after) == after, "it can be named"
     inside = replace(after, offset=end - 60)
     assert place_to_ask(facts, inside, 100) == inside, "something follows in that file"
-    newest = Position(facts.file, facts.offset, None, facts.uuid)
+    newest = LogPosition(facts.file, facts.offset, None, facts.uuid)
     assert place_to_ask(facts, newest, 100) == newest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from databus.sources.mysql.binlog import Run, TakenBack
+from databus.sources.mysql.binlog import LogRun, TakenBack
 from databus.testing.servers import Server
 from tests.mysql.binlog.damage import events_of
 from tests.mysql.binlog.support import scan, scanner
@@ -165,7 +165,7 @@ def rows_that_stay(kind: str, files: dict[str, bytes], cuts: list[int]) -> list[
     """Which rows events happened: ordinal of the transaction, number in it."""
     held: dict[tuple[int, int], None] = {}
     for found in scan(scanner(kind, "file-offset"), files, cuts):
-        if isinstance(found, Run):
+        if isinstance(found, LogRun):
             scns = found.scn[found.event_transaction].tolist()
             held |= dict.fromkeys(zip(scns, found.event_number.tolist(), strict=True))
         elif isinstance(found, TakenBack):

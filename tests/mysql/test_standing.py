@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from databus.core import SourceChanged
-from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.binlog import LogPosition
 from databus.sources.mysql.server import hidden_reset, server_facts
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of
@@ -26,7 +26,7 @@ def test_a_place_is_known_from_any_other_in_the_file(server: Server, database: s
         facts = server_facts(connection, f"{server.host}:{server.port}")
 
         def is_found_out(offset: int) -> bool:
-            return hidden_reset(connection, facts, Position(file, offset, None, facts.uuid)) is not None
+            return hidden_reset(connection, facts, LogPosition(file, offset, None, facts.uuid)) is not None
 
         wrong = [offset for offset in others if offset not in places and not is_found_out(offset)]
         assert wrong == [], f"of {len(others)} places"
@@ -52,7 +52,7 @@ def test_bytes_that_reach_the_end_of_the_file_like_an_event_are_none(server: Ser
     file, end, begins = written([end - begin for begin in begins])
     with server.connect() as connection:
         facts = server_facts(connection, f"{server.host}:{server.port}")
-        places = [Position(file, at, None, facts.uuid) for at in begins]
+        places = [LogPosition(file, at, None, facts.uuid) for at in begins]
         assert [at for at in places if hidden_reset(connection, facts, at) is None] == []
 
 
@@ -97,7 +97,7 @@ def test_before_an_event_larger_than_max_allowed_packet_is_our_place(
         server.run(f"SET GLOBAL max_allowed_packet = {4 << 20}")
         with server.connect() as connection:
             facts = server_facts(connection, f"{server.host}:{server.port}")
-            ours, inside = (Position(file, at, None, facts.uuid) for at in (end, end + 7))
+            ours, inside = (LogPosition(file, at, None, facts.uuid) for at in (end, end + 7))
             assert hidden_reset(connection, facts, ours) is None
             assert hidden_reset(connection, facts, inside) is not None
     finally:
@@ -110,7 +110,7 @@ def test_a_log_that_begins_anew_and_is_shorter_than_our_place_is_a_reset(server:
     file, end = server.position()
     with server.connect() as connection:
         facts = server_facts(connection, f"{server.host}:{server.port}")
-        trouble = hidden_reset(connection, facts, Position(file, end + 500, None, facts.uuid))
+        trouble = hidden_reset(connection, facts, LogPosition(file, end + 500, None, facts.uuid))
     assert trouble is not None
     error = trouble.error("shop")
     assert isinstance(error, SourceChanged)

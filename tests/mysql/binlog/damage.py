@@ -11,7 +11,7 @@ import numpy as np
 import zstandard
 
 from databus.core import DatabusError
-from databus.sources.mysql.binlog import Run, TableMap
+from databus.sources.mysql.binlog import LogRun, TableMap
 from databus.sources.mysql.rows import bus_arrays, decode, make_plan
 from databus.sources.mysql.tables import from_table_map
 from tests.mysql.binlog.conftest import Log
@@ -197,7 +197,7 @@ def outcome(log: Log, raw: bytes, guard: int, walls: Walls | None = None, run_ev
         steps = 0
         while (item := scanning.next()) is not None:
             words.append(_said(item))
-            if walls is not None and isinstance(item, Run):
+            if walls is not None and isinstance(item, LogRun):
                 words += _decoded(item, scanning.tables, walls)
             steps += 1
             assert steps < 10_000
@@ -211,7 +211,7 @@ def outcome(log: Log, raw: bytes, guard: int, walls: Walls | None = None, run_ev
 
 
 def _said(item: object) -> str:
-    if not isinstance(item, Run):
+    if not isinstance(item, LogRun):
         return str(item)
     images = [
         item.buffer[a:b].tobytes() for a, b in zip(item.event_start.tolist(), item.event_end.tolist(), strict=True)
@@ -222,7 +222,7 @@ def _said(item: object) -> str:
     return str((item.txids(0, len(item)).to_pylist(), item.scn.tolist(), item.end_file_offset.tolist(), images))
 
 
-def _decoded(run: Run, tables: list[TableMap], walls: Walls) -> Iterator[str]:
+def _decoded(run: LogRun, tables: list[TableMap], walls: Walls) -> Iterator[str]:
     """The rows of a run by the table maps of the log itself, whose columns are named if they have no names."""
     with walls.built():
         buffer = guarded(run.buffer.tobytes(), is_behind=walls.is_behind)

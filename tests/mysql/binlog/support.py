@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from databus.sources.mysql._prepared_store import PreparedStore
-from databus.sources.mysql.binlog import Abandoned, Position, Rotated, Run, Scanner, Statement, TableMap
+from databus.sources.mysql.binlog import Abandoned, LoggedStatement, LogPosition, LogRun, Rotated, Scanner, TableMap
 from tests.mysql.binlog.twin import Rows, Transaction
 from tests.mysql.binlog.workload import CAPTURED, flavor_of
 
@@ -13,7 +13,7 @@ def wants(table: TableMap) -> bool:
     return table.database == CAPTURED
 
 
-def scanner(kind: str, scheme: Any, start: Position | None = None, **options: Any) -> Scanner:
+def scanner(kind: str, scheme: Any, start: LogPosition | None = None, **options: Any) -> Scanner:
     options.setdefault("is_file", True)
     options.setdefault("prepared", Held())
     return Scanner(
@@ -56,7 +56,7 @@ def transactions_of(scanning: Scanner, found: Iterable[Any]) -> list[Transaction
     for item in found:
         if isinstance(item, Rotated):
             file = item.file
-        elif isinstance(item, Statement):
+        elif isinstance(item, LoggedStatement):
             if unfinished is None:
                 unfinished = Transaction(item.txid, file, 0, item.commit_us)
             assert (unfinished.txid, unfinished.commit_us) == (item.txid, item.commit_us)
@@ -65,7 +65,7 @@ def transactions_of(scanning: Scanner, found: Iterable[Any]) -> list[Transaction
                 unfinished.end = item.position["offset"]
                 transactions.append(unfinished)
                 unfinished = None
-        elif isinstance(item, Run):
+        elif isinstance(item, LogRun):
             assert item.continues == (unfinished is not None)
             unfinished = _take_run(scanning, item, transactions, unfinished)
         elif isinstance(item, Abandoned):
@@ -74,7 +74,7 @@ def transactions_of(scanning: Scanner, found: Iterable[Any]) -> list[Transaction
 
 
 def _take_run(
-    scanning: Scanner, run: Run, transactions: list[Transaction], unfinished: Transaction | None
+    scanning: Scanner, run: LogRun, transactions: list[Transaction], unfinished: Transaction | None
 ) -> Transaction | None:
     buffer = run.buffer.tobytes()
     txids = run.txids(0, len(run)).to_pylist()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from databus.core import CorruptData, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, UnsupportedFeature
-from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, Position, Run, Scanner, Statement
+from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, LoggedStatement, LogPosition, LogRun, Scanner
 from databus.sources.mysql.binlog._compressed import mark
 from databus.testing.servers import Server
 from tests.mysql.binlog.support import scan, scanner, transactions_of, wants, without_start
@@ -22,14 +22,19 @@ def begun(**options: Any) -> Writer:
 
 
 def read(
-    log: Writer | bytes, start: Position | None = None, *, kind: str = "mysql-8.0", scheme: str = "gtid", **options: Any
+    log: Writer | bytes,
+    start: LogPosition | None = None,
+    *,
+    kind: str = "mysql-8.0",
+    scheme: str = "gtid",
+    **options: Any,
 ) -> tuple[Scanner, list[Any]]:
     scanning = scanner(kind, scheme, start, **options)
     return scanning, scan(scanning, {"binlog.000007": bytes(log)})
 
 
 def numbers(found: list[Any]) -> list[str]:
-    return [txid for item in found if isinstance(item, Run) for txid in item.txids(0, len(item)).to_pylist()]
+    return [txid for item in found if isinstance(item, LogRun) for txid in item.txids(0, len(item)).to_pylist()]
 
 
 # --- events that stop, and that do not ---
@@ -118,7 +123,9 @@ def test_a_table_id_that_comes_to_mean_another_table_is_seen() -> None:
     log.gtid(2).query("BEGIN").table_map("u").write(ROW).xid().transaction(3)
     log.gtid(4).query("BEGIN").table_map("t", "other").write(ROW).xid().transaction(5)
     scanning, found = read(log)
-    slots = [scanning.tables[slot].name for item in found if isinstance(item, Run) for slot in item.event_slot.tolist()]
+    slots = [
+        scanning.tables[slot].name for item in found if isinstance(item, LogRun) for slot in item.event_slot.tolist()
+    ]
     assert slots == ["t", "u", "t", "t"]
     assert [table.name for table in scanning.tables] == ["t", "u"]
 
@@ -129,7 +136,7 @@ def test_thousands_of_table_ids_and_definitions_stay_bounded() -> None:
         log.table_id = 1_000 + i
         log.gtid(i + 1).query("BEGIN").table_map(f"t{i % 7}", "shop" if i % 2 else "other").write(ROW).xid()
     scanning, found = read(log)
-    assert sum(len(item.event_slot) for item in found if isinstance(item, Run)) == 1_500
+    assert sum(len(item.event_slot) for item in found if isinstance(item, LogRun)) == 1_500
     assert len(scanning.tables) == 7
     with pytest.raises(LimitExceeded, match="table_maps_max"):
         log = begun().gtid(1).query("BEGIN")
@@ -174,7 +181,7 @@ def test_a_transaction_that_a_crash_left_unfinished_is_abandoned() -> None:
     first = begun().transaction(1).gtid(2).query("BEGIN").table_map().write(ROW)
     second = Writer().previous(GtidSet.parse(f"{SERVER}:1").encode()).transaction(2)
     found = scan(scanning, {"binlog.000007": bytes(first), "binlog.000008": bytes(second)})
-    assert [type(item).__name__ for item in found] == ["Rotated", "Run", "Abandoned", "Rotated", "Run"]
+    assert [type(item).__name__ for item in found] == ["Rotated", "LogRun", "Abandoned", "Rotated", "LogRun"]
     assert isinstance(found[2], Abandoned)
     assert found[2].origin.ordinal == 2
     assert [each.txid for each in transactions_of(scanning, found)] == [f"{SERVER}:1", f"{SERVER}:2"]
@@ -213,7 +220,7 @@ def test_gtids_out_of_order_fill_gaps_and_each_position_says_so() -> None:
     assert run.scn.tolist() == [1, 2, 3, 4, 5, 6]
     texts = [run.position(i)["gtids"].removeprefix(f"{SERVER}:") for i in range(6)]
     assert texts == ["5", "1:5", "1:3:5", "1-3:5", "1-3:5:9", "1-5:9"]
-    _, rest = read(log, Position.from_json(run.position(2)))
+    _, rest = read(log, LogPosition.from_json(run.position(2)))
     assert numbers(rest) == [f"{SERVER}:{n}" for n in (2, 9, 4)]
     assert rest[-1].scn.tolist() == [4, 5, 6]
 
@@ -244,7 +251,7 @@ def test_a_set_of_any_number_of_gaps_finds_room() -> None:
 def test_transactions_that_the_log_never_had_are_a_gap_that_is_named() -> None:
     listed = GtidSet.parse(f"{SERVER}:1-10").encode()
     with pytest.raises(PositionPurged, match=f"{SERVER}:4-10"):
-        read(Writer().previous(listed).transaction(11), Position(gtids=f"{SERVER}:1-3"))
+        read(Writer().previous(listed).transaction(11), LogPosition(gtids=f"{SERVER}:1-3"))
     scanning = scanner("mysql-8.0", "gtid")
     with pytest.raises(SourceChanged, match=f"{SERVER}:2-10"):
         scan(
@@ -257,7 +264,7 @@ def test_transactions_that_the_log_never_had_are_a_gap_that_is_named() -> None:
     with pytest.raises(PositionPurged, match="0-1-9"):
         read(
             Writer("10.11.2-MariaDB").event(163, listed),
-            Position(gtids="0-1-5"),
+            LogPosition(gtids="0-1-5"),
             kind="mariadb-10.11",
             scheme="domains",
         )
@@ -266,7 +273,7 @@ def test_transactions_that_the_log_never_had_are_a_gap_that_is_named() -> None:
 def test_another_servers_transaction_at_our_sequence_number_is_another_history() -> None:
     log = Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).mariadb_gtid(0, 2, 5).query("COMMIT")
     with pytest.raises(SourceChanged, match="another server made"):
-        read(log, Position(gtids="0-1-5"), kind="mariadb-10.11", scheme="domains")
+        read(log, LogPosition(gtids="0-1-5"), kind="mariadb-10.11", scheme="domains")
 
 
 def test_domains_sum_up_and_a_new_one_joins() -> None:
@@ -290,7 +297,7 @@ def test_an_anonymous_transaction_where_gtids_make_scns_stops() -> None:
 
 def test_file_and_offset_of_another_server_are_refused() -> None:
     with pytest.raises(PositionForeign, match="one server only"):
-        read(begun(), Position("binlog.000007", 4, None, "a"), scheme="file-offset", server_uuid="b")
+        read(begun(), LogPosition("binlog.000007", 4, None, "a"), scheme="file-offset", server_uuid="b")
 
 
 def test_gtids_without_what_was_before_are_refused() -> None:
@@ -380,13 +387,13 @@ def test_tagged_gtids_count_and_resume(shop: Server) -> None:
     files = {path.name: path.read_bytes() for path in shop.binlogs()[-2:]}
     scanning = scanner(shop.kind, "gtid")
     found = scan(scanning, files)
-    run = next(item for item in found if isinstance(item, Run))
+    run = next(item for item in found if isinstance(item, LogRun))
     names = [txid.split(":", 1)[1] for txid in run.txids(0, len(run)).to_pylist()]
     assert [name for name in names if name.startswith("backup:")] == ["backup:1", "backup:2", "backup:3"]
     assert scanning.position.gtids == shop.gtids().replace("\n", "")
     assert int(run.scn[-1]) == GtidSet.parse(run.position(len(run) - 1)["gtids"]).size
-    again = scanner(shop.kind, "gtid", Position.from_json(run.position(2)))
-    rest = [item for item in scan(again, files) if isinstance(item, Run)]
+    again = scanner(shop.kind, "gtid", LogPosition.from_json(run.position(2)))
+    rest = [item for item in scan(again, files) if isinstance(item, LogRun)]
     assert rest[0].txids(0, len(rest[0])).to_pylist() == run.txids(3, len(run)).to_pylist()
 
 
@@ -398,8 +405,8 @@ def test_an_insert_that_makes_millions_of_images_passes_in_several_runs(shop: Se
     files = current_log(shop)
     scanning = scanner(shop.kind, scheme_of(shop.kind, gtid=True))
     found = scan(scanning, files, (50_000,))
-    assert max(len(item.buffer) for item in found if isinstance(item, Run)) < 120_000
-    assert sum(item.continues for item in found if isinstance(item, Run)) > 10
+    assert max(len(item.buffer) for item in found if isinstance(item, LogRun)) < 120_000
+    assert sum(item.continues for item in found if isinstance(item, LogRun)) > 10
     assert transactions_of(scanning, found) == without_start(Twin("shop").read(files))
 
 
@@ -412,7 +419,7 @@ def test_statements_say_what_they_ran_under(shop: Server) -> None:
         cursor.execute("/* a comment */ DROP TABLE `ä`")
     connection.close()
     found = scan(scanner(shop.kind, scheme_of(shop.kind, gtid=True)), current_log(shop))
-    created = next(item for item in found if isinstance(item, Statement))
+    created = next(item for item in found if isinstance(item, LoggedStatement))
     assert 'CREATE TABLE "ä"' in created.text
     assert "ö" in created.text
     assert created.database == "shop"

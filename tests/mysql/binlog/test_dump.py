@@ -12,12 +12,12 @@ from databus.sources.mysql.binlog import (
     DumpEnded,
     GtidSet,
     Heartbeat,
+    LoggedStatement,
+    LogPosition,
+    LogRun,
     PacketSplitter,
-    Position,
     Rotated,
-    Run,
     Scanner,
-    Statement,
 )
 from databus.testing.servers import Server
 from tests.mysql.binlog.support import scanner, transactions_of, without_start
@@ -106,15 +106,15 @@ def told(
         pytest.skip(f"{kind}: {missing}")
 
 
-def _positions(found: list[Any]) -> list[Position]:
-    positions: list[Position] = []
+def _positions(found: list[Any]) -> list[LogPosition]:
+    positions: list[LogPosition] = []
     for item in found:
-        if isinstance(item, Run):
+        if isinstance(item, LogRun):
             positions += [
-                Position.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
+                LogPosition.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
             ]
-        elif isinstance(item, Statement) and item.position is not None:
-            positions.append(Position.from_json(item.position))
+        elif isinstance(item, LoggedStatement) and item.position is not None:
+            positions.append(LogPosition.from_json(item.position))
     return positions
 
 
@@ -197,7 +197,7 @@ def test_checksums_switched_off_and_on_and_a_restart_go_by_unnoticed(
     found = follow(scanning, dump.from_file("binlog.000001"))
     dump.close()
     assert transactions_of(scanning, found) == expected
-    assert sum(len(item.event_kind) for item in found if isinstance(item, Run)) == 5
+    assert sum(len(item.event_kind) for item in found if isinstance(item, LogRun)) == 5
     assert [item.file for item in found if isinstance(item, Rotated)] == [path.name for path in server.binlogs()]
 
 
@@ -224,7 +224,7 @@ def test_a_row_larger_than_a_packet_arrives_whole(kind: str, plain_server: Calla
         sizes = [
             int(b - a)
             for item in found
-            if isinstance(item, Run)
+            if isinstance(item, LogRun)
             for a, b in zip(item.event_start, item.event_end, strict=True)
         ]
         assert any(size > 16 << 20 for size in sizes)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databus.core import InputError, PositionForeign
-from databus.sources.mysql.binlog import GtidSet, GtidState, Position, contains, ordinal_of
+from databus.sources.mysql.binlog import GtidSet, GtidState, LogPosition, contains, ordinal_of
 
 UUIDS = [
     "3e11fa47-71ca-11e1-9e33-c80aa9429562",
@@ -97,20 +97,20 @@ def test_domains_compare_by_sequence_number(
 
 
 def test_positions_compare_by_gtids_else_on_one_server_only() -> None:
-    here = Position("binlog.000002", 500, f"{UUIDS[0]}:1-5", "a")
-    assert contains(here, Position("binlog.000009", 9, f"{UUIDS[0]}:1-4", "b"))
-    assert not contains(here, Position("binlog.000001", 4, f"{UUIDS[0]}:1-6", "a"))
-    assert contains(here, Position("binlog.000002", 500, None, "a"))
-    assert not contains(here, Position("binlog.000010", 4, None, "a"))
-    assert contains(Position(gtids="0-1-5,1-1-1"), Position(gtids="0-2-4"))
+    here = LogPosition("binlog.000002", 500, f"{UUIDS[0]}:1-5", "a")
+    assert contains(here, LogPosition("binlog.000009", 9, f"{UUIDS[0]}:1-4", "b"))
+    assert not contains(here, LogPosition("binlog.000001", 4, f"{UUIDS[0]}:1-6", "a"))
+    assert contains(here, LogPosition("binlog.000002", 500, None, "a"))
+    assert not contains(here, LogPosition("binlog.000010", 4, None, "a"))
+    assert contains(LogPosition(gtids="0-1-5,1-1-1"), LogPosition(gtids="0-2-4"))
     with pytest.raises(PositionForeign):
-        contains(here, Position("binlog.000002", 500, None, "b"))
+        contains(here, LogPosition("binlog.000002", 500, None, "b"))
     with pytest.raises(PositionForeign):
-        contains(Position(), here)
+        contains(LogPosition(), here)
 
 
 def test_the_ordinal_at_a_position_is_below_that_of_what_follows() -> None:
-    assert ordinal_of(Position(gtids=f"{UUIDS[0]}:1-5:9,{UUIDS[1]}:1"), "gtid") == 7
-    assert ordinal_of(Position(gtids="0-1-5,3-9-100"), "domains") == 105
-    assert ordinal_of(Position("binlog.000003", 157), "file-offset") == (3 << 32 | 157) - 1
-    assert ordinal_of(Position(), "gtid") == ordinal_of(Position(), "file-offset") == 0
+    assert ordinal_of(LogPosition(gtids=f"{UUIDS[0]}:1-5:9,{UUIDS[1]}:1"), "gtid") == 7
+    assert ordinal_of(LogPosition(gtids="0-1-5,3-9-100"), "domains") == 105
+    assert ordinal_of(LogPosition("binlog.000003", 157), "file-offset") == (3 << 32 | 157) - 1
+    assert ordinal_of(LogPosition(), "gtid") == ordinal_of(LogPosition(), "file-offset") == 0

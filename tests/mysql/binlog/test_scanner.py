@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.sources.mysql.binlog import GtidSet, GtidState, Position, Run, Statement, contains
+from databus.sources.mysql.binlog import GtidSet, GtidState, LoggedStatement, LogPosition, LogRun, contains
 from databus.testing.servers import KINDS
 from tests.mysql.binlog.conftest import Log
 from tests.mysql.binlog.support import scan, scanner, transactions_of, without_start
@@ -28,9 +28,9 @@ def test_ordinals_rise_and_are_what_the_scheme_says(log: Log) -> None:
     scanning = scanner(log.kind, log.scheme)
     ordinals: list[int] = []
     for item in scan(scanning, log.files):
-        if isinstance(item, Run):
+        if isinstance(item, LogRun):
             ordinals += item.scn.tolist()
-        elif isinstance(item, Statement):
+        elif isinstance(item, LoggedStatement):
             ordinals.append(item.scn)
     ordinals = list(dict.fromkeys(ordinals))
     assert ordinals == sorted(set(ordinals))
@@ -66,14 +66,14 @@ def test_cuts_of_the_bytes_and_sizes_of_runs_change_nothing(
 def test_every_position_is_one_to_resume_from(log: Log) -> None:
     scanning = scanner(log.kind, log.scheme)
     found = scan(scanning, log.files, (5_000,))
-    positions: list[Position] = []
+    positions: list[LogPosition] = []
     for item in found:
-        if isinstance(item, Run):
+        if isinstance(item, LogRun):
             positions += [
-                Position.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
+                LogPosition.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
             ]
-        elif isinstance(item, Statement) and item.position is not None:
-            positions.append(Position.from_json(item.position))
+        elif isinstance(item, LoggedStatement) and item.position is not None:
+            positions.append(LogPosition.from_json(item.position))
     assert len(positions) == len(log.transactions)
     for before, after in itertools.pairwise(positions):
         assert contains(after, before)

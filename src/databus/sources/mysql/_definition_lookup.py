@@ -13,7 +13,7 @@ import pymysql
 
 from databus.core import ServiceUnavailable, SourceChanged, source_name
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql.binlog import Position, Scanner, Statement
+from databus.sources.mysql.binlog import LoggedStatement, LogPosition, Scanner
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import ConnectedServer, Dump, close_quietly, server_facts
 from databus.sources.mysql.tables import Catalogue, Server, TableState, touched_names
@@ -44,7 +44,7 @@ class Found:
     last: str = field(default="", compare=False)
 
 
-def touched_by(statement: Statement, server: Server) -> set[Name]:
+def touched_by(statement: LoggedStatement, server: Server) -> set[Name]:
     """The tables that a statement may change, in lower case."""
     query = statement.query
     found = touched_names(query.text, server, query.sql_mode or 0, query.database)
@@ -67,15 +67,15 @@ class TableLookup:
         self,
         keeper: HistoryKeeper,
         open_server: Callable[[], ConnectedServer],
-        open_dump: Callable[[ConnectedServer, Position], Dump],
-        open_scanner: Callable[[Position], Scanner],
+        open_dump: Callable[[ConnectedServer, LogPosition], Dump],
+        open_scanner: Callable[[LogPosition], Scanner],
     ) -> None:
         self._keeper = keeper
         self._open_server = open_server
         self._open_dump = open_dump
         self._open_scanner = open_scanner
 
-    def table_at(self, database: str, name: str, position: Position) -> TableState:
+    def table_at(self, database: str, name: str, position: LogPosition) -> TableState:
         """The table as it was at `position`.
 
         Raises `SourceChanged` where the server has none of that name now, or a statement behind `position` may have
@@ -94,7 +94,7 @@ class TableLookup:
         return found.table
 
     def tables_at(
-        self, names: Sequence[Name], position: Position, read_s_max: float = _READ_S_MAX
+        self, names: Sequence[Name], position: LogPosition, read_s_max: float = _READ_S_MAX
     ) -> dict[Name, Found]:
         """What the catalogue says of these tables, and from where behind `position` on that holds.
 
@@ -121,7 +121,7 @@ class TableLookup:
         self,
         server: ConnectedServer,
         found: dict[Name, Found],
-        position: Position,
+        position: LogPosition,
         asked: tuple[tuple[int, int], tuple[int, int]],
         read_s_max: float,
     ) -> None:
@@ -136,10 +136,10 @@ class TableLookup:
             while True:
                 before = _place(scanner.position)
                 match scanner.next():
-                    case Statement() as statement:
+                    case LoggedStatement() as statement:
                         touched = touched_by(statement, self._keeper.server)
                         is_behind = before >= begin or (
-                            statement.position is not None and _place(Position.from_json(statement.position)) > begin
+                            statement.position is not None and _place(LogPosition.from_json(statement.position)) > begin
                         )
                         for name in [name for name in found if lower(name) in touched]:
                             if is_behind:
@@ -181,7 +181,7 @@ def _end_of_log(server: ConnectedServer) -> tuple[int, int]:
     return file_number(facts.file), facts.offset
 
 
-def _place(position: Position) -> tuple[int, int]:
+def _place(position: LogPosition) -> tuple[int, int]:
     """To compare places of one server's log; before all others where the file is not known yet."""
     return (file_number(position.file), position.offset) if position.file else (0, 0)
 

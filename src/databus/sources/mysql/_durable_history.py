@@ -14,7 +14,7 @@ from databus.core import SourceChanged, crash_point, name_parts, source_name
 from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.binlog import Statement
+from databus.sources.mysql.binlog import LoggedStatement
 from databus.sources.mysql.server import telling
 from databus.sources.mysql.tables import (
     Catalogue,
@@ -158,7 +158,7 @@ class HistoryKeeper:
         notes = {doubtful(name): False, told(name): False}
         self._change(Changes(tables={name: None}, others={name: is_other}, notes=notes), scn)
 
-    def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
+    def apply(self, statement: LoggedStatement, scn: int) -> list[TableEvent]:
         """Move past a statement of the log, durably. `scn`: of its transaction."""
         events = self._history.apply(statement.query, rows_follow=not statement.is_complete)
         self._keep(scn)

@@ -43,7 +43,7 @@ from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import StreamPosition
 from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._transaction_ids import contains
-from databus.sources.mysql.binlog import Position, Scanner
+from databus.sources.mysql.binlog import LogPosition, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._event_types import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
 from databus.sources.mysql.binlog._file_order import continues
@@ -204,7 +204,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
         keeper, tables = self._tables(resume.schemas, resume.folder)
         self._omissions = OmissionReport(self._logger, tables.omitter)
         if resume.position is None:
-            position = Position(files[0].name, 4)
+            position = LogPosition(files[0].name, 4)
             scn = make_scn(resume.timeline, ordinal_at(position, "file-offset"))
             place = StreamPosition(scn, 0, "", 0, position.to_json(), resume.timeline)
             keeper.use(Catalogue(is_whole=False))
@@ -213,7 +213,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
                 tables.redefine(definition)
             keeper.begin(scn)
         else:
-            position = self._checked(Position.from_json(resume.position), files)
+            position = self._checked(LogPosition.from_json(resume.position), files)
             place = StreamPosition(resume.scn, resume.seq, resume.txid, 0, resume.position, resume.timeline)
             keeper.load(resume.scn, resume.schemas, tables.describe, None)
         flavor, _ = file_server(files[0])
@@ -311,7 +311,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"definitions: {self._config.definitions}: no list of definitions: {error!r}") from error
 
-    def _checked(self, position: Position, files: Sequence[Path]) -> Position:
+    def _checked(self, position: LogPosition, files: Sequence[Path]) -> LogPosition:
         if not position.file:
             raise SourceChanged(f"{self.physical}: the log's position, {position}, is none of binary log files")
         held = next((each for each in files if each.name == position.file), None)

@@ -25,7 +25,7 @@ from databus.sources.mysql._definition_lookup import Found, NotProven, TableLook
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._session_position import Held, SessionPosition, as_one
 from databus.sources.mysql._unread_tables import Asked
-from databus.sources.mysql.binlog import Position, Run, Statement, TableMap
+from databus.sources.mysql.binlog import LoggedStatement, LogPosition, LogRun, TableMap
 from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Unknown
 from databus.wire import Group
 
@@ -96,7 +96,7 @@ class HeldTables:
                 self._hold(event, scn)
         return left
 
-    def saw(self, statement: Statement, scn: int) -> None:
+    def saw(self, statement: LoggedStatement, scn: int) -> None:
         """Move past a statement of the log: it may be the last one that what was found had to wait for."""
         self._scn = scn
         if not self._waits:
@@ -110,7 +110,7 @@ class HeldTables:
             elif wait.found.later:
                 wait.found.later -= 1
 
-    def without(self, run: Run, table_maps: Sequence[TableMap]) -> Run:
+    def without(self, run: LogRun, table_maps: Sequence[TableMap]) -> LogRun:
         """The run without the rows of held tables."""
         if not self._waits or not len(run.event_slot):
             return run
@@ -164,7 +164,7 @@ class HeldTables:
         names = {source: self._tables.held[source].name for source in due}
         try:
             found = lookup.tables_at(
-                list(names.values()), Position.from_json(self._position.place.position), _READ_S_MAX
+                list(names.values()), LogPosition.from_json(self._position.place.position), _READ_S_MAX
             )
         except NotProven as why:
             self._logger.info("held tables are not read yet", tables=due, why=str(why))

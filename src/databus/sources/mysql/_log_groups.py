@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, FatalError, make_scn
 from databus.schema import frame_schema
-from databus.sources.mysql.binlog import Run
+from databus.sources.mysql.binlog import LogRun
 from databus.sources.mysql.rows import SMALL_BYTES, Decoded, Plan, SmallEvents, bus_arrays, decode, small_events
 from databus.wire import Commit, Group, OpenSnapshot, Rows
 
@@ -30,7 +30,7 @@ _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
 class _Piece:
     """Consecutive rows events of a run: `lo..hi`, all of whose transactions but the first begin in it."""
 
-    run: Run
+    run: LogRun
     lo: int
     hi: int
     bytes: int
@@ -109,7 +109,7 @@ class Assembler:
         return not (self._is_open and self._yielded_events > first)
 
     def add(
-        self, run: Run, snapshots: Mapping[str, OpenSnapshot], first: int = 0, until: int | None = None
+        self, run: LogRun, snapshots: Mapping[str, OpenSnapshot], first: int = 0, until: int | None = None
     ) -> Iterator[Group]:
         """The groups that are complete with this run. `snapshots`: those open, for the commits. first: the transactions
         before that one are passed over. until: the transactions from that one on are left out, to be added later.
@@ -128,7 +128,7 @@ class Assembler:
             else:
                 yield group
 
-    def _stretches(self, run: Run, first: int, transactions: int) -> Iterator[_Stretch]:
+    def _stretches(self, run: LogRun, first: int, transactions: int) -> Iterator[_Stretch]:
         if self._fits_as_it_is(run, first, transactions):
             events = len(run.event_slot)
             pieces = [_Piece(run, 0, events, 0)]
@@ -155,14 +155,14 @@ class Assembler:
         if at < transactions:
             yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=False)
 
-    def _fits_as_it_is(self, run: Run, first: int, transactions: int) -> bool:
+    def _fits_as_it_is(self, run: LogRun, first: int, transactions: int) -> bool:
         """Whether all of a run is one group: nearly always, where a server is followed."""
         if first or transactions < len(run) or not run.is_complete or not self.is_between_transactions:
             return False
         return not len(run.event_slot) or int(run.event_end[-1] - run.event_start[0]) <= self._group_bytes_max
 
     def _parts(
-        self, run: Run, lo: int, hi: int, until: Ints, transaction: int, *, is_complete: bool
+        self, run: LogRun, lo: int, hi: int, until: Ints, transaction: int, *, is_complete: bool
     ) -> Iterator[_Stretch]:
         """One transaction's events: in parts while it exceeds the limit; the rest ends it, or waits."""
         while self._waiting_bytes + int(until[hi] - until[lo]) > self._group_bytes_max:
@@ -180,7 +180,7 @@ class Assembler:
             self._waiting.append(_Piece(run, lo, hi, int(until[hi] - until[lo])))
             self._waiting_bytes += self._waiting[-1].bytes
 
-    def _take(self, run: Run, lo: int, hi: int, until: Ints, first: int, last: int, *, continues: bool) -> _Stretch:
+    def _take(self, run: LogRun, lo: int, hi: int, until: Ints, first: int, last: int, *, continues: bool) -> _Stretch:
         pieces = [*self._waiting, _Piece(run, lo, hi, int(until[hi] - until[lo]))]
         self._waiting, self._waiting_bytes = [], 0
         return _Stretch(pieces, first, last, continues)
@@ -254,7 +254,7 @@ class Assembler:
             if len(decoded.change_types):
                 yield Rows(plan.table, self._batch(run, plan, decoded, starts[mine], transactions[mine]))
 
-    def _rows_of_one(self, run: Run, event: int) -> Iterator[Rows]:
+    def _rows_of_one(self, run: LogRun, event: int) -> Iterator[Rows]:
         """The same for one event: an array's operations cost more than all else of a small transaction."""
         transaction = int(run.event_transaction[event])
         goes_on = self._is_open or (run.continues and transaction == 0)
@@ -287,7 +287,7 @@ class Assembler:
         return small
 
     def _batch(
-        self, run: Run, plan: Plan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]
+        self, run: LogRun, plan: Plan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]
     ) -> pa.RecordBatch:
         own = bus_arrays(
             decoded, before, transactions, scns=run.scn + self._base, commits_us=run.commit_us, txids=run.txids

@@ -16,7 +16,7 @@ from databus.core import CorruptData, LimitExceeded, ServiceUnavailable, Unsuppo
 from databus.disk import make_folder, replace_file
 from databus.log import Resume
 from databus.sources._config import SourceConfig
-from databus.sources.mysql.binlog import Abandoned, Origin, Run, TakenBack
+from databus.sources.mysql.binlog import Abandoned, LogRun, TakenBack, TransactionOrigin
 
 RANGES_MAX: Final = 1 << 20
 EVERYTHING: Final = 1 << 62
@@ -29,7 +29,7 @@ class LeftOut:
     selection: what is captured.
     """
 
-    def __init__(self, origin: Origin, selection: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, origin: TransactionOrigin, selection: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
         self.origin = origin
         self._selection = selection
         self.ranges = list(ranges)
@@ -53,7 +53,7 @@ class LeftOut:
         for first, end in ranges:
             self.add(first, max(end, self.ranges[-1][1] if self.ranges and self.ranges[-1][1] >= first else end))
 
-    def leave_out(self, run: Run) -> Run:
+    def leave_out(self, run: LogRun) -> LogRun:
         """The run without them."""
         for transaction in {0, len(run) - 1}:  # larger ones stand at the ends of runs
             if run.origin(transaction) != self.origin:
@@ -107,7 +107,7 @@ class TakingBack:
         self._found: LeftOut | None = None  # of the transaction at hand
         self.is_too_late = False  # rows that did not happen went out: the rest of the transaction is only looked at
 
-    def run(self, run: Run) -> Run | None:
+    def run(self, run: LogRun) -> LogRun | None:
         """What of a run is to be captured. Raises `ServiceUnavailable` at the end of a transaction that comes again."""
         if not self.is_too_late:
             return run if self._known is None else self._known.leave_out(run)
@@ -152,9 +152,9 @@ def selection_of(config: SourceConfig) -> str:
     return json.dumps([config.tables, config.exclude])
 
 
-def _to_json(origin: Origin) -> Mapping[str, Any]:
+def _to_json(origin: TransactionOrigin) -> Mapping[str, Any]:
     return {"server_uuid": origin.server_uuid, "file": origin.file, "start": origin.start, "ordinal": origin.ordinal}
 
 
-def _origin(value: Mapping[str, Any]) -> Origin:
-    return Origin(value["server_uuid"], value["file"], value["start"], value["ordinal"])
+def _origin(value: Mapping[str, Any]) -> TransactionOrigin:
+    return TransactionOrigin(value["server_uuid"], value["file"], value["start"], value["ordinal"])

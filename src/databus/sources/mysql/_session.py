@@ -40,14 +40,14 @@ from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.binlog import (
     Abandoned,
     DomainRestarted,
-    Found,
     Heartbeat,
-    Position,
+    LoggedStatement,
+    LogItem,
+    LogPosition,
+    LogRun,
     Rotated,
-    Run,
     Scanner,
     Scheme,
-    Statement,
     TableMap,
     TakenBack,
 )
@@ -116,7 +116,7 @@ class Session:
         )
         self._ready: deque[Group] = deque()
         self._groups: Iterator[Group] = iter(())
-        self._rest: tuple[Run, int] | None = None  # what is still to come of a run, from that transaction on
+        self._rest: tuple[LogRun, int] | None = None  # what is still to come of a run, from that transaction on
         self._is_new = is_new
         self._begins_us: int | None = place.position.get(BEGINS_US)
         self.is_over = False  # with `snapshot: only`, once all is read
@@ -170,7 +170,7 @@ class Session:
         self._bus_groups.unread.durable(position)
         has_ended = self._prepared is not None and self._prepared.has_ended
         if self._history.is_long or has_ended:
-            ordinal = ordinal_at(Position.from_json(position), self._scheme)
+            ordinal = ordinal_at(LogPosition.from_json(position), self._scheme)
             scn = make_scn(self._position.place.timeline, ordinal)
             if self._history.is_long:
                 self._history.compact(scn)
@@ -275,20 +275,20 @@ class Session:
         self._scanner.feed(block)
         return True
 
-    def _handle(self, found: Found) -> None:  # noqa: C901 - one case for each kind
+    def _handle(self, found: LogItem) -> None:  # noqa: C901 - one case for each kind
         match found:
-            case Run():
+            case LogRun():
                 run = self._taking_back.run(found)
                 self._rest = None if run is None else (run, self._pass_over(run))
             case TakenBack():
                 self._taking_back.take_back(found, is_in_time=self._assembler.take_back(found.first))
             case _ if self._taking_back.is_too_late:
                 pass
-            case Statement() if self._begins_us is not None and found.commit_us < self._begins_us:
+            case LoggedStatement() if self._begins_us is not None and found.commit_us < self._begins_us:
                 self._history.apply(found, make_scn(self._position.place.timeline, found.scn))
                 if found.position is not None:
                     self._pass(found.scn, found.txid, found.commit_us, found.position)
-            case Statement():
+            case LoggedStatement():
                 self._begins_us = None
                 self._ready.extend(self._statement(found))
             case Heartbeat():
@@ -301,7 +301,7 @@ class Session:
                 if self._assembler.abandon():
                     self._taking_back.abandon(found)
 
-    def _pass_over(self, run: Run) -> int:
+    def _pass_over(self, run: LogRun) -> int:
         """Move behind the transactions of a run that were committed before the begin; the number of the first that was
         not.
         """
@@ -329,7 +329,7 @@ class Session:
         self._assembler.position = position
         self._bus_groups.advance()
 
-    def _take_up(self, run: Run, first: int) -> Iterator[Group]:
+    def _take_up(self, run: LogRun, first: int) -> Iterator[Group]:
         """The groups of a run from a transaction on, up to where the log itself shows a table to be another than
         consumers know: what is before that goes out first, and then they are told.
         """
@@ -363,7 +363,7 @@ class Session:
 
     def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> Plan:
         """The plan of a table that is not what we know, by what the server says that it is."""
-        position = Position.from_json(self._position.place.position)
+        position = LogPosition.from_json(self._position.place.position)
         try:
             found = lookup.table_at(table_map.database, table_map.name, position)
             plan = self._tables.prepare(slot, table_map, found.definition)
@@ -453,7 +453,7 @@ class Session:
 
     # Statements
 
-    def _statement(self, statement: Statement) -> list[Group]:
+    def _statement(self, statement: LoggedStatement) -> list[Group]:
         scn = make_scn(self._position.place.timeline, statement.scn)
         if self._prepared is not None and self._prepared.has_open:
             mode = statement.query.sql_mode or 0

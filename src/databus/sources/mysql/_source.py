@@ -39,7 +39,7 @@ from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._start_position import is_time, new_start, start_us, without_domains
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
-from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
+from databus.sources.mysql.binlog import FIRST_OFFSET, LoggedStatement, LogPosition, PreparedMissing, Scanner, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.server import (
     ConnectedServer,
@@ -81,7 +81,7 @@ class _Start:
     """
 
     place: StreamPosition
-    position: Position
+    position: LogPosition
     tables: Tables
     snapshots: list[str]
     gap: Gap | None
@@ -137,7 +137,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         server_id = replica_id(self._config, self.physical, resume.log_id)
         trouble: Trouble | None = None
         if resume.position is not None:
-            trouble = self._hosts.settle(Position.from_json(resume.position))
+            trouble = self._hosts.settle(LogPosition.from_json(resume.position))
         server = self._hosts.connected()
         findings = check(server.connection, self._config, server.facts, server_id=server_id)
         for finding in findings:
@@ -148,7 +148,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         reads_from = None
         if trouble is None:
 
-            def dump(position: Position) -> Dump:
+            def dump(position: LogPosition) -> Dump:
                 again = ConnectedServer(connect_again(self._config, server.facts), server.facts)
                 return open_dump(self._config, again, position, server_id, by_file=True)
 
@@ -217,7 +217,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         server = self._hosts.connected()
         keeper = self._keeper(server.facts, resume.folder)
         assert resume.position is not None  # noqa: S101 - its caller has looked
-        trouble = self._hosts.trouble_at(Position.from_json(resume.position))
+        trouble = self._hosts.trouble_at(LogPosition.from_json(resume.position))
         is_other = trouble is not None and trouble.is_other_history
         begin = self._begin_behind_a_gap(
             server, keeper, resume, start, f"moved to {start}", reads=reads, is_other=is_other
@@ -230,7 +230,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         Raises `ServiceUnavailable` if so many do not come.
         """
         assert resume.position is not None  # noqa: S101 - its caller has looked
-        trouble = self._hosts.settle(Position.from_json(resume.position))
+        trouble = self._hosts.settle(LogPosition.from_json(resume.position))
         if trouble is not None:
             raise trouble.error(self.physical)
         server = self._hosts.connected()
@@ -242,7 +242,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
         held = held_at(resume.position)
 
-        def learn(statement: Statement) -> None:
+        def learn(statement: LoggedStatement) -> None:
             statement_scn = make_scn(begin.place.timeline, statement.scn)
             held_after(held, keeper.apply(statement, statement_scn), statement_scn)
 
@@ -327,7 +327,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
     def _anew(
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, *, is_other: bool
-    ) -> tuple[StreamPosition, Position, Tables]:
+    ) -> tuple[StreamPosition, LogPosition, Tables]:
         """Where `start` is, and the tables as of there. On a new timeline if SCNs would not rise, or if what is there
         does not follow what was captured (is_other): a server that was reset may have grown beyond our SCN since.
         """
@@ -352,7 +352,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
     def _go_on(self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume) -> _Start:
         """Exactly after the log's end, with what was known there."""
         assert resume.position is not None  # noqa: S101 - its caller has looked
-        captured = Position.from_json(resume.position)
+        captured = LogPosition.from_json(resume.position)
         found = placed(server.connection, server.facts, captured)
         position = found or captured
         tables = self._tables_of(keeper, server.facts, resume.schemas)
@@ -405,7 +405,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
     def _scanner(
         self,
         facts: ServerFacts,
-        position: Position,
+        position: LogPosition,
         wants: Callable[[TableMap], bool],
         wants_database: Callable[[str], bool],
         prepared: PreparedStore | None = None,
@@ -444,7 +444,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         if reads_from is None:
             dump = open_dump(config, server, start.position, server_id, by_file=start.by_file)
         else:
-            begins = Position(reads_from, FIRST_OFFSET, None, facts.uuid)
+            begins = LogPosition(reads_from, FIRST_OFFSET, None, facts.uuid)
             dump = open_dump(config, server, begins, server_id, by_file=True)
         options = SnapshotOptions(
             connections=config.snapshot_connections,
@@ -482,12 +482,12 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             connection = connect_again(self._config, facts)
             return ConnectedServer(connection, server_facts(connection, facts.server))
 
-        def open_second(server: ConnectedServer, position: Position) -> Dump:
+        def open_second(server: ConnectedServer, position: LogPosition) -> Dump:
             return open_dump(
                 self._config, server, position, second_replica_id(server_id, facts.server_id), is_listed=False
             )
 
-        def open_scanner(position: Position) -> Scanner:
+        def open_scanner(position: LogPosition) -> Scanner:
             return self._scanner(facts, position, _nothing, _nothing)
 
         return TableLookup(keeper, open_server, open_second, open_scanner)

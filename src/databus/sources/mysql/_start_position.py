@@ -9,7 +9,7 @@ import pymysql
 from databus.core import ConfigError, SourceChanged, make_scn, time_us
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._session_position import StreamPosition
-from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, Position, ordinal_of
+from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, LogPosition, ordinal_of
 from databus.sources.mysql.server import ServerFacts, gtids_at, scheme_of, server_facts, telling
 from databus.sources.mysql.tables import Catalogue
 
@@ -18,7 +18,9 @@ _TRIES_MAX: Final = 20
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
-def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: str, keeper: HistoryKeeper) -> Position:
+def new_start(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, start: str, keeper: HistoryKeeper
+) -> LogPosition:
     """Where the option `start` says. Fills the history as of there.
 
     Raises `ConfigError` for a place that this server does not have.
@@ -34,7 +36,7 @@ def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: 
     return _at_file(connection, facts, file, int(offset))
 
 
-def _latest(connection: "pymysql.Connection[Any]", facts: ServerFacts, keeper: HistoryKeeper) -> Position:
+def _latest(connection: "pymysql.Connection[Any]", facts: ServerFacts, keeper: HistoryKeeper) -> LogPosition:
     """The end of the log, at a moment in which no table's definition changed."""
     before = keeper.read_catalogue(connection)
     for _ in range(_TRIES_MAX):
@@ -49,27 +51,27 @@ def _latest(connection: "pymysql.Connection[Any]", facts: ServerFacts, keeper: H
     )
 
 
-def _end_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Position:
+def _end_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> LogPosition:
     """MySQL moves file and offset before it counts a transaction as executed, so only the file is certain."""
     match scheme_of(facts):
         case "gtid":
-            return Position(facts.file, FIRST_OFFSET, facts.executed, facts.uuid)
+            return LogPosition(facts.file, FIRST_OFFSET, facts.executed, facts.uuid)
         case "domains":
             with telling(facts.server, "asking where the log stands"):
-                return Position(facts.file, facts.offset, gtids_at(connection, facts.file, facts.offset), facts.uuid)
+                return LogPosition(facts.file, facts.offset, gtids_at(connection, facts.file, facts.offset), facts.uuid)
         case "file-offset":
-            return Position(facts.file, facts.offset, None, facts.uuid)
+            return LogPosition(facts.file, facts.offset, None, facts.uuid)
 
 
-def _earliest(facts: ServerFacts, start: str) -> Position:
+def _earliest(facts: ServerFacts, start: str) -> LogPosition:
     """The begin of the oldest file; a time is found by passing over what was before it."""
     if start != "earliest":
         start_us(start)
     gtids = None if scheme_of(facts) == "file-offset" else facts.purged
-    return Position(facts.logs[0].name, FIRST_OFFSET, gtids, facts.uuid)
+    return LogPosition(facts.logs[0].name, FIRST_OFFSET, gtids, facts.uuid)
 
 
-def _at_gtid(facts: ServerFacts, text: str) -> Position:
+def _at_gtid(facts: ServerFacts, text: str) -> LogPosition:
     match scheme_of(facts):
         case "gtid":
             have, executed, purged = (GtidSet.parse(each) for each in (text, facts.executed, facts.purged))
@@ -77,19 +79,19 @@ def _at_gtid(facts: ServerFacts, text: str) -> Position:
                 raise ConfigError(f"start: {facts.server} has not executed {have.subtract(executed)}")
             if not have.contains(purged):
                 raise ConfigError(f"start: {facts.server} has purged {purged.subtract(have)}, which comes next")
-            return Position(facts.logs[0].name, FIRST_OFFSET, str(have), facts.uuid)
+            return LogPosition(facts.logs[0].name, FIRST_OFFSET, str(have), facts.uuid)
         case "domains":
             state = GtidState.parse(text)
             if lost := GtidState.parse(facts.executed).lacks(state):
                 raise ConfigError(f"start: {facts.server} has not executed {lost}")
             if missing := state.lacks(GtidState.parse(facts.purged)):
                 raise ConfigError(f"start: {facts.server} has purged what comes next, up to {missing}")
-            return Position(facts.logs[0].name, _OFFSET_UNKNOWN, str(state), facts.uuid)
+            return LogPosition(facts.logs[0].name, _OFFSET_UNKNOWN, str(state), facts.uuid)
         case "file-offset":
             raise ConfigError(f"start: {facts.server} runs without GTIDs that can be relied on; give FILE:POSITION")
 
 
-def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: str, offset: int) -> Position:
+def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: str, offset: int) -> LogPosition:
     size = next((each.bytes for each in facts.logs if each.name == file), None)
     if size is None:
         raise ConfigError(f"start: {facts.server} has no file {file}; it has {facts.logs[0].name} to {facts.file}")
@@ -99,10 +101,10 @@ def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: st
     if scheme_of(facts) == "domains":
         with telling(facts.server, f"asking for the GTIDs at {file}:{offset}"):
             gtids = gtids_at(connection, file, offset)
-    return Position(file, offset, gtids, facts.uuid)
+    return LogPosition(file, offset, gtids, facts.uuid)
 
 
-def without_domains(place: StreamPosition, position: Position) -> StreamPosition:
+def without_domains(place: StreamPosition, position: LogPosition) -> StreamPosition:
     """The same place where MariaDB has forgotten GTID domains, as `position` says: ordinals fall without them."""
     timeline = place.timeline + 1
     scn = make_scn(timeline, ordinal_of(position, "domains"))

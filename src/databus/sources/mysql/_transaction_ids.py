@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from databus.core import DatabusError
-from databus.sources.mysql.binlog import GtidSet, GtidState, Position, file_number
+from databus.sources.mysql.binlog import GtidSet, GtidState, LogPosition, file_number
 
 _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _MYSQL: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::[a-z_][a-z0-9_]*)?):(\d+)")
@@ -17,7 +17,7 @@ def contains(scheme: str, position: Mapping[str, Any], txid: str) -> bool | None
 
     scheme: how this source's SCNs are made. By GTIDs only where that is by GTIDs: elsewhere their numbers may go back.
     """
-    place = Position.from_json(position)
+    place = LogPosition.from_json(position)
     try:
         if scheme == "file-offset":
             return _by_offset(place, txid)
@@ -26,7 +26,7 @@ def contains(scheme: str, position: Mapping[str, Any], txid: str) -> bool | None
         return None  # no form that this version knows
 
 
-def _by_offset(place: Position, txid: str) -> bool | None:
+def _by_offset(place: LogPosition, txid: str) -> bool | None:
     named = _ANONYMOUS.fullmatch(txid)
     if named is None or not place.file:
         return None

@@ -15,7 +15,7 @@ from databus.core import CorruptData, PositionPurged, ServiceUnavailable
 from databus.disk import make_folder, replace_file
 from databus.log import Resume
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner, ordinal_of
+from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, LogPosition, Rotated, Scanner, ordinal_of
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import Dump, Fault, ServerFacts, Trouble, scheme_of
 
@@ -97,7 +97,7 @@ class _Seen:
 
 
 def look_for_prepared(
-    physical: str, config: MysqlConfig, facts: ServerFacts, resume: Resume, dump: Callable[[Position], Dump]
+    physical: str, config: MysqlConfig, facts: ServerFacts, resume: Resume, dump: Callable[[LogPosition], Dump]
 ) -> tuple[str | None, Trouble | None]:
     """The file to read from where something is wanted; or that none has it, if the policy is to read the tables again.
 
@@ -106,7 +106,7 @@ def look_for_prepared(
     wanted = Wanted.load(resume.folder, resume.scn)
     if wanted is None or resume.position is None:
         return None, None
-    found = file_with(wanted, facts, Position.from_json(resume.position), dump)
+    found = file_with(wanted, facts, LogPosition.from_json(resume.position), dump)
     if found is not None:
         return found, None
     trouble = not_there(wanted, facts)
@@ -115,7 +115,9 @@ def look_for_prepared(
     return None, trouble
 
 
-def file_with(wanted: Wanted, facts: ServerFacts, position: Position, dump: Callable[[Position], Dump]) -> str | None:
+def file_with(
+    wanted: Wanted, facts: ServerFacts, position: LogPosition, dump: Callable[[LogPosition], Dump]
+) -> str | None:
     """The newest file of which that transaction is left prepared, up to `position`; None if none has it any more."""
     logs = facts.logs
     names = [each.name for each in logs]
@@ -131,7 +133,7 @@ def file_with(wanted: Wanted, facts: ServerFacts, position: Position, dump: Call
     return None
 
 
-def _open_in(name: str, position: Position, facts: ServerFacts, dump: Callable[[Position], Dump]) -> set[str]:
+def _open_in(name: str, position: LogPosition, facts: ServerFacts, dump: Callable[[LogPosition], Dump]) -> set[str]:
     """What is prepared in a file and not decided at `position`, or at the file's end if that comes first.
 
     Where there are GTIDs they tell what is before it: its offset does not once the server has left out what it was told
@@ -153,7 +155,7 @@ def _open_in(name: str, position: Position, facts: ServerFacts, dump: Callable[[
         prepared=seen,
         holds_skipped=True,
     )
-    place = Position(name, FIRST_OFFSET, None, facts.uuid)
+    place = LogPosition(name, FIRST_OFFSET, None, facts.uuid)
     feed = dump(place)
     heard_s = time.monotonic()
     try:

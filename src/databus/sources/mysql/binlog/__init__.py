@@ -14,18 +14,18 @@ from databus.sources.mysql.binlog._event_types import (
 from databus.sources.mysql.binlog._failures import DomainRestarted
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
-from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
+from databus.sources.mysql.binlog._position import Flavor, LogPosition, Scheme, contains, file_number, ordinal_of
 from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing
 from databus.sources.mysql.binlog._query_event import Query
 from databus.sources.mysql.binlog._scanned import (
     Abandoned,
-    Found,
     Heartbeat,
-    Origin,
+    LoggedStatement,
+    LogItem,
+    LogRun,
     Rotated,
-    Run,
-    Statement,
     TakenBack,
+    TransactionOrigin,
 )
 from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
@@ -42,25 +42,25 @@ __all__ = [
     "DumpEnded",
     "DumpRefused",
     "Flavor",
-    "Found",
     "GtidSet",
     "GtidState",
     "Heartbeat",
-    "Origin",
+    "LogItem",
+    "LogPosition",
+    "LogRun",
+    "LoggedStatement",
     "PacketSplitter",
-    "Position",
     "Prepared",
     "PreparedMissing",
     "Query",
     "Rotated",
-    "Run",
     "Scanner",
     "ScannerStats",
     "Scheme",
-    "Statement",
     "TableMap",
     "TableMetadata",
     "TakenBack",
+    "TransactionOrigin",
     "contains",
     "file_number",
     "ordinal_of",

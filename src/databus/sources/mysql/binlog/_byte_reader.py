@@ -1,7 +1,7 @@
 """Reader: little-endian numbers and bytes, taken from the front. For the events that are handled one by one."""
 
 
-class Reader:
+class ByteReader:
     """Takes bytes from the front. Raises `ValueError` when there are too few."""
 
     __slots__ = ("_at", "_raw")
@@ -32,11 +32,11 @@ class Reader:
         return int.from_bytes(self.take(width), "little")
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.take(len(self._raw) - self._at)
 
     def until_zero(self) -> bytes:
-        """Up to and with the next zero byte; without it."""
+        """The bytes before the next zero byte, which is taken too."""
         end = self._raw.find(b"\0", self._at)
         if end < 0:
             raise ValueError("a text without its zero byte")

@@ -10,7 +10,7 @@ from typing import Final
 
 from databus.core import UnsupportedFeature, how_to_install
 from databus.sources.mysql.binlog import _kernel_state as s
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES
 from databus.sources.mysql.binlog._table_map import packed
 
@@ -40,13 +40,13 @@ class EventTooLarge(Exception):
 
 def parse_payload(body: memoryview) -> Payload:
     """Read a payload event's body: fields of type, length and value, then the bytes. Raises `ValueError`."""
-    reader = Reader(bytes(body[:_HEAD_BYTES]))
+    reader = ByteReader(bytes(body[:_HEAD_BYTES]))
     compression, inflated, size = _NONE, -1, -1
     while True:
         kind = packed(reader)
         if kind == 0:
             break
-        field = Reader(reader.take(packed(reader)))
+        field = ByteReader(reader.take(packed(reader)))
         if kind == 1:
             size = packed(field)
         elif kind == 2:
@@ -92,7 +92,7 @@ def inflate(payload: Payload) -> Iterator[bytes]:
 def whole_events(pieces: Iterator[bytes], event_bytes_max: int) -> Iterator[bytes]:
     """The same bytes, cut between events.
 
-    Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size, or is a mark: those are ours.
+    Raises `EventTooLarge`, or `ValueError` if one is cut off, has no size, or is a mark (only databus makes marks).
     """
     rest = bytearray()
     for piece in pieces:
@@ -133,7 +133,9 @@ def inflate_event(data: memoryview, inflated_bytes: int) -> bytes:
     """Bytes compressed by MariaDB, after their head. Raises `ValueError`."""
     reader = zlib.decompressobj()
     try:
-        raw = reader.decompress(data, inflated_bytes + 1)  # with room for one too many, so that its end is reached
+        raw = reader.decompress(
+            data, inflated_bytes + 1
+        )  # one more than announced, so that the end of the stream is read
     except zlib.error as error:
         raise ValueError(f"a compressed event that is no zlib stream: {error}") from error
     if len(raw) != inflated_bytes or not reader.eof:

@@ -16,8 +16,8 @@ from databus.sources.mysql.binlog._event_types import name_of
 
 
 class DomainRestarted(ServiceUnavailable):
-    """A GTID domain of MariaDB was deleted and begins again, so its numbers no longer tell what was captured: who goes
-    on at the last position asks by file and offset.
+    """A GTID domain of MariaDB was deleted and is used again: its numbers no longer show what was captured. To resume
+    from the last position, ask the server by file and offset.
     """
 
 

@@ -63,25 +63,30 @@ def together(gtids: Gtids, other: Gtids) -> Gtids:
 
 @dataclass(frozen=True, slots=True)
 class FileEnd:
-    """How a file ends. before: the GTIDs of all files before it, None where it does not say. own: those in it, without
-    the last one; last: that. anonymous: transactions without one. rotates_to: the file that it names as the next.
-    is_stopped: the server was shut down.
-    """
+    """How a file of the log ends."""
 
     before: Gtids | None
+    """The GTIDs of all files before it; None where the file does not say."""
     own: Gtids
+    """The GTIDs in the file, without the last one."""
     last: Gtids
+    """The last GTID of the file (of MariaDB: of the domain that it is in)."""
     anonymous: int
+    """How many of its transactions have no GTID."""
     rotates_to: str
+    """The file that it names as the next; empty if it names none."""
     is_stopped: bool
+    """Its last event says that the server was shut down."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """before: the GTIDs that a file says are in all files before it, None where it does not say."""
+    """How a file of the log begins."""
 
     before: Gtids | None
+    """The GTIDs of all files before it; None where the file does not say."""
     has_checksum: bool
+    """Whether its events end in a checksum."""
 
 
 def file_head(path: Path) -> FileHead:
@@ -125,7 +130,7 @@ def _event(file: BinaryIO) -> bytes:
 def _listed(body: bytes) -> DomainGtids:
     count = int.from_bytes(body[:4], "little") & 0x0FFFFFFF
     entries = np.frombuffer(body[4 : 4 + 16 * count], np.dtype([("domain", "<u4"), ("server", "<u4"), ("n", "<u8")]))
-    return DomainGtids({(int(each["domain"]), int(each["server"])): int(each["n"]) for each in entries})
+    return DomainGtids({(int(entry["domain"]), int(entry["server"])): int(entry["n"]) for entry in entries})
 
 
 def file_end(path: Path) -> FileEnd | None:
@@ -159,22 +164,22 @@ class _Walk:
         """Whether it ends behind an event."""
         from databus.sources.mysql.binlog import _file_kernels as k
 
-        walk, found = np.zeros(k.W_SIZE, np.int64), np.empty(_GTIDS_A_WALK, np.int64)
+        walk, gtid_offsets = np.zeros(k.W_SIZE, np.int64), np.empty(_GTIDS_A_WALK, np.int64)
         size, at = self._path.stat().st_size, len(FILE_MAGIC)
         with self._path.open("rb") as file:
             while at < size:
                 file.seek(at)
                 data = np.fromfile(file, np.uint8, _BLOCK_BYTES)
                 walk[k.W_AT] = walk[k.W_FOUND] = 0
-                status = k.walk_events(data, found, walk)
-                behind = int(walk[k.W_AT])
-                if status == k.WALK_BROKEN or not behind:
+                status = k.walk_events(data, gtid_offsets, walk)
+                next_at = int(walk[k.W_AT])
+                if status == k.WALK_BROKEN or not next_at:
                     return False
-                self._take(data, found[: int(walk[k.W_FOUND])])
+                self._take(data, gtid_offsets[: int(walk[k.W_FOUND])])
                 last_bytes = int(walk[k.W_LAST_BYTES])
-                if behind <= len(data):
-                    self._note(int(walk[k.W_LAST_KIND]), data[behind - last_bytes : behind].tobytes())
-                at += behind
+                if next_at <= len(data):  # else the last event is larger than the block, and was not read whole
+                    self._note(int(walk[k.W_LAST_KIND]), data[next_at - last_bytes : next_at].tobytes())
+                at += next_at
         self.anonymous = int(walk[k.W_ANONYMOUS])
         return at == size and bool(walk[k.W_LAST_BYTES])
 
@@ -185,20 +190,20 @@ class _Walk:
             end = len(event) - (CHECKSUM_BYTES if self._head.has_checksum else 0)
             self.rotates_to = event[HEADER_BYTES + 8 : end].decode("utf-8", "replace")
 
-    def _take(self, data: npt.NDArray[np.uint8], found: npt.NDArray[np.int64]) -> None:
-        if not len(found):
+    def _take(self, data: npt.NDArray[np.uint8], gtid_offsets: npt.NDArray[np.int64]) -> None:
+        if not len(gtid_offsets):
             return
-        kind = int(data[found[0] + 4])
+        kind = int(data[gtid_offsets[0] + 4])
         if kind == EventType.MARIADB_GTID:
-            self._take_domains(data, found)
+            self._take_domains(data, gtid_offsets)
             return
-        tagged = data[found + 4] == EventType.GTID_TAGGED
-        for at in found[tagged]:
+        tagged = data[gtid_offsets + 4] == EventType.GTID_TAGGED
+        for at in gtid_offsets[tagged]:
             end = at + int.from_bytes(data[at + 9 : at + 13].tobytes(), "little")
             gtid = parse_tagged(data[at + HEADER_BYTES : end].tobytes())
             self._parts.setdefault(gtid.name, []).append(np.array([gtid.number], np.int64))
             self._last = (gtid.name, gtid.number)
-        plain = found[~tagged]
+        plain = gtid_offsets[~tagged]
         if not len(plain):
             return
         sids = data[plain[:, None] + np.arange(HEADER_BYTES + 1, HEADER_BYTES + 17)]
@@ -209,17 +214,17 @@ class _Walk:
         if not tagged[-1]:
             self._last = (uuid_text(sids[-1].tobytes()), int(numbers[-1]))
 
-    def _take_domains(self, data: npt.NDArray[np.uint8], found: npt.NDArray[np.int64]) -> None:
-        servers = _numbers(data, found + 5, "<u4")
-        numbers = _numbers(data, found + HEADER_BYTES, "<i8")
-        domains = _numbers(data, found + HEADER_BYTES + 8, "<u4")
+    def _take_domains(self, data: npt.NDArray[np.uint8], gtid_offsets: npt.NDArray[np.int64]) -> None:
+        servers = _numbers(data, gtid_offsets + 5, "<u4")
+        numbers = _numbers(data, gtid_offsets + HEADER_BYTES, "<i8")
+        domains = _numbers(data, gtid_offsets + HEADER_BYTES + 8, "<u4")
         keys = domains << 32 | servers
         if self._last_of_domain is not None:  # it is not the last one after all
             key, number = self._last_of_domain
             self._domains[key] = number
-        for each in np.unique(keys[:-1]):
-            at = int(np.flatnonzero(keys[:-1] == each)[-1])
-            self._domains[int(each) >> 32, int(each) & 0xFFFFFFFF] = int(numbers[at])
+        for packed_key in np.unique(keys[:-1]):
+            at = int(np.flatnonzero(keys[:-1] == packed_key)[-1])
+            self._domains[int(packed_key) >> 32, int(packed_key) & 0xFFFFFFFF] = int(numbers[at])
         self._last_of_domain = (int(domains[-1]), int(servers[-1])), int(numbers[-1])
 
     def gtids(self) -> tuple[Gtids, Gtids]:
@@ -236,8 +241,8 @@ class _Walk:
 
 def _numbers(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], kind: str) -> npt.NDArray[np.int64]:
     width = np.dtype(kind).itemsize
-    found: npt.NDArray[np.int64] = data[at[:, None] + np.arange(width)].view(kind).ravel().astype(np.int64)
-    return found
+    numbers: npt.NDArray[np.int64] = data[at[:, None] + np.arange(width)].view(kind).ravel().astype(np.int64)
+    return numbers
 
 
 def _intervals(numbers: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:

@@ -23,10 +23,10 @@ WALK_BROKEN: Final = 1  # a size that no event has
 
 
 @kernel(types.int64(U8_READ, I64, I64))
-def walk_events(data: Bytes, found: Words, walk: Words) -> int:
-    """Note where the GTID events of `data` begin, as many as fit into `found`. Large events need not be whole."""
+def walk_events(data: Bytes, offsets: Words, walk: Words) -> int:
+    """Note where the GTID events of `data` begin, as many as fit into `offsets`. Large events need not be whole."""
     at, end = walk[W_AT], data.shape[0]
-    while at + 19 <= end and walk[W_FOUND] < found.shape[0]:
+    while at + 19 <= end and walk[W_FOUND] < offsets.shape[0]:
         size = u32(data, at + 9)
         if size < 19:
             walk[W_AT] = at
@@ -35,7 +35,7 @@ def walk_events(data: Bytes, found: Words, walk: Words) -> int:
         if kind == 33 or kind == 42 or kind == 162:
             if at + size > end:
                 break
-            found[walk[W_FOUND]] = at
+            offsets[walk[W_FOUND]] = at
             walk[W_FOUND] += 1
         elif kind == 34:
             walk[W_ANONYMOUS] += 1

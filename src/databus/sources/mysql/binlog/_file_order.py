@@ -59,9 +59,9 @@ def _check_number(path: Path, following: Path, end: FileEnd) -> None:
     wanted = file_number(end.rotates_to) if end.rotates_to else file_number(path.name) + 1
     if file_number(following.name) == wanted:
         return
-    missing = end.rotates_to or f"number {wanted}"
+    named = end.rotates_to or f"number {wanted}"
     raise PositionPurged(
-        f"{path}: the log goes on in the file {missing}, which is not there; the next one there is {following.name}. "
+        f"{path}: the log goes on in the file {named}, which is not there; the next one there is {following.name}. "
         f"Put it back; nothing after {path.name} was captured"
     )
 
@@ -85,16 +85,16 @@ def _check_gtids(path: Path, following: Path, end: FileEnd, before: Gtids, *, is
             f"missing (or, on the server, GTIDs were set as executed without being logged). Copy {path.name} and all "
             f"files after it again; nothing after it was captured"
         )
-    more = beyond(whole, before)
-    if isinstance(more, DomainGtids) and isinstance(
+    rest = beyond(whole, before)
+    if isinstance(rest, DomainGtids) and isinstance(
         before, DomainGtids
     ):  # a domain may have been deleted on the server
         kept = {domain for domain, _ in before.last}
         own = {domain for gtids in (end.own, end.last) if isinstance(gtids, DomainGtids) for domain, _ in gtids.last}
-        more = DomainGtids({key: number for key, number in more.last.items() if key[0] in kept | own})
-    if more:
+        rest = DomainGtids({key: number for key, number in rest.last.items() if key[0] in kept | own})
+    if rest:
         raise SourceChanged(
-            f"{path}: has the transactions {_shown(more)}, which {following.name} does not have before it: the two are "
+            f"{path}: has the transactions {_shown(rest)}, which {following.name} does not have before it: the two are "
             f"not of one history, such as after RESET MASTER or of a server that was restored. Put the files of each "
             f"history into a folder of its own"
         )

@@ -10,16 +10,18 @@ _LENGTHS_AT = 57  # version 2, server's version 50, time 4, length of headers 1;
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """server_version: of who wrote what follows. has_checksum: whether its events end in one. is_sound: whether this
-    event's own checksum is right. table_id_bytes: how wide table ids are. written_s: when the server began the file, in
-    seconds since 1970; a dump that begins inside of the file says the same.
-    """
+    """A file's format description: who wrote the events behind it, and in which form."""
 
     server_version: str
+    """The version of the server that wrote the events."""
     has_checksum: bool
+    """Whether the events end in a checksum."""
     is_sound: bool
+    """Whether this event's own checksum is right."""
     table_id_bytes: int
+    """How many bytes a table id has."""
     written_s: int
+    """When the server began the file, in seconds since 1970; a dump that begins inside the file says the same."""
 
 
 def matches_checksum(event: bytes) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from databus.core import InputError
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 
 Interval = tuple[int, int]
 """First and last number, both included."""
@@ -78,9 +78,10 @@ def uuid_text(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GtidSet:
-    """A set of MySQL's GTIDs. parts: by `uuid` or `uuid:tag`, in lower case, intervals in order that do not touch."""
+    """A set of MySQL's GTIDs."""
 
     parts: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    """By `uuid` or `uuid:tag`, in lower case: intervals in ascending order that do not touch."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -89,7 +90,7 @@ class GtidSet:
         >>> str(GtidSet.parse("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-3:4:backup:2"))
         '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-4:backup:2'
         """
-        found: dict[str, list[Interval]] = {}
+        intervals: dict[str, list[Interval]] = {}
         for part in text.split(","):
             words = [word.strip().lower() for word in part.strip().split(":")]
             if words == [""]:
@@ -107,8 +108,8 @@ class GtidSet:
                 first, last = int(numbers[0]), int(numbers[-1])
                 if not 1 <= first <= last <= NUMBER_MAX:
                     raise InputError(f"GTID set {text[:200]!r}: interval {word[:80]} is outside 1..{NUMBER_MAX}")
-                found.setdefault(key, []).append((first, last))
-        return cls({key: join_intervals(found[key]) for key in sorted(found)})
+                intervals.setdefault(key, []).append((first, last))
+        return cls({key: join_intervals(intervals[key]) for key in sorted(intervals)})
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -118,7 +119,7 @@ class GtidSet:
         lowest of them and how many in the six between. Each part: the uuid, then the tag where they may occur, how
         many intervals, and for each its first number and the one after its last.
         """
-        reader = Reader(raw)
+        reader = ByteReader(raw)
         count = reader.integer(8)
         tagged = count >> 56 == 1
         if tagged:
@@ -196,22 +197,21 @@ class GtidSet:
 
     def subtract(self, other: "GtidSet") -> "GtidSet":
         """What is in this one only."""
-        rest = {key: _subtract(mine, other.parts.get(key, ())) for key, mine in self.parts.items()}
-        return GtidSet({key: mine for key, mine in rest.items() if mine})
+        rest = {key: _subtract(intervals, other.parts.get(key, ())) for key, intervals in self.parts.items()}
+        return GtidSet({key: intervals for key, intervals in rest.items() if intervals})
 
     def intersect(self, other: "GtidSet") -> "GtidSet":
         """What is in both."""
-        both = {key: _intersect(mine, other.parts.get(key, ())) for key, mine in self.parts.items()}
-        return GtidSet({key: mine for key, mine in both.items() if mine})
+        both = {key: _intersect(intervals, other.parts.get(key, ())) for key, intervals in self.parts.items()}
+        return GtidSet({key: intervals for key, intervals in both.items() if intervals})
 
 
 @dataclass(frozen=True, slots=True)
 class GtidState:
-    """Where a MariaDB server stands: the last transaction of each domain. domains: id -> (server id, sequence
-    number).
-    """
+    """Where a MariaDB server stands: the last transaction of each domain."""
 
     domains: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Domain id -> (server id, sequence number)."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -220,7 +220,7 @@ class GtidState:
         >>> str(GtidState.parse("2-7-3, 0-1-100"))
         '0-1-100,2-7-3'
         """
-        found: dict[int, tuple[int, int]] = {}
+        last: dict[int, tuple[int, int]] = {}
         for part in text.split(","):
             if not part.strip():
                 continue
@@ -230,9 +230,9 @@ class GtidState:
             domain, server, sequence = map(int, numbers)
             if domain >= 1 << 32 or server >= 1 << 32 or sequence > NUMBER_MAX:
                 raise InputError(f"GTID position {text[:200]!r}: {part.strip()[:80]!r} is out of range")
-            if domain not in found or sequence > found[domain][1]:
-                found[domain] = (server, sequence)
-        return cls({domain: found[domain] for domain in sorted(found)})
+            if domain not in last or sequence > last[domain][1]:
+                last[domain] = (server, sequence)
+        return cls({domain: last[domain] for domain in sorted(last)})
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in self.domains.items())
@@ -250,11 +250,11 @@ class GtidState:
         return not self.lacks(other)
 
     def lacks(self, other: "GtidState") -> "GtidState":
-        """The domains in which `other` is ahead, as they stand there."""
-        mine = self.domains
-        return GtidState({d: gtid for d, gtid in other.domains.items() if mine.get(d, (0, 0))[1] < gtid[1]})
+        """The domains in which `other` is ahead, with its last transactions."""
+        last = self.domains
+        return GtidState({d: gtid for d, gtid in other.domains.items() if last.get(d, (0, 0))[1] < gtid[1]})
 
     def add(self, other: "GtidState") -> "GtidState":
-        """The further one of each domain."""
+        """For each domain, the transaction that is further on."""
         both = dict(self.domains) | dict(self.lacks(other).domains)
         return GtidState({domain: both[domain] for domain in sorted(both)})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog import _kernel_state as s
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._compressed import inflate_event
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import failure
@@ -20,7 +20,7 @@ from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing, pa
 from databus.sources.mysql.binlog._query_event import Kind, Query, databases_of, kind_of, parse_query
 from databus.sources.mysql.binlog._savepoints import Savepoints
 from databus.sources.mysql.binlog._scan_buffer import Walk, frozen
-from databus.sources.mysql.binlog._scanned import Statement, TakenBack
+from databus.sources.mysql.binlog._scanned import LoggedStatement, TakenBack
 
 HELD_KINDS: Final = frozenset(
     {
@@ -101,8 +101,8 @@ class StatementWalk(Walk):
     # --- what is taken back ---
 
     def _roll_back(self, query: Query) -> None:
-        """Servers write a transaction that was rolled back where it did something that cannot be, such as dropping a
-        temporary table. What it changed in tables without transactions they write into transactions of their own.
+        """Servers log a transaction that was rolled back if it did something that cannot be rolled back, such as
+        dropping a temporary table. Its changes to non-transactional tables they log in transactions of their own.
         """
         if not self._state[s.TX_SKIP]:
             self._take_back(0)
@@ -130,7 +130,7 @@ class StatementWalk(Walk):
         self._pass(query)
 
     def _marks_count(self) -> bool:
-        """Whether a savepoint means something now, with those before it taken; one of a held transaction is held."""
+        """Whether a savepoint counts now; takes those before it. In an XA transaction that is held, it is held too."""
         state = self._state
         if self._is_held():
             if self._prepared is not None:
@@ -153,13 +153,13 @@ class StatementWalk(Walk):
         state[s.N_MARKS] = 0
 
     def _take_back(self, first: int) -> None:
-        """Of the open transaction, rows events from number `first` on did not happen."""
+        """The open transaction's rows events from number `first` on were rolled back."""
         state = self._state
         count, row = int(state[s.N_EVENTS]), int(state[s.TX_ROW])
         if row >= 0:
             events = self._events[:count]
-            gone = (events[:, s.EV_TX] == row) & (events[:, s.EV_NUMBER] >= first)
-            state[s.N_EVENTS] = count - int(np.count_nonzero(gone))  # they are the last ones
+            is_undone = (events[:, s.EV_TX] == row) & (events[:, s.EV_NUMBER] >= first)
+            state[s.N_EVENTS] = count - int(np.count_nonzero(is_undone))  # they are the last ones
         # What the last run left unfinished is the first transaction of this one; any later one is not out.
         if self._open_is_out and int(state[s.N_TX]) == (row >= 0):
             self._ready.append(TakenBack(self._origin(), first, int(state[s.TX_ROWS_SEEN]), self._where()))
@@ -189,7 +189,7 @@ class StatementWalk(Walk):
             is_wanted = self._held_tables[table_id]
             self._held_is_whole &= is_wanted
         elif table_id == s.DUMMY_TABLE_ID:
-            is_wanted = False
+            is_wanted = False  # it only ends a statement, and has no rows
         else:
             raise failure(s.NO_TABLE_MAP, self._where(), kind, int(state[s.SIZE]))
         if is_wanted:
@@ -283,7 +283,7 @@ class StatementWalk(Walk):
         if len(body) < 13:
             raise ValueError("it is too short")
         head = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
-        reader = Reader(body[head:])
+        reader = ByteReader(body[head:])
         first = reader.integer(1)
         if first & 0xF8 != 0x80 or not 1 <= first & 7 <= 4:
             raise ValueError("compressed in an unknown way")
@@ -305,9 +305,10 @@ class StatementWalk(Walk):
 
     def _give_statement(self, query: Query) -> None:
         state, where = self._state, self._where()
+        # MySQL logs CREATE TABLE ... SELECT as CREATE TABLE ... START TRANSACTION; its rows follow in the transaction.
         is_complete = state[s.TX_STATE] == s.GROUP and not query.text.rstrip().upper().endswith("START TRANSACTION")
         scn, txid, commit_us = int(state[s.TX_ORDINAL]), self._txid(), int(state[s.TX_COMMIT_US])
-        self._keep_run()
+        self._keep_run()  # first: the rows before the statement are of the table as it was
         position = None
         if is_complete:
             self._finish(is_row=False)
@@ -318,7 +319,7 @@ class StatementWalk(Walk):
         self._consume()
         if is_complete:
             position = self.position.to_json()
-        self._ready.append(Statement(query, scn, txid, commit_us, position, where))
+        self._ready.append(LoggedStatement(query, scn, txid, commit_us, position, where))
 
     _BY_MEANING: ClassVar[Mapping[Kind, Callable[["StatementWalk", Query], None]]] = {
         "begin": _begin,
@@ -333,7 +334,7 @@ class StatementWalk(Walk):
 
 
 def _after(query: Query, word: str) -> bytes:
-    """What follows the first such word of a statement, as bytes: servers write names in UTF-8, whatever it came in."""
+    """What follows the first `word` of a statement, as bytes: servers log names in UTF-8, whatever the client used."""
     at = query.raw.upper().index(word.encode())
     return query.raw[at + len(word) :].strip()
 

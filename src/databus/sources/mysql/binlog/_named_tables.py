@@ -18,7 +18,7 @@ _NOT_WANTED: Final = -1
 class KnownTables:
     """Table ids and the bytes of their maps.
 
-    A server gives a table a new id whenever it opens it anew, so ids are a cache that is emptied when it is full,
+    A server gives a table a new id whenever it opens it again, so ids are a cache that is emptied when it is full,
     while a slot belongs to the bytes of a map: the same bytes under another id are the same slot.
     """
 

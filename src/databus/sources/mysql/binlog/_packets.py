@@ -20,7 +20,7 @@ from databus.core import (
     SourceChanged,
 )
 from databus.sources.mysql.binlog import _kernel_state as s
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import LARGER
 
@@ -131,13 +131,13 @@ class PacketSplitter:
         may_hold = self._holds_transactions and self.ended is None
         return begin if may_hold and is_unfinished and 2 * begin >= whole else whole
 
-    def _make_room(self, more: int) -> None:
+    def _make_room(self, added_bytes: int) -> None:
         used, whole = self.held_bytes, int(self._state[s.P_WHOLE])
-        if used + more > len(self._out):
+        if used + added_bytes > len(self._out):
             is_size_known = used - whole >= HEADER_BYTES
             size = int.from_bytes(self._out[whole + 9 : whole + 13].tobytes(), "little") if is_size_known else 0
             # from Arrow's pool, which keeps its pages: fresh ones would cost as much as the splitting
-            larger = np.frombuffer(pa.allocate_buffer(max(used, whole + size) + more), np.uint8)
+            larger = np.frombuffer(pa.allocate_buffer(max(used, whole + size) + added_bytes), np.uint8)
             larger[:used] = self._out[:used]
             self._out = larger
 
@@ -167,7 +167,7 @@ def _ending(status: int, message: bytes) -> DatabusError:
         return CorruptData(
             f"replication connection: a message that begins with {status:#04x}, which is no event, error or end"
         )
-    reader = Reader(message)
+    reader = ByteReader(message)
     code, sqlstate = 0, ""
     if len(message) >= 2:
         code = reader.integer(2)
@@ -179,20 +179,20 @@ def _ending(status: int, message: bytes) -> DatabusError:
 
 def refusal(code: int, sqlstate: str, text: str) -> DatabusError:
     """What a server's error to a dump means: purged, another history, not allowed, or worth another try."""
-    said = f"the server refused the dump with error {code} ({sqlstate}): {text}"
+    message = f"the server refused the dump with error {code} ({sqlstate}): {text}"
     lower = text.lower()
     if code == _FATAL_READING_BINLOG:
         if "purged" in lower or "could not find first log file" in lower or "not in the" in lower:
             return PositionPurged(
-                f"{said}. Snapshot the captured tables again, or take a server that still has that log"
+                f"{message}. Snapshot the captured tables again, or take a server that still has that log"
             )
         if any(
             word in lower
             for word in ("more gtids than", "diverged", "impossible position", "out-of-order", "not in the master")
         ):
-            return SourceChanged(f"{said}. It is not the server, or not the log, that the position is of")
+            return SourceChanged(f"{message}. It is not the server, or not the log, that the position is of")
     if code == _MISCONFIGURED or code in _DENIED:
-        return InputError(f"{said}. `databus check-source` says what to grant or to set")
-    error = DumpRefused(said)
+        return InputError(f"{message}. `databus check-source` says what to grant or to set")
+    error = DumpRefused(message)
     error.code, error.sqlstate, error.text = code, sqlstate, text
     return error

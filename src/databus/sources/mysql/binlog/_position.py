@@ -22,29 +22,33 @@ def file_number(file: str) -> int:
     >>> file_number("mysql-bin.000042")
     42
     """
-    found = _NUMBER.search(file)
-    if found is None:
+    match = _NUMBER.search(file)
+    if match is None:
         raise InputError(f"{file!r} is no name of a binary log: it does not end in a dot and a number")
-    number = int(found[1])
+    number = int(match[1])
     if number > ORDINAL_MAX >> 32:
         raise LimitExceeded(f"{file}: an SCN by file and offset holds file numbers up to {ORDINAL_MAX >> 32}")
     return number
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Right after a transaction. file, offset: in the log of the server `server_uuid`; empty or 0 where unknown.
-
-    gtids: everything executed up to here, as the server writes it (a GTID set of MySQL, a GTID position of MariaDB);
-    None where there are no GTIDs or they are not known. began_s: when the server began that file, in seconds since
-    1970, as the file's first event says; 0 where unknown. A server that was reset uses names of files again.
-    """
+class LogPosition:
+    """A place in a server's log, right after a transaction."""
 
     file: str = ""
+    """The log file; empty where unknown."""
     offset: int = 0
+    """The offset in `file`; 0 where unknown."""
     gtids: str | None = None
+    """All transactions executed up to here, as the server writes them (MySQL's GTID set, MariaDB's GTID position); None
+    where the server has no GTIDs or they are unknown.
+    """
     server_uuid: str | None = None
+    """The server whose log `file` and `offset` are of."""
     began_s: int = field(default=0, compare=False)
+    """When the server began `file`, in seconds since 1970, as the file's first event says; 0 where unknown. A server
+    that was reset uses the names of its files again.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -63,7 +67,7 @@ class Position:
         return ", ".join(text for text in (place, gtids) if text) or "the beginning"
 
 
-def ordinal_of(position: Position, scheme: Scheme) -> int:
+def ordinal_of(position: LogPosition, scheme: Scheme) -> int:
     """The ordinal that the transaction before `position` has at most; the next one's is above it."""
     if scheme == "file-offset":
         return max(file_number(position.file) << 32 | position.offset, 1) - 1 if position.file else 0
@@ -72,7 +76,7 @@ def ordinal_of(position: Position, scheme: Scheme) -> int:
     return GtidSet.parse(position.gtids).size if scheme == "gtid" else GtidState.parse(position.gtids).size
 
 
-def contains(position: Position, other: Position) -> bool:
+def contains(position: LogPosition, other: LogPosition) -> bool:
     """Whether everything up to `other` is also before `position`.
 
     By GTIDs where both have them, else by file and offset on one and the same server. Raises `PositionForeign` where
@@ -83,8 +87,8 @@ def contains(position: Position, other: Position) -> bool:
             return GtidState.parse(position.gtids).contains(GtidState.parse(other.gtids))
         return GtidSet.parse(position.gtids).contains(GtidSet.parse(other.gtids))
     if position.file and other.file and position.server_uuid == other.server_uuid:
-        ours, theirs = file_number(position.file), file_number(other.file)
-        return (ours, position.offset) >= (theirs, other.offset)
+        number, other_number = file_number(position.file), file_number(other.file)
+        return (number, position.offset) >= (other_number, other.offset)
     raise PositionForeign(
         f"{position} (server {position.server_uuid}) and {other} (server {other.server_uuid}) cannot be compared: "
         f"one of them has no "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from databus.core import UnsupportedFeature
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 
 _TABLE_ID_AND_FLAGS_BYTES: Final = 8
@@ -65,33 +65,33 @@ def xid_of(statement: str) -> str:
     >>> xid_of("XA COMMIT X'6162',X'',1")
     '6162,,1'
     """
-    found = _XID.search(statement)
-    if found is None:
+    match = _XID.search(statement)
+    if match is None:
         raise ValueError(f"{statement[:200]!r} names no XA transaction")
-    return f"{found[1].lower()},{found[2].lower()},{int(found[3])}"
+    return f"{match[1].lower()},{match[2].lower()},{int(match[3])}"
 
 
 def tables_in(pieces: Iterator[bytes]) -> frozenset[tuple[str, str]]:
     """(database, name) of the tables that pieces of whole events say they have rows of."""
-    found = set()
+    tables = set()
     for piece in pieces:
         at = 0
         while at < len(piece):
             size = int.from_bytes(piece[at + 9 : at + 13], "little")
             if piece[at + 4] == EventType.TABLE_MAP:
-                reader = Reader(piece[at + HEADER_BYTES + _TABLE_ID_AND_FLAGS_BYTES : at + size])
+                reader = ByteReader(piece[at + HEADER_BYTES + _TABLE_ID_AND_FLAGS_BYTES : at + size])
                 names = []
                 for _ in range(2):
                     names.append(reader.take(reader.integer(1)).decode())
                     reader.take(1)
-                found.add((names[0], names[1]))
+                tables.add((names[0], names[1]))
             at += size
-    return frozenset(found)
+    return frozenset(tables)
 
 
 def parse_xa_prepare(body: bytes) -> tuple[str, bool]:
     """The id in an XA_PREPARE event, and whether it commits at once. Raises `ValueError`."""
-    reader = Reader(body)
+    reader = ByteReader(body)
     is_one_phase = reader.integer(1) == 1
     kind = int.from_bytes(reader.take(4), "little", signed=True)
     lengths = reader.integer(4), reader.integer(4)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._server_text import decoded
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 
 Kind = Literal[
     "begin",
@@ -69,26 +69,27 @@ _ALTER_PHASES: Final[Mapping[int, AlterPhase]] = {2: "start", 4: "commit", 8: "r
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement as logged. charsets: client, connection's and server's collation; None where the event does not say.
-
-    text: decoded by the client's character set; bytes that it does not have are kept as surrogates. alter_phase: with
-    MariaDB's `binlog_alter_two_phase` a statement is logged when it starts and again when it is done, or was undone.
-    time_zone: the session's, where the statement used it. uses_temporary: it may be about temporary tables of its
-    session, which may have the names of others. raw: as it stands.
-    """
+    """A statement as logged. A setting is None where the event does not say it."""
 
     text: str
+    """Decoded by the client's character set; bytes that are not in it are kept as surrogates."""
     database: str
     error_code: int = 0
     sql_mode: int | None = None
     charsets: tuple[int, int, int] | None = None
+    """The collations of the client, the connection and the server."""
     database_charset: int | None = None
     explicit_defaults_for_timestamp: bool | None = None
     has_xid: bool = False
     alter_phase: AlterPhase | None = None
+    """MariaDB with `binlog_alter_two_phase` logs a statement when it starts, and again when it is done or was undone.
+    """
     time_zone: str | None = None
+    """The session's, where the statement used it."""
     uses_temporary: bool = False
+    """The statement may be about temporary tables of its session, which can have the names of other tables."""
     raw: bytes = b""
+    """The text as logged."""
 
     @property
     def is_without_effect(self) -> bool:
@@ -101,7 +102,7 @@ _OF_SESSION: Final = 0x4  # LOG_EVENT_THREAD_SPECIFIC_F
 
 def parse_query(body: bytes, *, flags: int = 0, text: bytes | None = None) -> Query:
     """Read a QUERY event's body. `flags`: its header's. `text`: what its text is once inflated. Raises `ValueError`."""
-    reader = Reader(body)
+    reader = ByteReader(body)
     reader.take(8)
     database_bytes = reader.integer(1)
     error_code = reader.integer(2)
@@ -110,40 +111,40 @@ def parse_query(body: bytes, *, flags: int = 0, text: bytes | None = None) -> Qu
     if reader.take(1) != b"\0":
         raise ValueError("no zero byte after the database's name")
     raw = reader.rest() if text is None else text
-    found = _variables(variables)
-    charsets = found.get("charsets")
+    settings = _variables(variables)
+    charsets = settings.get("charsets")
     client = charset_of_number(charsets[0]) if charsets else None
     uses_temporary = bool(flags & _OF_SESSION)
     return Query(
-        decoded(raw, client or "utf8mb4"), database, error_code, raw=raw, uses_temporary=uses_temporary, **found
+        decoded(raw, client or "utf8mb4"), database, error_code, raw=raw, uses_temporary=uses_temporary, **settings
     )
 
 
 def _variables(raw: bytes) -> dict[str, Any]:
     """The status variables that matter. One of an unknown code ends the reading, as the servers do it themselves."""
-    reader = Reader(raw)
-    found: dict[str, Any] = {}
+    reader = ByteReader(raw)
+    settings: dict[str, Any] = {}
     while not reader.is_done:
         code = reader.integer(1)
         if code in _VALUES:
             name, width = _VALUES[code]
-            found[name] = reader.integer(width)
+            settings[name] = reader.integer(width)
         elif code == 4:
-            found["charsets"] = (reader.integer(2), reader.integer(2), reader.integer(2))
+            settings["charsets"] = (reader.integer(2), reader.integer(2), reader.integer(2))
         elif code == 5:
-            found["time_zone"] = reader.take(reader.integer(1)).decode("utf-8", "surrogateescape")
+            settings["time_zone"] = reader.take(reader.integer(1)).decode("utf-8", "surrogateescape")
         elif code == _ALTER_PHASE:
-            phase = found["alter_phase"] = _ALTER_PHASES.get(reader.integer(1) & 0b1110)
+            phase = settings["alter_phase"] = _ALTER_PHASES.get(reader.integer(1) & 0b1110)
             reader.take(8 if phase in ("commit", "rollback") else 0)  # the sequence number of its start
         elif not _skip(reader, code):
             break
-    if "explicit_defaults_for_timestamp" in found:
-        found["explicit_defaults_for_timestamp"] = bool(found["explicit_defaults_for_timestamp"])
-    found["has_xid"] = "has_xid" in found
-    return found
+    if "explicit_defaults_for_timestamp" in settings:
+        settings["explicit_defaults_for_timestamp"] = bool(settings["explicit_defaults_for_timestamp"])
+    settings["has_xid"] = "has_xid" in settings
+    return settings
 
 
-def _skip(reader: Reader, code: int) -> bool:
+def _skip(reader: ByteReader, code: int) -> bool:
     """Step over a variable that does not matter; False if its code is not known."""
     if code in _WIDTHS:
         reader.take(_WIDTHS[code])
@@ -170,10 +171,10 @@ def kind_of(text: str) -> Kind:
     ('ddl', 'nothing', 'xa-begin')
     """
     space = _SPACE.match(text)
-    found = _WORDS.match(text, space.end() if space else 0)
-    if found is None:
+    match = _WORDS.match(text, space.end() if space else 0)
+    if match is None:
         return "ddl" if text.strip() else "nothing"
-    first, second, third = ((word or "").upper() for word in found.groups())
+    first, second, third = ((word or "").upper() for word in match.groups())
     if first == "SET" and second == "STATEMENT":  # MariaDB: SET STATEMENT variable = value FOR statement
         statement = _FOR.split(text, maxsplit=1)[1:]
         return kind_of(statement[0]) if statement else "nothing"

@@ -24,7 +24,7 @@ _UNKNOWN: Final = (
 
 
 def _characters(ranges: str) -> frozenset[str]:
-    ends = (each.partition("-") for each in ranges.split())
+    ends = (pair.partition("-") for pair in ranges.split())
     return frozenset(chr(code) for low, _, high in ends for code in range(int(low, 16), int(high or low, 16) + 1))
 
 
@@ -53,7 +53,7 @@ class Savepoints:
 
     def roll_back(self, name: bytes) -> int | None:
         """How many rows events stay; those that were set later are gone, this one is not. None: there is none."""
-        key = next((each for each in _keys_of(name) if each in self._rows), None)
+        key = next((candidate for candidate in _keys_of(name) if candidate in self._rows), None)
         if key is None:
             return None
         while next(reversed(self._rows)) != key:
@@ -69,10 +69,10 @@ def key_of(name: bytes) -> str:
     >>> key_of(b"`a``B`") == key_of('"\u00c0`b"'.encode()), key_of(b"`a`") == key_of(b"b")
     (True, False)
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name!r} is no savepoint's name")
-    quoted, double, bare = found.groups()
+    quoted, double, bare = match.groups()
     raw = quoted.replace(b"``", b"`") if quoted is not None else bare
     return _key(double.replace(b'""', b'"') if raw is None else raw)
 

@@ -24,8 +24,8 @@ from databus.sources.mysql.binlog._executed_set import ExecutedArrays
 from databus.sources.mysql.binlog._failures import failure
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._named_tables import KnownTables
-from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, file_number, ordinal_of
-from databus.sources.mysql.binlog._scanned import Found, Origin, Run
+from databus.sources.mysql.binlog._position import Flavor, LogPosition, Scheme, file_number, ordinal_of
+from databus.sources.mysql.binlog._scanned import LogItem, LogRun, TransactionOrigin
 
 _SCHEMES: Final[dict[str, int]] = {"gtid": s.BY_GTID, "domains": s.BY_DOMAINS, "file-offset": s.BY_FILE}
 _EVERYTHING: Final = 1 << 62
@@ -48,7 +48,7 @@ class Walk:
         self,
         flavor: Flavor,
         known: KnownTables,
-        start: Position,
+        start: LogPosition,
         *,
         scheme: Scheme,
         server_uuid: str | None,
@@ -73,7 +73,7 @@ class Walk:
         self._pending: deque[NDArray[np.uint8]] = deque()
         self._pending_bytes = 0
         self._buffer = frozen(np.empty(0, np.uint8))
-        self._ready: deque[Found] = deque()
+        self._ready: deque[LogItem] = deque()
         self._open_is_out = False  # part of the open transaction has been given out
         self._leaves_out = scheme != "file-offset" and start.gtids is not None and not is_file  # what is before `start`
         self._levels: list[_Level] = []  # what is around the buffer at hand
@@ -111,7 +111,7 @@ class Walk:
             state[s.LAST_ORDINAL] = ordinal_of(start, scheme)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         """After the last transaction that was finished, given out or not.
 
         A server that is asked by GTIDs begins with the head of a file and leaves out what `start` has. Until a
@@ -121,10 +121,10 @@ class Walk:
         if self._leaves_out and state[s.COUNT_TX] == state[s.COUNT_TX_SKIPPED]:
             if start.server_uuid == self._server_uuid:
                 return start
-            return Position(self._file, 0, start.gtids, self._server_uuid, self._began_s)
+            return LogPosition(self._file, 0, start.gtids, self._server_uuid, self._began_s)
         gtids = self._executed.snapshot(state).after(np.empty((0, s.TX_COLUMNS), np.int64))
         offset = int(state[s.TX_START if state[s.TX_STATE] else s.OFFSET])
-        return Position(self._file, offset, gtids, self._server_uuid, self._began_s)
+        return LogPosition(self._file, offset, gtids, self._server_uuid, self._began_s)
 
     @property
     def place(self) -> str:
@@ -195,7 +195,7 @@ class Walk:
     # --- runs ---
 
     def _keep_run(self) -> None:
-        """What the kernel has gathered becomes a run; the arrays begin anew."""
+        """Make a run of what the kernel has gathered, and empty the arrays."""
         state = self._state
         transactions, events = int(state[s.N_TX]), int(state[s.N_EVENTS])
         state[s.N_TX] = state[s.N_EVENTS] = state[s.INFLATE_BYTES] = 0
@@ -206,12 +206,13 @@ class Walk:
             state[s.TX_ROW] = -1
         base, self._base = self._base, self._executed.snapshot(state)
         if len(base.names) != len(self._base.names) or len(base.domains) != len(self._base.domains):
-            fresh = self._base.domains[len(base.domains) :].copy()
-            fresh[:, s.D_SERVER : s.D_SEQ + 1] = 0
-            base = with_(base, names=self._base.names, domains=np.concatenate([base.domains, fresh]))
+            # The run's transactions refer to servers and domains that it met itself: its base lists them, still empty.
+            added = self._base.domains[len(base.domains) :].copy()
+            added[:, s.D_SERVER : s.D_SEQ + 1] = 0
+            base = with_(base, names=self._base.names, domains=np.concatenate([base.domains, added]))
         rows = self._events[:events].copy()
         buffer, is_inflated = self._inflated(rows)
-        run = Run(
+        run = LogRun(
             buffer=buffer,
             file=self._file,
             began_s=self._began_s,
@@ -259,7 +260,7 @@ class Walk:
         return _Level(self._buffer, int(state[s.POS]), int(state[s.OFFSET]), int(state[s.IS_INNER]), pieces)
 
     def _next_inner(self) -> None:
-        """The next piece of inner events takes the buffer's place; after the last one what was around them returns."""
+        """The next piece of inner events takes the buffer's place; after the last one the outer buffer returns."""
         state = self._state
         if state[s.IS_INNER] and self._rest:
             self._corrupt("it ends inside an event")
@@ -374,8 +375,8 @@ class Walk:
             self._stop(CorruptData(f"{self._file!r}: {error}"))
         if start.file and start.server_uuid == self._server_uuid:
             first = file_number(start.file)
-            behind = 0 if start.offset else -1
-            state[s.SKIP_BELOW] = _EVERYTHING if number < first else start.offset if number == first else behind
+            in_later_files = 0 if start.offset else -1
+            state[s.SKIP_BELOW] = _EVERYTHING if number < first else start.offset if number == first else in_later_files
 
     def _finish(self, *, is_row: bool) -> None:
         executed = self._executed
@@ -386,16 +387,18 @@ class Walk:
     def _txid(self) -> str:
         """The open transaction's, or the last one's."""
         state, executed = self._state, self._executed
-        which = int(state[s.TX_A])
-        if which < 0:
+        index = int(state[s.TX_A])
+        if index < 0:
             return f"{self._file}:{int(state[s.TX_START])}"
         if state[s.FLAVOR] == s.MARIADB:
-            return f"{int(executed.domains[which, s.D_ID])}-{int(state[s.TX_C])}-{int(state[s.TX_B])}"
-        return f"{executed.names[which]}:{int(state[s.TX_B])}"
+            return f"{int(executed.domains[index, s.D_ID])}-{int(state[s.TX_C])}-{int(state[s.TX_B])}"
+        return f"{executed.names[index]}:{int(state[s.TX_B])}"
 
-    def _origin(self) -> Origin:
+    def _origin(self) -> TransactionOrigin:
         """Where the open transaction began."""
-        return Origin(self._server_uuid, self._file, int(self._state[s.TX_START]), int(self._state[s.TX_ORDINAL]))
+        return TransactionOrigin(
+            self._server_uuid, self._file, int(self._state[s.TX_START]), int(self._state[s.TX_ORDINAL])
+        )
 
 
 def frozen(array: NDArray[np.uint8]) -> NDArray[np.uint8]:

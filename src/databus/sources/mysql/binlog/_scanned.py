@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState, join_intervals
-from databus.sources.mysql.binlog._position import Position
+from databus.sources.mysql.binlog._position import LogPosition
 from databus.sources.mysql.binlog._query_event import Query
 
 TXID_DIGITS: Final = 64
@@ -23,18 +23,17 @@ _FEW: Final = 32  # elements; an array's operations cost more than a loop over t
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The executed transactions at one moment, copied out of the scanner's arrays: what a run starts from.
-
-    names: MySQL's `uuid` or `uuid:tag` by index. domains: MariaDB's, by index (see `_kernel_state`). is_known: False
-    where the log has not told yet, or has no GTIDs.
-    """
+    """The executed transactions at one moment, copied out of the scanner's arrays: what a run starts from."""
 
     flavor: int
     is_known: bool
+    """False while the log has not yet said which transactions are executed, or where it has no GTIDs."""
     names: tuple[str, ...]
+    """MySQL's `uuid` or `uuid:tag`, by index."""
     intervals: NDArray[np.int64]
     counts: NDArray[np.int64]
     domains: NDArray[np.int64]
+    """MariaDB's, by index (see `_kernel_state`)."""
 
     def after(self, transactions: NDArray[np.int64]) -> str | None:
         """The text of the set once these transactions (rows of TX) are executed too."""
@@ -48,20 +47,20 @@ class Executed:
             return str(self._state(named))
         return str(self._set(named))
 
-    def _after_one(self, which: int, number: int, server: int) -> str:
+    def _after_one(self, index: int, number: int, server: int) -> str:
         """The same for one transaction, without arrays."""
         if self.flavor == s.MARIADB:
             last = {int(row[s.D_ID]): (int(row[s.D_SERVER]), int(row[s.D_SEQ])) for row in self.domains.tolist()}
-            if which >= 0:
-                last[int(self.domains[which, s.D_ID])] = (server, number)
+            if index >= 0:
+                last[int(self.domains[index, s.D_ID])] = (server, number)
             return str(GtidState({domain: last[domain] for domain in sorted(last) if last[domain][1] > 0}))
         parts = {
             name: tuple(map(tuple, intervals[:count]))
             for name, intervals, count in zip(self.names, self.intervals.tolist(), self.counts.tolist(), strict=False)
             if count
         }
-        if which >= 0:
-            name = self.names[which]
+        if index >= 0:
+            name = self.names[index]
             before = parts.get(name, ())
             if before and before[-1][1] + 1 == number:
                 parts[name] = (*before[:-1], (before[-1][0], number))
@@ -92,7 +91,7 @@ class Executed:
         return GtidSet({name: parts[name] for name in sorted(parts)})
 
 
-class Run:
+class LogRun:
     """A stretch of the log that needs no Python per event. Its arrays are parallel; nothing in it changes any more.
 
     Of each captured rows event, in log order: event_transaction (index into the transactions), event_slot (index into
@@ -144,21 +143,21 @@ class Run:
     def txid(self, transaction: int) -> str:
         """The id of a transaction: its GTID, or `file:offset` where it has none."""
         row = self._transactions[transaction].tolist()
-        which = row[s.T_A]
-        if which < 0:
+        index = row[s.T_A]
+        if index < 0:
             return f"{self.file}:{row[s.T_START]}"
         if self._executed.flavor == s.MARIADB:
-            return f"{int(self._executed.domains[which, s.D_ID])}-{row[s.T_C]}-{row[s.T_B]}"
-        return f"{self._executed.names[which]}:{row[s.T_B]}"
+            return f"{int(self._executed.domains[index, s.D_ID])}-{row[s.T_C]}-{row[s.T_B]}"
+        return f"{self._executed.names[index]}:{row[s.T_B]}"
 
-    def origin(self, transaction: int) -> "Origin":
+    def origin(self, transaction: int) -> "TransactionOrigin":
         """Where a transaction began."""
         start = int(self._transactions[transaction, s.T_START])
-        return Origin(self._server_uuid, self.file, start, int(self.scn[transaction]))
+        return TransactionOrigin(self._server_uuid, self.file, start, int(self.scn[transaction]))
 
-    def only(self, events: NDArray[np.bool_]) -> "Run":
+    def only(self, events: NDArray[np.bool_]) -> "LogRun":
         """The same transactions with these events only."""
-        return Run(
+        return LogRun(
             buffer=self.buffer,
             file=self.file,
             began_s=self._began_s,
@@ -219,7 +218,7 @@ class Run:
         if end < 0:
             raise ValueError(f"transaction {transaction} of this run is not finished: there is no position after it")
         gtids = self._executed.after(self._transactions[: transaction + 1])
-        return Position(self.file, end, gtids, self._server_uuid, self._began_s).to_json()
+        return LogPosition(self.file, end, gtids, self._server_uuid, self._began_s).to_json()
 
     def place(self, offset: int) -> str:
         """Where the byte at `offset` of the buffer comes from, for errors."""
@@ -233,16 +232,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement that may change what a table is. `position`: right after its transaction; None while rows of the same
-    transaction follow (then `is_complete` is False, and the next run continues it).
-    """
+class LoggedStatement:
+    """A statement that may change what a table is."""
 
     query: Query
     scn: int
     txid: str
     commit_us: int
     position: Mapping[str, Any] | None
+    """Right after its transaction; None while rows of the same transaction follow (then the next run continues it)."""
     place: str
 
     @property
@@ -263,49 +261,54 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """What follows is in another file. server_version: of the server that wrote it."""
+    """What follows is in another file."""
 
     file: str
     server_version: str
+    """Of the server that wrote the new file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The server is alive and has nothing: everything up to here was sent. `position` is one to resume from."""
+    """The server is alive and has nothing more: it has sent everything up to here."""
 
     position: Mapping[str, Any]
+    """A reader can resume from it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Which transaction: where its first event is in a server's log, and its ordinal."""
+class TransactionOrigin:
+    """Which transaction: where it begins in a server's log, and its ordinal."""
 
     server_uuid: str | None
     file: str
     start: int
+    """The offset of its first event in `file`."""
     ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Rows events of the unfinished transaction, a part of which was given out, did not happen: it was rolled back, or
-    rolled back to a savepoint. first, end: from which number on, and up to which one.
+    """Rows events of the unfinished transaction were rolled back, wholly or to a savepoint, after the scanner had given
+    out a part of the transaction.
     """
 
-    origin: Origin
+    origin: TransactionOrigin
     first: int
+    """The number of the first rows event that was rolled back."""
     end: int
+    """The number after the last one."""
     place: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The transaction that the last run left unfinished never ends: the server that wrote it crashed. It did not
-    happen.
+    """The transaction that the last run left unfinished never ends: the server that wrote it crashed, and rolled it
+    back.
     """
 
-    origin: Origin
+    origin: TransactionOrigin
     place: str
 
 
-Found = Run | Statement | Rotated | Heartbeat | TakenBack | Abandoned
+LogItem = LogRun | LoggedStatement | Rotated | Heartbeat | TakenBack | Abandoned

@@ -20,7 +20,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.sources.mysql.binlog import _kernel_state as s
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._event_types import (
     CHECKSUM_BYTES,
     ENCRYPTED_FILE_MAGIC,
@@ -36,11 +36,11 @@ from databus.sources.mysql.binlog._format import matches_checksum, parse_format
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._log_statements import HELD_KINDS, StatementWalk
 from databus.sources.mysql.binlog._named_tables import KnownTables
-from databus.sources.mysql.binlog._position import Flavor, Position, Scheme
+from databus.sources.mysql.binlog._position import Flavor, LogPosition, Scheme
 from databus.sources.mysql.binlog._prepared import Prepared
 from databus.sources.mysql.binlog._savepoints import Savepoints
 from databus.sources.mysql.binlog._scan_buffer import frozen
-from databus.sources.mysql.binlog._scanned import Abandoned, Found, Heartbeat, Rotated
+from databus.sources.mysql.binlog._scanned import Abandoned, Heartbeat, LogItem, Rotated
 from databus.sources.mysql.binlog._table_map import TableMap, packed
 
 _HEARTBEATS: Final = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
@@ -51,16 +51,16 @@ _INNER_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScannerStats:
-    """What went through so far. kinds: events by the name of their kind, those inside compressed transactions too.
-    skipped_bytes: of rows events that are not captured.
-    """
+    """How much the scanner has read so far."""
 
     events: int
     bytes: int
     skipped_bytes: int
+    """Bytes of rows events that are not captured."""
     transactions: int
     skipped_transactions: int
     kinds: Mapping[str, int]
+    """Events by the name of their kind, including those inside compressed transactions."""
 
 
 class Scanner(StatementWalk):
@@ -81,7 +81,7 @@ class Scanner(StatementWalk):
         self,
         flavor: Flavor,
         wants: Callable[[TableMap], bool],
-        start: Position | None = None,
+        start: LogPosition | None = None,
         *,
         scheme: Scheme,
         server_uuid: str | None = None,
@@ -97,7 +97,7 @@ class Scanner(StatementWalk):
         super().__init__(
             flavor,
             KnownTables(wants, table_maps_max, is_mariadb=flavor == "mariadb"),
-            start or Position(),
+            start or LogPosition(),
             scheme=scheme,
             server_uuid=server_uuid,
             is_file=is_file,
@@ -169,7 +169,7 @@ class Scanner(StatementWalk):
         self._enter_file(file, 0)
         self._is_format_known = False
 
-    def next(self) -> Found | None:
+    def next(self) -> LogItem | None:
         """What comes next in the log; None if more bytes are needed. Once it has raised, it raises the same again."""
         while not self._ready:
             if self._error is not None:
@@ -276,6 +276,7 @@ class Scanner(StatementWalk):
         state = self._state
         at, size = int(state[s.POS]), int(state[s.SIZE])
         is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or self._log_pos() == 0
+        # A dump begins with a ROTATE, before its format description: only its own bytes show whether it has a checksum.
         has_checksum = matches_checksum(self._buffer[at : at + size].tobytes())
         if state[s.HAS_CHECKSUM] and not has_checksum and (self._is_file_mode or not is_artificial):
             raise failure(s.BAD_CHECKSUM, self._where(), EventType.ROTATE, size)
@@ -298,20 +299,20 @@ class Scanner(StatementWalk):
     def _on_format(self) -> None:
         state = self._state
         at, size = int(state[s.POS]), int(state[s.SIZE])
-        found = parse_format(self._buffer[at : at + size].tobytes())
-        if not found.is_sound:
+        file_format = parse_format(self._buffer[at : at + size].tobytes())
+        if not file_format.is_sound:
             raise failure(s.BAD_CHECKSUM, self._where(), EventType.FORMAT_DESCRIPTION, size)
         self._keep_run()
-        self._began_s = found.written_s
-        state[s.HAS_CHECKSUM] = found.has_checksum
-        state[s.TABLE_ID_BYTES] = found.table_id_bytes
+        self._began_s = file_format.written_s
+        state[s.HAS_CHECKSUM] = file_format.has_checksum
+        state[s.TABLE_ID_BYTES] = file_format.table_id_bytes
         if state[s.TX_STATE] != s.OUTSIDE:
-            self._abandon()
+            self._abandon()  # files end between two transactions: the server crashed while it wrote this one
         self._is_format_known = True
         self._consume()
         if self._file != self._announced:
             self._announced = self._file
-            self._ready.append(Rotated(self._file, found.server_version))
+            self._ready.append(Rotated(self._file, file_format.server_version))
 
     def _abandon(self) -> None:
         state = self._state
@@ -328,11 +329,11 @@ class Scanner(StatementWalk):
         if kind == EventType.HEARTBEAT_V2:
             file, offset = _heartbeat_fields(body)
         if offset < 0:
-            ahead = (self._log_pos() - int(state[s.OFFSET])) & 0xFFFFFFFF
+            ahead = (self._log_pos() - int(state[s.OFFSET])) & 0xFFFFFFFF  # a header has the low 32 bits of an offset
             offset = int(state[s.OFFSET]) + (ahead if ahead < 0x80000000 else 0)
         self._consume()
         if state[s.TX_STATE] != s.OUTSIDE:
-            return
+            return  # a reader cannot resume inside a transaction
         if file == self._file:
             state[s.OFFSET] = max(int(state[s.OFFSET]), offset)
             self._leaves_out = False
@@ -355,28 +356,30 @@ class Scanner(StatementWalk):
 
     def _on_gtid_list(self) -> None:
         state = self._state
-        reader = Reader(self._body())
+        reader = ByteReader(self._body())
         count = reader.integer(4)
         is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or count >> 28 != 0
         if state[s.SCHEME] != s.BY_DOMAINS or (is_artificial and state[s.SET_KNOWN]):
             self._consume()  # servers send these often, and they may be long
             return
-        found: dict[int, tuple[int, int]] = {}
+        last: dict[int, tuple[int, int]] = {}
         for _ in range(count & 0x0FFFFFFF):
             domain, server, number = reader.integer(4), reader.integer(4), reader.integer(8)
-            if domain not in found or found[domain][1] < number:
-                found[domain] = (server, number)
+            if domain not in last or last[domain][1] < number:
+                last[domain] = (server, number)
         self._consume()
-        before = GtidState(found)
+        before = GtidState(last)
         if not state[s.SET_KNOWN]:
             self._take_for_executed(before)
             return
-        ours = GtidState.parse(self.position.gtids or "")
+        executed = GtidState.parse(self.position.gtids or "")
         if state[s.SKIP_BELOW] == 0:  # of all that is before this file, so it lacks what is ours only if it was deleted
-            self._deleted |= set(before.lacks(ours).domains)
-        missing = ours.lacks(before)
+            self._deleted |= set(before.lacks(executed).domains)
+        missing = executed.lacks(before)
         if state[s.SKIP_BELOW] >= 0:  # lists name domains that are deleted further on, which the start was rid of
-            missing = GtidState({each: gtid for each, gtid in missing.domains.items() if each in ours.domains})
+            missing = GtidState(
+                {domain: gtid for domain, gtid in missing.domains.items() if domain in executed.domains}
+            )
         if missing:
             self._stop_for_gap(f"up to {missing}")
 
@@ -486,12 +489,12 @@ class Scanner(StatementWalk):
 
 
 def _heartbeat_fields(body: bytes) -> tuple[str, int]:
-    reader = Reader(body)
+    reader = ByteReader(body)
     file, offset = "", -1
     while kind := packed(reader):
         field = reader.take(packed(reader))
         if kind == 1:
             file = field.decode("utf-8", "replace")
         elif kind == 2:
-            offset = packed(Reader(field))
+            offset = packed(ByteReader(field))
     return file, offset

@@ -9,7 +9,7 @@ from typing import Final
 
 from databus.core import source_name
 from databus.sources.mysql._definition import FieldType
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 
 _ONE_BYTE: Final = frozenset(
     {
@@ -93,33 +93,36 @@ _METAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """The optional part; a field that the server left out is None. Tuples have an entry for each column.
-
-    unsigned: False for columns that are not numbers. collations: the number of the collation of text, ENUM and SET
-    columns (63 is binary), None for others. members: of ENUM and SET, in the column's character set. geometry_types: of
-    GEOMETRY columns. key: of the primary key (index of the column, bytes of its prefix or 0). visible: False for
-    invisible columns. names: as the server has them.
+    """The optional part of a table map. A field that the server left out is None; tuples have one entry for each
+    column.
     """
 
     names: tuple[str, ...] | None = None
+    """As the server has them."""
     unsigned: tuple[bool, ...] | None = None
+    """False for columns that are not numbers."""
     collations: tuple[int | None, ...] | None = None
+    """The number of the collation of text, ENUM and SET columns (63 is binary); None for other columns."""
     members: tuple[tuple[bytes, ...], ...] | None = None
+    """The members of ENUM and SET columns, in the column's character set."""
     geometry_types: tuple[int | None, ...] | None = None
+    """Of GEOMETRY columns; None for other columns."""
     key: tuple[tuple[int, int], ...] | None = None
+    """The primary key: (index of the column, bytes of its prefix or 0)."""
     visible: tuple[bool, ...] | None = None
+    """False for invisible columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A table as the log has it. types and metas are in the form of `ColumnDefinition`: ENUM, SET and CHAR told
-    apart.
-    """
+    """A table as the log has it."""
 
     database: str
     name: str
     types: tuple[int, ...]
+    """As in `ColumnDefinition`: ENUM, SET and CHAR have types of their own."""
     metas: tuple[int, ...]
+    """As in `ColumnDefinition`."""
     nullable: tuple[bool, ...]
     metadata: TableMetadata
 
@@ -131,7 +134,7 @@ class TableMap:
 
 def parse_table_map(body: bytes, *, is_mariadb: bool = False) -> TableMap:
     """Read a table map's body from after the table id on. Raises `ValueError` saying what is wrong with it."""
-    reader = Reader(body)
+    reader = ByteReader(body)
     reader.take(2)
     database = _name(reader)
     name = _name(reader)
@@ -146,7 +149,7 @@ def parse_table_map(body: bytes, *, is_mariadb: bool = False) -> TableMap:
     return TableMap(database, name, types, metas, nullable, metadata)
 
 
-def packed(reader: Reader) -> int:
+def packed(reader: ByteReader) -> int:
     """A length-encoded integer."""
     first = reader.integer(1)
     if first < 251:
@@ -156,7 +159,7 @@ def packed(reader: Reader) -> int:
     return reader.integer({252: 2, 253: 3, 254: 8}[first])
 
 
-def _name(reader: Reader) -> str:
+def _name(reader: ByteReader) -> str:
     text = reader.take(reader.integer(1)).decode("utf-8", "surrogateescape")
     if reader.take(1) != b"\0":
         raise ValueError(f"no zero byte after the name {text!r}")
@@ -168,7 +171,7 @@ def _bits(raw: bytes, count: int) -> tuple[bool, ...]:
 
 
 def _types(raw_types: bytes, meta_bytes: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    reader = Reader(meta_bytes)
+    reader = ByteReader(meta_bytes)
     types: list[int] = []
     metas: list[int] = []
     for kind in raw_types:
@@ -202,7 +205,7 @@ def _string(first: int, second: int) -> tuple[int, int]:
     return real, second | (real ^ first) << 4
 
 
-def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> TableMetadata:  # noqa: C901, PLR0912 - a branch a field
+def _metadata(reader: ByteReader, types: tuple[int, ...], *, is_mariadb: bool) -> TableMetadata:  # noqa: C901, PLR0912 - a branch a field
     names = unsigned = key = visible = None
     members: dict[int, tuple[bytes, ...]] = {}
     collations: dict[int, int] = {}
@@ -212,7 +215,7 @@ def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> Ta
     listed = [i for i, kind in enumerate(types) if kind in (FieldType.ENUM, FieldType.SET)]
     while not reader.is_done:
         kind = reader.integer(1)
-        field = Reader(reader.take(packed(reader)))
+        field = ByteReader(reader.take(packed(reader)))
         if kind == 1:
             unsigned = _unsigned(field, numeric, len(types))
         elif kind in (2, 10):
@@ -251,33 +254,33 @@ def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> Ta
     )
 
 
-def _count(reader: Reader) -> int:
+def _count(reader: ByteReader) -> int:
     count = packed(reader)
     if count > 65_535:
         raise ValueError(f"{count} members")
     return count
 
 
-def _unsigned(field: Reader, numeric: list[int], count: int) -> tuple[bool, ...]:
+def _unsigned(field: ByteReader, numeric: list[int], count: int) -> tuple[bool, ...]:
     bits = field.take((len(numeric) + 7) // 8)
-    found = [False] * count
+    is_unsigned = [False] * count
     for k, i in enumerate(numeric):
-        found[i] = bool(bits[k >> 3] >> (7 - (k & 7)) & 1)
-    return tuple(found)
+        is_unsigned[i] = bool(bits[k >> 3] >> (7 - (k & 7)) & 1)
+    return tuple(is_unsigned)
 
 
-def _default_collations(field: Reader, columns: list[int]) -> dict[int, int]:
+def _default_collations(field: ByteReader, columns: list[int]) -> dict[int, int]:
     """A default, then (index among the text columns, collation) of those that differ."""
-    found = dict.fromkeys(columns, packed(field))
+    collations = dict.fromkeys(columns, packed(field))
     while not field.is_done:
         index, collation = packed(field), packed(field)
         if index >= len(columns):
             raise ValueError(f"a collation for text column {index} of {len(columns)}")
-        found[columns[index]] = collation
-    return found
+        collations[columns[index]] = collation
+    return collations
 
 
-def _key(field: Reader, columns: int, *, has_prefix: bool) -> tuple[tuple[int, int], ...]:
+def _key(field: ByteReader, columns: int, *, has_prefix: bool) -> tuple[tuple[int, int], ...]:
     key: list[tuple[int, int]] = []
     while not field.is_done:
         index = packed(field)

@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass
 
-from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._byte_reader import ByteReader
 from databus.sources.mysql.binlog._gtid import uuid_text
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedGtid:
-    """name: `uuid` or `uuid:tag`. commit_us: original commit time, or 0."""
+    """A GTID that may have a tag."""
 
     name: str
+    """`uuid` or `uuid:tag`."""
     number: int
     commit_us: int
+    """The original commit time; 0 where the event does not say."""
 
 
 def parse_tagged(body: bytes) -> TaggedGtid:  # noqa: C901 - a branch for each field of the format
@@ -23,7 +25,7 @@ def parse_tagged(body: bytes) -> TaggedGtid:  # noqa: C901 - a branch for each f
     time, and some that do not matter here. Whole numbers are of variable length, signed ones with the sign in the
     lowest bit.
     """
-    reader = Reader(body)
+    reader = ByteReader(body)
     if reader.varlen() != 1:
         raise ValueError("a GTID in an unknown version of its format")
     reader.varlen()

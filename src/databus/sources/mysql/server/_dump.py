@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pymysql
 
 from databus.core import ServiceUnavailable
-from databus.sources.mysql.binlog import FIRST_OFFSET, OFFSET_MAX, GtidSet, PacketSplitter, Position
+from databus.sources.mysql.binlog import FIRST_OFFSET, OFFSET_MAX, GtidSet, LogPosition, PacketSplitter
 from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
 from databus.sources.mysql.server._connection import close_quietly, socket_of
 from databus.sources.mysql.server._errors import telling
@@ -144,7 +144,7 @@ class Dump:
         self,
         connection: "pymysql.Connection[Any]",
         server: str,
-        position: Position,
+        position: LogPosition,
         *,
         is_mariadb: bool,
         is_listed: bool,
@@ -394,7 +394,7 @@ def _command(connection: "pymysql.Connection[Any]", number: int, body: bytes) ->
 
 
 def _ask(
-    connection: "pymysql.Connection[Any]", position: Position, gtids: str | None, *, is_mariadb: bool, server_id: int
+    connection: "pymysql.Connection[Any]", position: LogPosition, gtids: str | None, *, is_mariadb: bool, server_id: int
 ) -> None:
     """Ask for the log, by GTIDs or by file and offset."""
     if gtids is not None and not is_mariadb:

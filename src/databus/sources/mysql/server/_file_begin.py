@@ -9,7 +9,7 @@ import pymysql
 
 from databus.core import ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import FIRST_OFFSET, HEADER_BYTES, OFFSET_MAX, Position
+from databus.sources.mysql.binlog import FIRST_OFFSET, HEADER_BYTES, OFFSET_MAX, LogPosition
 from databus.sources.mysql.binlog._event_types import EventType
 from databus.sources.mysql.server._connection import close_quietly
 from databus.sources.mysql.server._dump import Dump
@@ -21,7 +21,7 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 def file_began_s(
-    config: MysqlConfig, facts: ServerFacts, connection: "pymysql.Connection[Any]", position: Position
+    config: MysqlConfig, facts: ServerFacts, connection: "pymysql.Connection[Any]", position: LogPosition
 ) -> int:
     """When the server began the file of `position`, as it says itself; the connection is used up.
 

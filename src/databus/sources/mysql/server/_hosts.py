@@ -8,7 +8,7 @@ import pymysql
 
 from databus.core import ConfigError, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.binlog import LogPosition
 from databus.sources.mysql.server._check_finding import refuse
 from databus.sources.mysql.server._check_replication import of_replication
 from databus.sources.mysql.server._connection import READ_MS_MAX, close_quietly, connect
@@ -115,7 +115,7 @@ class Hosts:
                 raise errors[0]
         return self._held
 
-    def settle(self, position: Position) -> Trouble | None:
+    def settle(self, position: LogPosition) -> Trouble | None:
         """Hold the first that can go on from `position`.
 
         Returns what is wrong with the one that was taken, where none can and the policy is to read the tables again.
@@ -145,7 +145,7 @@ class Hosts:
         self._held = taken
         return trouble
 
-    def trouble_at(self, position: Position) -> Trouble | None:
+    def trouble_at(self, position: LogPosition) -> Trouble | None:
         """What keeps the server at hand from going on at `position`."""
         return self._trouble_with(self.connected(), position)
 
@@ -189,7 +189,7 @@ class Hosts:
             raise (*told, *errors)[0]
         return lost[0]
 
-    def _trouble_with(self, server: ConnectedServer, position: Position) -> Trouble | None:
+    def _trouble_with(self, server: ConnectedServer, position: LogPosition) -> Trouble | None:
         """What keeps a server from going on at `position`. It is not asked twice: one that was reset and is busy may
         have grown beyond us by then, and look like the one that it was.
         """
@@ -202,7 +202,7 @@ class Hosts:
             close_quietly(server.connection)
             raise
 
-    def _in_another_file(self, facts: ServerFacts, position: Position) -> Trouble | None:
+    def _in_another_file(self, facts: ServerFacts, position: LogPosition) -> Trouble | None:
         """Whether the file of `position` is another than the one that was captured: after a reset, an event may well
         begin where one did before.
         """

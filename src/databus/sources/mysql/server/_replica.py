@@ -4,7 +4,7 @@ import hashlib
 from typing import Final
 
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.binlog import LogPosition
 from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
 from databus.sources.mysql.server._dump import Dump
 from databus.sources.mysql.server._hosts import ConnectedServer
@@ -16,7 +16,7 @@ _ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that peopl
 def open_dump(
     config: MysqlConfig,
     server: ConnectedServer,
-    position: Position,
+    position: LogPosition,
     server_id: int,
     *,
     is_listed: bool = True,

@@ -21,7 +21,7 @@ from databus.sources.mysql.binlog import (
     OFFSET_MAX,
     GtidSet,
     GtidState,
-    Position,
+    LogPosition,
     Scheme,
 )
 from databus.sources.mysql.binlog._position import file_number
@@ -79,7 +79,7 @@ def scheme_of(facts: ServerFacts) -> Scheme:
 
 
 def trouble_with(
-    facts: ServerFacts, position: Position, scheme: Scheme, place: Position | None = None
+    facts: ServerFacts, position: LogPosition, scheme: Scheme, place: LogPosition | None = None
 ) -> Trouble | None:
     """What keeps this server from sending what comes after `position`; None if nothing does. place: see `placed`."""
     if not position.file and position.gtids is None:
@@ -95,7 +95,7 @@ def trouble_with(
             return _with_file(facts, position)
 
 
-def _with_set(facts: ServerFacts, position: Position) -> Trouble | None:
+def _with_set(facts: ServerFacts, position: LogPosition) -> Trouble | None:
     have, executed = GtidSet.parse(position.gtids or ""), GtidSet.parse(facts.executed)
     lost = have.subtract(executed)
     if lost:
@@ -107,7 +107,7 @@ def _with_set(facts: ServerFacts, position: Position) -> Trouble | None:
     return _errant(facts, position, str(own)) if own else None
 
 
-def _with_domains(facts: ServerFacts, position: Position, place: Position | None) -> Trouble | None:
+def _with_domains(facts: ServerFacts, position: LogPosition, place: LogPosition | None) -> Trouble | None:
     have, executed = GtidState.parse((place or position).gtids or ""), GtidState.parse(facts.executed)
     lost = executed.lacks(have)
     if lost:
@@ -129,7 +129,7 @@ def _with_domains(facts: ServerFacts, position: Position, place: Position | None
     return _errant(facts, position, str(own)) if own else None
 
 
-def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> Position | None:
+def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> LogPosition | None:
     """Where a MariaDB server has all that comes after `position`, whatever the numbers of its GTIDs say; None where
     only they tell. Domains that the server has forgotten since (FLUSH BINARY LOGS DELETE_DOMAIN_ID) are left out.
 
@@ -155,7 +155,7 @@ def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: 
     return replace(position, gtids=str(GtidState(kept)))
 
 
-def is_by_file(facts: ServerFacts, position: Position, place: Position | None) -> bool:
+def is_by_file(facts: ServerFacts, position: LogPosition, place: LogPosition | None) -> bool:
     """Whether to ask for the log by file and offset, for GTIDs say less than the place that `placed` has found."""
     if place is None:
         return False
@@ -173,7 +173,7 @@ def _logged(facts: ServerFacts, domain: int, gtid: tuple[int, int]) -> bool:
     return False
 
 
-def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
+def _with_file(facts: ServerFacts, position: LogPosition) -> Trouble | None:
     if facts.uuid != position.server_uuid:
         return Trouble(
             Fault.FOREIGN,
@@ -198,7 +198,7 @@ def _size(facts: ServerFacts, file: str) -> int:
     return max(size, facts.offset if file == facts.file else 0)
 
 
-def place_to_ask(facts: ServerFacts, position: Position, offset_max: int = OFFSET_MAX) -> Position:
+def place_to_ask(facts: ServerFacts, position: LogPosition, offset_max: int = OFFSET_MAX) -> LogPosition:
     """Where to ask this server by file and offset for what comes after `position`.
 
     The protocol names no place beyond 4 GiB. A file is that large by its last transaction alone, so all that follows in
@@ -220,7 +220,7 @@ _ENCRYPTION_BYTES: Final = 512  # before the log in an encrypted file: they coun
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
-def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> Trouble | None:
+def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> Trouble | None:
     """Whether the server was reset and has grown beyond us since: then only what stands at our place tells.
 
     Files are numbered on, whatever else happens; after a transaction stands an event, or the end; and MariaDB says
@@ -240,7 +240,7 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
     return _reset(facts, place, other) if other else None
 
 
-def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> str | None:
+def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> str | None:
     """What the server says of our place that it would not say of the end of our transaction; None if all is well."""
     file, offset = position.file, position.offset
     with telling(facts.server, f"asking what stands at {file}:{offset}"):
@@ -313,14 +313,14 @@ def _ends_the_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, fi
     return _size(facts, file) - _ENCRYPTION_BYTES <= ends <= size_now
 
 
-def in_another_file(facts: ServerFacts, position: Position, began_s: int) -> Trouble:
+def in_another_file(facts: ServerFacts, position: LogPosition, began_s: int) -> Trouble:
     """The server's file of that name was begun at another time than the one that was captured."""
     then, now = (dt.datetime.fromtimestamp(each, dt.UTC).isoformat(" ") for each in (position.began_s, began_s))
     place = f"{position.file} at {position.offset}"
     return _reset(facts, place, f"it began the file of that name at {now}, and the one that was captured at {then}")
 
 
-def _errant(facts: ServerFacts, position: Position, own: str) -> Trouble | None:
+def _errant(facts: ServerFacts, position: LogPosition, own: str) -> Trouble | None:
     """The server has `own` from itself: as a primary it may, as a replica it may not."""
     if facts.uuid == position.server_uuid or facts.variables.get("read_only", "OFF").upper() != "ON":
         return None
@@ -352,7 +352,7 @@ def _reset(facts: ServerFacts, missing: str, found: str = "") -> Trouble:
     )
 
 
-def _not_there(facts: ServerFacts, position: Position, lost: str, *, shares: bool) -> Trouble:
+def _not_there(facts: ServerFacts, position: LogPosition, lost: str, *, shares: bool) -> Trouble:
     """The server never executed, or has forgotten, what we have."""
     if facts.uuid == position.server_uuid:
         return _reset(facts, lost)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from databus.core import ServiceUnavailable
-from databus.sources.mysql.binlog import Run, Scanner, Statement
+from databus.sources.mysql.binlog import LoggedStatement, LogRun, Scanner
 from databus.sources.mysql.server._dump import Dump
 
 _WAIT_S_MAX: Final = 10.0
@@ -48,7 +48,7 @@ class Passed:
         self.ordinal, self.commit_us, self.position = ordinal, commit_us, position
 
 
-def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[Statement], None]) -> Passed:
+def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[LoggedStatement], None]) -> Passed:
     """Read so many transactions to their ends.
 
     Raises `ServiceUnavailable` if the next does not come within ten seconds.
@@ -66,10 +66,10 @@ def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[
                         f"only {len(passed.ids)} of {transactions} transactions came; nothing was changed. Where "
                         f"nothing comes, nothing need be skipped"
                     )
-            case Run() as run:
+            case LogRun() as run:
                 end = time.monotonic() + _WAIT_S_MAX
                 _note_run(passed, run, transactions)
-            case Statement() as statement:
+            case LoggedStatement() as statement:
                 learn(statement)
                 if statement.is_complete and statement.position is not None:
                     passed.note(statement.txid, statement.scn, statement.commit_us, statement.position)
@@ -78,7 +78,7 @@ def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[
     return passed
 
 
-def _note_run(passed: Passed, run: Run, transactions: int) -> None:
+def _note_run(passed: Passed, run: LogRun, transactions: int) -> None:
     """Note its finished transactions, as far as they are meant."""
     finished = len(run) if run.is_complete else len(run) - 1
     count = min(finished, transactions - len(passed.ids))
