@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks._mysql import DATABASE, WORKLOADS, backlog
 from benchmarks.figures import Figure, median_of, show
 from databus.sources.mysql.binlog import LogRun, Scanner
-from databus.sources.mysql.rows import Plan, decode, make_plan
+from databus.sources.mysql.rows import DecodePlan, decode, make_plan
 from databus.sources.mysql.tables import from_table_map
 
 NAMES = ("orders", "mixed", "json", "updates")
@@ -37,11 +37,11 @@ def _scan(log: NDArray[np.uint8], file: str) -> tuple[Scanner, list[LogRun]]:
     return scanner, runs
 
 
-def _plans(scanner: Scanner) -> list[Plan]:
+def _plans(scanner: Scanner) -> list[DecodePlan]:
     return [make_plan(from_table_map(each, None), each.types, each.metas, each.nullable) for each in scanner.tables]
 
 
-def _decode(runs: list[LogRun], plans: list[Plan]) -> int:
+def _decode(runs: list[LogRun], plans: list[DecodePlan]) -> int:
     """The images decoded; their arrays are dropped as soon as they are there, as those of a group that is written."""
     images = 0
     for run in runs:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from databus.sources.mysql.rows import Plan, _bus, _decode, _finish, _json, _text
+from databus.sources.mysql.rows import DecodePlan, _bus, _decode, _finish, _json, _text
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.snapshot import _result_shape, _results
 
@@ -102,7 +102,7 @@ class Walls:
             return pa.py_buffer(_protected(size, walls))
         return _Resizable(self, size) if resizable else pa.py_buffer(self.items(size, np.uint8))
 
-    def _place_columns(self, plan: Plan, text_bytes: list[int], images: int) -> tuple[NDArray[np.int64], int]:
+    def _place_columns(self, plan: DecodePlan, text_bytes: list[int], images: int) -> tuple[NDArray[np.int64], int]:
         """As the real one, but each part by itself."""
         end, walls = 0, []
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from databus.core import CorruptData, LimitExceeded, UnrepresentableValue
 from databus.sources.mysql._definition import FieldType, TableDefinition
-from databus.sources.mysql.rows import Decoded, Plan, decode, make_plan
+from databus.sources.mysql.rows import Decoded, DecodePlan, decode, make_plan
 from tests.mysql.rows.guarded import guarded
 from tests.mysql.rows.images import KINDS, Kind, column, image, integer, tables
 from tests.mysql.rows.walker import place
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("walls")
 Table = tuple[TableDefinition, list[Kind], list[list[Any]]]
 
 
-def plan_of(definition: TableDefinition, **more: Any) -> Plan:
+def plan_of(definition: TableDefinition, **more: Any) -> DecodePlan:
     columns = definition.columns
     return make_plan(definition, [c.type for c in columns], [c.meta for c in columns], **more)
 
 
-def run(plan: Plan, events: list[tuple[int, bytes]], **more: Any) -> list[Decoded]:
+def run(plan: DecodePlan, events: list[tuple[int, bytes]], **more: Any) -> list[Decoded]:
     """Decode events (kind, images) that stand one after the other with a byte between, up to the end of memory."""
     starts, ends, data = [], [], b""
     for _, images in events:

@@ -11,7 +11,7 @@ from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._session_position import Held
 from databus.sources.mysql.binlog import TableMap
-from databus.sources.mysql.rows import Omitter, Plan, Policies, bus_type, describe, make_plan, text_columns
+from databus.sources.mysql.rows import DecodePlan, Omitter, Policies, bus_type, describe, make_plan, text_columns
 from databus.sources.mysql.tables import check_agreement, from_table_map
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -112,7 +112,7 @@ class Tables:
         self._is_other = is_other
         self._json_form = json_form
         self._why_unknown = why_unknown
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, DecodePlan] = {}
         self._refused: dict[int, FatalError] = {}
         self._stale: set[int] = set()
         self.omitter = Omitter(options.row_bytes_max) if options.on_large_row == "marker" else None
@@ -156,7 +156,7 @@ class Tables:
         self.in_force[definition.source] = table
         return known, table
 
-    def plan(self, slot: int) -> Plan:
+    def plan(self, slot: int) -> DecodePlan:
         """How rows of a table map of the log are decoded; `prepare` has made it. Raises what it is refused for."""
         if slot in self._refused:
             raise self._refused[slot]
@@ -168,7 +168,7 @@ class Tables:
         self._refused.clear()
         self._stale.clear()
 
-    def doubt_plans(self, newest: Plan) -> None:
+    def doubt_plans(self, newest: DecodePlan) -> None:
         """The table is another than was known: its other table maps are compared again when they come again."""
         source = newest.definition.source
         self._stale |= {
@@ -210,7 +210,7 @@ class Tables:
             if column.name in came and bus_type(column) != "string"
         )
 
-    def prepare(self, slot: int, table_map: TableMap, looked_up: TableDefinition | None = None) -> Plan:
+    def prepare(self, slot: int, table_map: TableMap, looked_up: TableDefinition | None = None) -> DecodePlan:
         """Make the plan of a new table map. looked_up: what the table is, where the history does not fit the map.
 
         Raises `SourceChanged` where nothing says what its columns are, or what is known is not what the map says.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, FatalError, make_scn
 from databus.schema import frame_schema
 from databus.sources.mysql.binlog import LogRun
-from databus.sources.mysql.rows import SMALL_BYTES, Decoded, Plan, SmallEvents, bus_arrays, decode, small_events
+from databus.sources.mysql.rows import SMALL_BYTES, Decoded, DecodePlan, SmallEvents, bus_arrays, decode, small_events
 from databus.wire import Commit, Group, OpenSnapshot, Rows
 
 Ints = npt.NDArray[np.int64]
@@ -62,7 +62,7 @@ class Assembler:
         timeline: int,
         group_bytes_max: int,
         row_bytes_max: int,
-        plan_of: Callable[[int], Plan],
+        plan_of: Callable[[int], DecodePlan],
         position: Mapping[str, Any],
     ) -> None:
         self._base = make_scn(timeline, 0)
@@ -72,7 +72,7 @@ class Assembler:
         self._waiting: list[_Piece] = []  # of the transaction that the last run left unfinished
         self._waiting_bytes = 0
         self._is_open = False  # a part of that transaction has been yielded
-        self._small: dict[int, tuple[Plan, SmallEvents | None]] = {}  # by slot
+        self._small: dict[int, tuple[DecodePlan, SmallEvents | None]] = {}  # by slot
         self._yielded_events = 0  # the number after that of the last event in those parts
         self.seq = 0
         self.position = position
@@ -227,7 +227,7 @@ class Assembler:
             return
         slots, transactions = run.event_slot[lo:hi], run.event_transaction[lo:hi]
         counts = np.zeros(hi - lo, np.int64)
-        found: list[tuple[Plan, Decoded, npt.NDArray[np.intp]]] = []
+        found: list[tuple[DecodePlan, Decoded, npt.NDArray[np.intp]]] = []
         for slot in _in_order(slots):
             mine = np.flatnonzero(slots == slot)
             plan = self._plan_of(int(slot))
@@ -279,7 +279,7 @@ class Assembler:
             if decoded.images:
                 yield Rows(plan.table, self._batch(run, plan, decoded, before, run.event_transaction[one]))
 
-    def _small_of(self, slot: int, plan: Plan) -> SmallEvents | None:
+    def _small_of(self, slot: int, plan: DecodePlan) -> SmallEvents | None:
         known, small = self._small.get(slot, (None, None))
         if known is not plan:
             small = small_events(plan)
@@ -287,7 +287,7 @@ class Assembler:
         return small
 
     def _batch(
-        self, run: LogRun, plan: Plan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]
+        self, run: LogRun, plan: DecodePlan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]
     ) -> pa.RecordBatch:
         own = bus_arrays(
             decoded, before, transactions, scns=run.scn + self._base, commits_us=run.commit_us, txids=run.txids

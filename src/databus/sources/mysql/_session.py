@@ -52,7 +52,7 @@ from databus.sources.mysql.binlog import (
     TakenBack,
 )
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
-from databus.sources.mysql.rows import Plan
+from databus.sources.mysql.rows import DecodePlan
 from databus.sources.mysql.snapshot import SnapshotReader
 from databus.sources.mysql.tables import TableState, altered_names
 from databus.sources.snapshots import Progress
@@ -350,7 +350,7 @@ class Session:
                 self._tables.refuse(slot, type(error)(f"{error} (first met in {run.place_of(slot, first)})"))
         return self._assembler.add(run, self._position.snapshots, first)
 
-    def _plan(self, slot: int) -> Plan:
+    def _plan(self, slot: int) -> DecodePlan:
         if self._tables.is_prepared(slot):
             return self._tables.plan(slot)
         table_map = self._scanner.tables[slot]
@@ -361,7 +361,7 @@ class Session:
                 raise
             return self._look_up(slot, table_map, self._lookup, why)
 
-    def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> Plan:
+    def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> DecodePlan:
         """The plan of a table that is not what we know, by what the server says that it is."""
         position = LogPosition.from_json(self._position.place.position)
         try:
@@ -372,7 +372,7 @@ class Session:
         self._looked_up[slot] = found
         return plan
 
-    def _learn(self, plan: Plan, looked_up: TableState | None) -> None:
+    def _learn(self, plan: DecodePlan, looked_up: TableState | None) -> None:
         """The log itself shows here what a table is; where consumers know another one, tell them first."""
         table = plan.table
         known = self._tables.in_force.get(table.source)
@@ -398,7 +398,7 @@ class Session:
         else:
             self._bus_groups.read_on_as_it_is(table.source)
 
-    def _is_unlogged(self, plan: Plan) -> bool:
+    def _is_unlogged(self, plan: DecodePlan) -> bool:
         """Whether the log never had a table come into being whose rows it has: some may have been there before."""
         source, definition = plan.table.source, plan.definition
         return source not in self._tables.in_force and self._history.is_unlogged(definition.database, definition.name)

@@ -7,19 +7,19 @@ from databus.sources.mysql.rows._arrow_types import Policies, address_type, bus_
 from databus.sources.mysql.rows._bus import bus_arrays
 from databus.sources.mysql.rows._decode import Decoded, decode
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
-from databus.sources.mysql.rows._plan import Plan, make_plan
+from databus.sources.mysql.rows._plan import DecodePlan, make_plan
 from databus.sources.mysql.rows._small_events import SMALL_BYTES, SmallEvents, small_events
-from databus.sources.mysql.rows._text import Rows, to_text
+from databus.sources.mysql.rows._text import RowPlaces, to_text
 from databus.sources.mysql.rows._time_text import number_text, result_text
 
 __all__ = [
     "OMITTED",
     "SMALL_BYTES",
+    "DecodePlan",
     "Decoded",
     "Omitter",
-    "Plan",
     "Policies",
-    "Rows",
+    "RowPlaces",
     "SmallEvents",
     "address_type",
     "bus_arrays",

@@ -55,20 +55,20 @@ _BIT_BYTES_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What becomes of values that the bus does not pass on as they are.
-
-    zero_dates: of 0000-00-00 and of dates that are none, such as 2020-00-10: an error, or null. invalid_text: of bytes
-    that are no text in their column's character set: an error, or U+FFFD in their place. json_form: whose SELECT a JSON
-    text is to equal: 5.7 prints a whole double as `1`, later ones as `1.0`, and leaves the lines of base64 unescaped.
-    omitter: what becomes of rows that are too large; without one they are an error. texts: the table's columns that
-    come as the text that the server shows, as `text_columns` found them.
-    """
+    """What becomes of values that the bus cannot pass on as they are."""
 
     zero_dates: Literal["error", "null"] = "error"
+    """For 0000-00-00 and other invalid dates, such as 2020-00-10: an error, or null."""
     invalid_text: Literal["error", "replace"] = "error"
+    """For bytes that are not valid in their column's character set: an error, or U+FFFD in their place."""
     json_form: Literal["5.7", "8.0"] = "8.0"
+    """JSON text is as SELECT of this release prints it: 5.7 prints a whole double as `1` and keeps the line breaks of
+    base64; later releases print `1.0`, and escape them.
+    """
     omitter: "Omitter | None" = None
+    """What becomes of rows that are too large; without one they are an error."""
     texts: frozenset[str] = frozenset()
+    """Columns of the table that come as the text that the server shows (see `text_columns`)."""
 
     def for_column(self, definition: TableDefinition, column: ColumnDefinition) -> "Policies":
         """What holds for a column: in the key, both are always errors, since values that differ would be one key."""
@@ -126,7 +126,7 @@ def text_columns(definition: TableDefinition, asked: Collection[str], *, dates: 
     asked: names of columns, in lower case. dates: all columns of dates too. Raises `ConfigError` naming table and
     column for one that is asked for and has no exact text.
     """
-    found = set()
+    names = set()
     for column in definition.columns:
         is_asked = column.name.lower() in asked
         if not is_asked and not (dates and column.type in _DATED):
@@ -138,8 +138,8 @@ def text_columns(definition: TableDefinition, asked: Collection[str], *, dates: 
                 f"`string`, since the server shows no exact text of its values; it is {kind}"
             )
         if kind != "string":
-            found.add(column.name)
-    return frozenset(found)
+            names.add(column.name)
+    return frozenset(names)
 
 
 _WITHOUT_TEXT: Final = ("float32", "float64", "binary")

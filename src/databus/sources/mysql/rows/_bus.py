@@ -31,9 +31,8 @@ def bus_arrays(
 
     count = decoded.images
     wide, narrow = _padded(8 * count), _padded(4 * count)
-    memory = pa.allocate_buffer(
-        3 * wide + narrow + _padded((count + 7) // 8)
-    )  # from Arrow's pool, which keeps its pages
+    # From Arrow's pool, which keeps its pages.
+    memory = pa.allocate_buffer(3 * wide + narrow + _padded((count + 7) // 8))
     places = [0, wide, 2 * wide, 3 * wide, 3 * wide + narrow]
     sizes = [8 * count] * 3 + [4 * count, (count + 7) // 8]
     parts = [memory.slice(at, size) for at, size in zip(places, sizes, strict=True)]
@@ -42,13 +41,13 @@ def bus_arrays(
     number = words[places[3] : places[3] + 4 * count].view(np.int32)
     words[places[4] :] = 0  # from no snapshot
     used = np.empty(len(transactions), np.int64)
-    found = kernels.stamp(
+    distinct = kernels.stamp(
         decoded.images_per_event, before, transactions, scns, commits_us, scn, seq, commit_us, number, used
     )
-    low, high = int(used[0]), int(used[found - 1]) + 1
+    low, high = int(used[0]), int(used[distinct - 1]) + 1
     names = txids(low, high)
-    if found < high - low:
-        names = names.take(pa.array(used[:found] - low))
+    if distinct < high - low:
+        names = names.take(pa.array(used[:distinct] - low))
     return [
         pa.array(decoded.change_types),
         *(pa.Array.from_buffers(pa.int64(), count, [None, part]) for part in parts[:2]),

@@ -32,18 +32,18 @@ def stamp(
     into. Returns how many those are.
     """
     row = 0
-    found = 0
+    distinct = 0
     for event in range(images.size):
         transaction = transactions[event]
         if event == 0 or transaction != transactions[event - 1]:
-            used[found] = transaction
-            found += 1
+            used[distinct] = transaction
+            distinct += 1
         last = before[event]
         for _ in range(images[event]):
             last += 1
             scn[row] = scns[transaction]
             seq[row] = last
             commit_us[row] = commits_us[transaction]
-            number[row] = found - 1
+            number[row] = distinct - 1
             row += 1
-    return found
+    return distinct

@@ -130,7 +130,7 @@ _IBM_FIRST: Final = (0xF3, 0xF3)  # where eucjpms has the characters of IBM that
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class CodePointTables:
     """Code points of one byte, of two (lead << 8 | trail), of three (after 0x8F), of four (GB18030, counted)."""
 
     single: NDArray[np.uint32]
@@ -139,12 +139,12 @@ class Tables:
     quadruple: NDArray[np.uint32]
 
 
-NO_TABLES: Final = Tables(_EMPTY, _EMPTY, _EMPTY, _EMPTY)
+NO_TABLES: Final = CodePointTables(_EMPTY, _EMPTY, _EMPTY, _EMPTY)
 
 
 @cache
-def tables_of(charset: str) -> Tables:
-    """The tables of a character set. Raises `UnsupportedFeature` for one that no server of ours has."""
+def tables_of(charset: str) -> CodePointTables:
+    """The tables of a character set. Raises `UnsupportedFeature` for one that neither server has."""
     codec = _CODECS.get(charset)
     if codec is None:
         raise UnsupportedFeature(f"the character set {charset!r} is unknown; leave out the columns that have it")
@@ -152,7 +152,7 @@ def tables_of(charset: str) -> Tables:
     for first, characters in _OWN_BYTES.get(charset, ()):
         _put(single, first, characters)
     if charset not in _MULTIBYTE:
-        return Tables(single, _EMPTY, _EMPTY, _EMPTY)
+        return CodePointTables(single, _EMPTY, _EMPTY, _EMPTY)
     double = np.full(1 << 16, NO_CHARACTER, dtype=np.uint32)
     for pair in _pairs(0):
         double[pair[0] << 8 | pair[1]] = _eucjpms(pair) if charset == "eucjpms" else _point(pair, codec)
@@ -167,7 +167,7 @@ def tables_of(charset: str) -> Tables:
     leads[0x81:0xFF] |= is_gb18030
     single[leads] = LEADS_TWO_OR_FOUR if is_gb18030 else LEADS_TWO
     single[0x8F] = LEADS_THREE if triple.size else single[0x8F]
-    return Tables(single, double, triple, _quadruples() if is_gb18030 else _EMPTY)
+    return CodePointTables(single, double, triple, _quadruples() if is_gb18030 else _EMPTY)
 
 
 def _put(table: NDArray[np.uint32], first: int, characters: str) -> None:
@@ -175,8 +175,8 @@ def _put(table: NDArray[np.uint32], first: int, characters: str) -> None:
         table[first + offset] = NO_CHARACTER if character == _NONE else ord(character)
 
 
-def _pairs(least: int) -> Iterator[bytes]:
-    return (bytes([lead, trail]) for lead in range(0x80, 0x100) for trail in range(least, 0x100))
+def _pairs(first_trail: int) -> Iterator[bytes]:
+    return (bytes([lead, trail]) for lead in range(0x80, 0x100) for trail in range(first_trail, 0x100))
 
 
 def _point(sequence: bytes, codec: str) -> int:

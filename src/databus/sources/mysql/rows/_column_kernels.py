@@ -229,9 +229,9 @@ def _write_texts(op: int, fields: int, places: int, row: int, rows: int, limit: 
 
 @part
 def _first_invalid(op: int, offsets: int, text: int, rows: int) -> int:
-    """The first of these texts that is none in its character set, or `rows`.
+    """The first of these texts that is not valid in its character set, or `rows`.
 
-    All of them are looked at as one first: if that is UTF-8 and none begins inside a character, each of them is.
+    Checks all of them as one text first: if that is UTF-8 and no text begins inside a character, each one is valid.
     """
     begin, end = load32(offsets), load32(offsets + 4 * rows)
     if op == ops.UTF8 and utf8_surely(text + begin, end - begin):
@@ -269,7 +269,7 @@ def _write_decimal_texts(fields: int, places: int, row: int, rows: int) -> tuple
 
 @part
 def write_column(fields: int, places: int, row: int, rows: int, limit: int) -> tuple[int, int]:
-    """Write `rows` values from row `row` on: FINE, or what is wrong, and with the how manieth of them.
+    """Write `rows` values from row `row` on. Returns FINE, or what is wrong, and the number of the value at fault.
 
     limit: where the log's bytes end; nothing is read at and after it.
     """

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from databus.core import LimitExceeded
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.rows._finish import finish
-from databus.sources.mysql.rows._layout import Layout
-from databus.sources.mysql.rows._plan import Plan
-from databus.sources.mysql.rows._row_errors import Where, row_error
+from databus.sources.mysql.rows._layout import ColumnLayout
+from databus.sources.mysql.rows._plan import DecodePlan
+from databus.sources.mysql.rows._row_errors import LoggedRows, row_error
 
 ROW_BYTES_MAX: Final = 64 << 20
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
@@ -25,16 +25,16 @@ _SLACK: Final = 64  # bytes that a copy by words may overwrite behind a column's
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The images of a run of rows events.
-
-    first_event, images_per_event: which events, and how many images each has. change_types: of each image (1 insert,
-    2 update_preimage, 3 update_postimage, 4 delete). arrays: one for each column of the plan's table.
-    """
+    """The images of a run of rows events."""
 
     first_event: int
+    """The number of the first event whose images these are."""
     images_per_event: NDArray[np.int32]
+    """How many images each event has."""
     change_types: NDArray[np.int8]
+    """Of each image: 1 insert, 2 update_preimage, 3 update_postimage, 4 delete."""
     arrays: list[pa.Array]
+    """One for each column of the plan's table."""
 
     @property
     def images(self) -> int:
@@ -43,7 +43,7 @@ class Decoded:
 
 
 def decode(
-    plan: Plan,
+    plan: DecodePlan,
     buffer: NDArray[np.uint8],
     kinds: NDArray[np.int8],
     starts: NDArray[np.int64],
@@ -86,7 +86,7 @@ def decode(
             f"{plan.table.source}: one rows event at {place(int(starts[0]))} holds more than {text_bytes_max} bytes of "
             "one column; lower binlog_row_event_max_size on the server"
         )
-    half = starts.size // 2
+    half = starts.size // 2  # a column's text is too much for int32 offsets: decode each half by itself
     parts = []
     for first, last in ((0, half), (half, starts.size)):
         for part in decode(
@@ -103,7 +103,7 @@ def _padded(size: int) -> int:
     return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
 
 
-def _text_bytes(layout: Layout, total: int, images: int) -> int:
+def _text_bytes(layout: ColumnLayout, total: int, images: int) -> int:
     if layout.shape != "text":
         return 0
     if layout.op == ops.PADDED:
@@ -114,7 +114,7 @@ def _text_bytes(layout: Layout, total: int, images: int) -> int:
     return total
 
 
-def _place_columns(plan: Plan, text_bytes: list[int], images: int) -> tuple[NDArray[np.int64], int]:
+def _place_columns(plan: DecodePlan, text_bytes: list[int], images: int) -> tuple[NDArray[np.int64], int]:
     """The program with each column's places in an arena, and the arena's size."""
     program = plan.program.copy()
     at = 0
@@ -138,7 +138,7 @@ def _place_columns(plan: Plan, text_bytes: list[int], images: int) -> tuple[NDAr
 
 
 def _decode(
-    plan: Plan,
+    plan: DecodePlan,
     buffer: NDArray[np.uint8],
     kinds: NDArray[np.int8],
     starts: NDArray[np.int64],
@@ -163,14 +163,15 @@ def _decode(
         change_types, differences, status,
     )  # fmt: skip
     if wrong:
+        # The kernel counts images through all events; the message names the event, and the image in it.
         last = np.cumsum(counts)
         event = int(np.searchsorted(last, status[ops.IMAGE], side="right"))
         status[ops.EVENT] = event
         status[ops.IMAGE] -= last[event] - counts[event]
         raise row_error(plan, status, starts, place, ROW_BYTES_MAX)
-    where = Where(plan.table.source, starts, counts, place)
-    found = differences[: status[ops.IMAGE]]
-    program[:, _PLACES] -= memory.address
+    where = LoggedRows(plan.table.source, starts, counts, place)
+    patches = differences[: status[ops.IMAGE]]
+    program[:, _PLACES] -= memory.address  # kernels take addresses; arrays are made of places in the arena
     arrays = []
     for number, (layout, column) in enumerate(zip(plan.layouts, plan.definition.columns, strict=True)):
         if layout.shape == "skipped":
@@ -178,14 +179,14 @@ def _decode(
         raw = _array(layout, program[number], memory, images)
         if not layout.is_finished:
             policies = plan.policies.for_column(plan.definition, column)
-            raw = finish(column, raw, policies, where, found[found[:, 1] == number, 0], layout.form)
+            raw = finish(column, raw, policies, where, patches[patches[:, 1] == number, 0], layout.form)
         arrays.append(raw)
     if plan.policies.omitter is not None:
         arrays = plan.policies.omitter.apply(plan.definition, plan.table, arrays, where)
     return Decoded(0, counts, change_types, arrays)
 
 
-def _array(layout: Layout, fields: NDArray[np.int64], memory: pa.Buffer, images: int) -> pa.Array:
+def _array(layout: ColumnLayout, fields: NDArray[np.int64], memory: pa.Buffer, images: int) -> pa.Array:
     nulls = int(fields[ops.NULLS])
     valid = memory.slice(int(fields[ops.VALID]), (images + 7) // 8) if nulls else None
     out = int(fields[ops.OUT])

@@ -16,7 +16,7 @@ from databus.sources.mysql.rows._addresses import address_text
 from databus.sources.mysql.rows._arrow_types import Policies, address_type
 from databus.sources.mysql.rows._json import json_text
 from databus.sources.mysql.rows._row_errors import not_this_table, unknown_member
-from databus.sources.mysql.rows._text import TEXT_SLACK, Rows, check_size, text_array, to_text
+from databus.sources.mysql.rows._text import TEXT_SLACK, RowPlaces, check_size, text_array, to_text
 from databus.sources.mysql.rows._time_text import logged_text, number_text
 
 
@@ -24,7 +24,7 @@ def finish(
     column: ColumnDefinition,
     raw: pa.Array,
     policies: Policies,
-    where: Rows,
+    where: RowPlaces,
     differences: NDArray[np.int64],
     form: int,
 ) -> pa.Array:
@@ -49,7 +49,7 @@ def finish(
     return to_text(column, raw, policies, where)
 
 
-def _members(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: Rows) -> pa.Array:
+def _members(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: RowPlaces) -> pa.Array:
     from databus.sources.mysql.rows import _text_kernels as kernels
 
     rows = len(raw)
@@ -58,27 +58,27 @@ def _members(column: ColumnDefinition, raw: pa.Array, policies: Policies, where:
     if policies.invalid_text == "error":
         _check_known(column, raw, where)
     names = pa.array(["", *map(shown, column.members), " " * TEXT_SLACK], pa.string())  # so that there is always text
-    found = np.zeros(1, dtype=np.int64)
+    invalid_row = np.zeros(1, dtype=np.int64)
     offsets = pa.allocate_buffer(4 * (rows + 1))
     size, out = 0, pa.allocate_buffer(TEXT_SLACK)
     for writes in (False, True):
         size = kernels.members(
             column.type is FieldType.SET, rows, raw.buffers()[1].address, len(column.members),
             names.buffers()[1].address + 4, names.buffers()[2].address,
-            offsets.address, out.address, writes, found,
+            offsets.address, out.address, writes, invalid_row,
         )  # fmt: skip
-        if found[0] >= 0:
-            number = raw[int(found[0])].as_py()
+        if invalid_row[0] >= 0:
+            number = raw[int(invalid_row[0])].as_py()
             what = f"{number}, which is none of its {len(column.members)} members"
-            raise not_this_table(where.table, column.name, where.row(int(found[0])), what)
+            raise not_this_table(where.table, column.name, where.row(int(invalid_row[0])), what)
         check_size(size, column, where)
         if not writes:
             out = pa.allocate_buffer(size + TEXT_SLACK)
     return text_array(raw, pa.string(), offsets, out, size)
 
 
-def _check_known(column: ColumnDefinition, raw: pa.Array, where: Rows) -> None:
-    """Refuse rows with a member that is no text, or that nobody knows."""
+def _check_known(column: ColumnDefinition, raw: pa.Array, where: RowPlaces) -> None:
+    """Refuse rows with a member that is not valid text, or that is unknown."""
     for number, member in enumerate(column.members):
         if is_text(member):
             continue
@@ -88,8 +88,8 @@ def _check_known(column: ColumnDefinition, raw: pa.Array, where: Rows) -> None:
             raise unknown_member(where.table, column.name, column.charset, where.row(int(has.argmax())), number + 1)
 
 
-def _inflated(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
-    """MariaDB's COMPRESSED columns; an object a value, but zlib takes longer than that."""
+def _inflated(column: ColumnDefinition, raw: pa.Array, where: RowPlaces) -> pa.Array:
+    """MariaDB's COMPRESSED columns. Makes one object for each value; zlib takes longer than that."""
     values = raw.to_pylist()
     for row, value in enumerate(values):
         if not value:

@@ -204,14 +204,14 @@ def _locate(at: int, mask: Bytes, columns: int, program: int, places: int) -> in
 @part
 def _write_rows(columns: int, program: int, places: int, row: int, rows: int, limit: int, status: int) -> int:
     """All columns of some rows: 0, or -1 for the first row of which a value is wrong, and which of its columns."""
-    found = 0
+    outcome = 0
     for column in range(columns):
         at = places + 8 * ops.ROWS_AT_ONCE * column
         wrong, place = write_column(program + STRIDE * column, at, row, rows, limit)
         if wrong:
-            found = _fail(status, wrong, row + place, column, load64(at + 8 * place))
+            outcome = _fail(status, wrong, row + place, column, load64(at + 8 * place))
             rows = place
-    return found
+    return outcome
 
 
 @kernel(
@@ -248,7 +248,7 @@ def write(
     prepare(columns, program_, images)
     row = 0
     done = 0
-    found = 0
+    patches = 0
     for event in range(starts.size):
         at, end = base + starts[event], base + ends[event]
         kind = kinds[event]
@@ -263,9 +263,9 @@ def write(
                 for column in range(columns):
                     if program[column, ops.IS_JSON]:
                         if bits and not _is_null(at, column) and _is_null(bits, ordinal):  # a bit that is set
-                            differences[found, 0] = row
-                            differences[found, 1] = column
-                            found += 1
+                            differences[patches, 0] = row
+                            differences[patches, 1] = column
+                            patches += 1
                         ordinal += 1
             at = _locate(at, mask, columns, program_, places_ + 8 * (row - done))
             row += 1
@@ -274,5 +274,5 @@ def write(
                     status[ops.OFFSET] -= base
                     return -1
                 done = row
-    status[ops.IMAGE] = found
+    status[ops.IMAGE] = patches
     return 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
 from databus.sources.mysql.rows._row_errors import not_this_table
-from databus.sources.mysql.rows._text import Rows, check_size, places_of, text_array
+from databus.sources.mysql.rows._text import RowPlaces, check_size, places_of, text_array
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(5, 13)
@@ -48,7 +48,7 @@ class InvalidJson(ValueError):
 
 
 def json_text(
-    column: ColumnDefinition, raw: pa.Array, where: Rows, differences: NDArray[np.int64], *, is_old: bool
+    column: ColumnDefinition, raw: pa.Array, where: RowPlaces, differences: NDArray[np.int64], *, is_old: bool
 ) -> pa.Array:
     """The text of a column of documents. Raises `CorruptData` naming table, column and place for bytes that are none.
 
@@ -59,7 +59,7 @@ def json_text(
     return _texts(column, raw, where, is_old=is_old)
 
 
-def _texts(column: ColumnDefinition, raw: pa.Array, where: Rows, *, is_old: bool) -> pa.Array:
+def _texts(column: ColumnDefinition, raw: pa.Array, where: RowPlaces, *, is_old: bool) -> pa.Array:
     from databus.sources.mysql.rows import _json_kernels as kernels
 
     rows = len(raw)
@@ -73,20 +73,20 @@ def _texts(column: ColumnDefinition, raw: pa.Array, where: Rows, *, is_old: bool
     stack = np.empty(DEPTH_MAX * kernels.FRAME, dtype=np.int64)
     state = np.zeros(2, dtype=np.int64)  # the row to go on with, the bytes written
     while True:
-        found = kernels.json_text(
+        outcome = kernels.json_text(
             rows, is_old, valid, offsets, data, kernels.POWERS, stack, out_offsets.address, out.address, out.size, state
         )
-        if found == kernels.FULL:
+        if outcome == kernels.FULL:
             out.resize(2 * out.size)
             continue
         row, written = int(state[0]), int(state[1])
-        if found == kernels.MALFORMED:
+        if outcome == kernels.MALFORMED:
             raise not_this_table(where.table, column.name, where.row(row), "bytes that are no JSON")
-        check_size(-1 if found == kernels.TOO_MUCH else written, column, where)
+        check_size(-1 if outcome == kernels.TOO_MUCH else written, column, where)
         return text_array(raw, pa.string(), out_offsets, out, written)
 
 
-def _apply_all(column: ColumnDefinition, raw: pa.Array, where: Rows, differences: NDArray[np.int64]) -> pa.Array:
+def _apply_all(column: ColumnDefinition, raw: pa.Array, where: RowPlaces, differences: NDArray[np.int64]) -> pa.Array:
     """The same where some rows are differences; one object a value for those and the rows before them."""
     chosen = differences.tolist()
     plain = raw.to_pylist()
@@ -113,12 +113,12 @@ def read_value(document: bytes, *, is_old: bool = False) -> Value:
     if not document:
         return b"null"
     try:
-        return _Reader(EXPANSION_MAX * len(document) + 64, is_old).read(document[0], document[1:], 0)
+        return _DocumentReader(EXPANSION_MAX * len(document) + 64, is_old).read(document[0], document[1:], 0)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise InvalidJson(str(error)) from error
 
 
-class _Reader:
+class _DocumentReader:
     """Reads one document, whose text may have `budget` bytes."""
 
     def __init__(self, budget: int, is_old: bool) -> None:
@@ -337,18 +337,18 @@ def _change_array(value: list[Value], step: int, difference: _Difference, depth:
 
 
 def _read_differences(data: bytes) -> list[_Difference]:
-    found = []
+    differences = []
     while data:
         operation = data[0]
         path, data = _packed(data[1:])
         if operation == _REMOVE:
-            found.append(_Difference(operation, _read_path(path), b""))
+            differences.append(_Difference(operation, _read_path(path), b""))
         elif operation in (_REPLACE, _INSERT):
             document, data = _packed(data)
-            found.append(_Difference(operation, _read_path(path), read_value(document)))
+            differences.append(_Difference(operation, _read_path(path), read_value(document)))
         else:
             raise InvalidJson(f"{operation} is no operation of a difference")
-    return found
+    return differences
 
 
 def _packed(data: bytes) -> tuple[bytes, bytes]:

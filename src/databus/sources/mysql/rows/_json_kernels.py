@@ -128,8 +128,8 @@ def _put_double(to: int, bits: int, is_old: int, powers: int) -> int:
 def _is_plain(word: int) -> bool:
     """Whether none of eight bytes is a quote, a backslash, or below a blank; may say no of a byte that is above."""
     quotes, slashes = word ^ 0x2222222222222222, word ^ 0x5C5C5C5C5C5C5C5C
-    found = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - 0x2020202020202020) & ~word
-    return found & HIGH_BITS == 0
+    hits = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - 0x2020202020202020) & ~word
+    return hits & HIGH_BITS == 0
 
 
 @part

@@ -51,24 +51,23 @@ Shape = Literal["skipped", "fixed", "bits", "text"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A column's place in the image and what its values become.
-
-    shape: of the arena's part. raw: the Arrow type of what the kernel writes. is_finished: whether that is the
-    column's own type already, or something is still to be made of it. form: of a date or time that becomes text: the
-    operation that would read it.
-    """
+class ColumnLayout:
+    """Where a column stands in the image, and what its values become."""
 
     op: int
     shape: Shape
+    """The shape of its part of the arena."""
     raw: pa.DataType
+    """The Arrow type of what the kernel writes."""
     is_finished: bool = True
+    """Whether `raw` is the column's own type already; else `finish` makes that of it."""
     width: int = 0
     length_bytes: int = 0
     limit: int = 0
     needs: tuple[int, ...] = ()
     slot: int = 0
     form: int = ops.SKIP
+    """For a date or time that becomes text: the operation that would read it."""
 
     def fields(self, column: ColumnDefinition) -> list[int]:
         """The constant fields of the column's row in the program."""
@@ -107,25 +106,25 @@ def _name_of(kind: int) -> str:
     return FieldType(kind).name if kind in FieldType.__members__.values() else str(kind)
 
 
-def lay_out(column: ColumnDefinition, logged: FieldType, *, excluded: bool, policies: Policies) -> Layout:
+def lay_out(column: ColumnDefinition, logged: FieldType, *, excluded: bool, policies: Policies) -> ColumnLayout:
     """Lay out a column that the log has as `logged` (as `check_type` said)."""
     layout = _lay_out(column, logged, policies)
     if column.name in policies.texts:
         layout = _as_text(column, layout)
     if not excluded:
         return layout
-    return Layout(
+    return ColumnLayout(
         ops.SKIP, "skipped", pa.null(), width=layout.width, length_bytes=layout.length_bytes, limit=layout.limit
     )
 
 
-def _as_text(column: ColumnDefinition, natural: Layout) -> Layout:
-    """A date or time as the log's own bits, in which those that no calendar has are whole; digits; or the number."""
+def _as_text(column: ColumnDefinition, natural: ColumnLayout) -> ColumnLayout:
+    """For text: a date or time as the log's own bits, which keep invalid dates whole; digits; or the number."""
     if natural.op in _TIME_FORMS:
         op = ops.UNSIGNED if natural.op in _LITTLE_ENDIAN else ops.BITS
         return replace(natural, op=op, raw=pa.uint64(), is_finished=False, needs=(), slot=8, form=natural.op)
     if column.type is FieldType.NEWDECIMAL:
-        return Layout(ops.DECIMAL_TEXT, "text", pa.string(), width=natural.width, needs=natural.needs)
+        return ColumnLayout(ops.DECIMAL_TEXT, "text", pa.string(), width=natural.width, needs=natural.needs)
     return replace(natural, is_finished=False)
 
 
@@ -133,13 +132,13 @@ _TIME_FORMS: Final = range(ops.DATE, ops.TIME_HIRES + 1)
 _LITTLE_ENDIAN: Final = frozenset({ops.DATE, ops.DATETIME_OLD, ops.TIMESTAMP_OLD, ops.TIME_OLD})
 
 
-def _fixed(op: int, arrow: Any, width: int, slot: int, *needs: int, is_finished: bool = True) -> Layout:
-    return Layout(op, "fixed", arrow, is_finished, width=width, needs=needs, slot=slot)
+def _fixed(op: int, arrow: Any, width: int, slot: int, *needs: int, is_finished: bool = True) -> ColumnLayout:
+    return ColumnLayout(op, "fixed", arrow, is_finished, width=width, needs=needs, slot=slot)
 
 
 def _lay_out(  # noqa: PLR0911 - one answer a type
     column: ColumnDefinition, logged: FieldType, policies: Policies
-) -> Layout:
+) -> ColumnLayout:
     arrow = forms_of(bus_type(column)).arrow
     copied = _COPIED.get(logged)
     if copied is not None:
@@ -152,7 +151,7 @@ def _lay_out(  # noqa: PLR0911 - one answer a type
     if logged is FieldType.BIT:
         bits = bits_of(column)
         if bits == 1:
-            return Layout(ops.BIT, "bits", arrow, width=1)
+            return ColumnLayout(ops.BIT, "bits", arrow, width=1)
         return _fixed(ops.BITS, arrow, (bits + 7) // 8, arrow.bit_width // 8)
     if logged in (FieldType.ENUM, FieldType.SET):
         return _fixed(ops.UNSIGNED, pa.uint64(), column.meta, 8, is_finished=False)
@@ -173,18 +172,18 @@ _COPIED: Final = {
 }
 
 
-def _decimal(column: ColumnDefinition, arrow: pa.DataType) -> Layout:
+def _decimal(column: ColumnDefinition, arrow: pa.DataType) -> ColumnLayout:
     precision, scale = column.meta >> 8, column.meta & 0xFF
     before, leading = divmod(precision - scale, _DIGITS_OF_GROUP)
     after, last = divmod(scale, _DIGITS_OF_GROUP)
     width = _BYTES_OF_DIGITS[leading] + 4 * (before + after) + _BYTES_OF_DIGITS[last]
     needs = (leading, before, after, last)
     if precision > _DECIMAL128_DIGITS:
-        return Layout(ops.DECIMAL_TEXT, "text", arrow, width=width, needs=needs)
+        return ColumnLayout(ops.DECIMAL_TEXT, "text", arrow, width=width, needs=needs)
     return _fixed(ops.DECIMAL if precision <= _DECIMAL64_DIGITS else ops.DECIMAL_WIDE, arrow, width, 16, *needs)
 
 
-def _text(column: ColumnDefinition, logged: FieldType, policies: Policies) -> Layout:
+def _text(column: ColumnDefinition, logged: FieldType, policies: Policies) -> ColumnLayout:
     length_bytes, limit = column.meta, _NO_LIMIT
     if logged in (FieldType.VARCHAR, FieldType.VAR_STRING, FieldType.STRING):
         length_bytes, limit = (1 if column.meta < 256 else 2), column.meta
@@ -201,12 +200,12 @@ def _text(column: ColumnDefinition, logged: FieldType, policies: Policies) -> La
         op, raw, is_finished = ops.UTF8, pa.string(), True
     elif policies.invalid_text == "error" and column.charset == "ascii":
         op, raw, is_finished = ops.ASCII, pa.string(), True
-    return Layout(op, "text", raw, is_finished, length_bytes=length_bytes, limit=limit, needs=(needs,))
+    return ColumnLayout(op, "text", raw, is_finished, length_bytes=length_bytes, limit=limit, needs=(needs,))
 
 
 def _time(  # noqa: PLR0911 - one answer a type
     column: ColumnDefinition, logged: FieldType, arrow: pa.DataType, *, is_null: bool
-) -> Layout:
+) -> ColumnLayout:
     null = int(is_null)
     digits = column.meta  # of the definition: the map of an old form does not tell
     fraction = (digits + 1) // 2

@@ -23,7 +23,7 @@ from databus.sources.mysql.rows._memory import (
 from databus.sources.mysql.rows._program import FINE, NOT_A_DECIMAL
 
 NONE: Final = -0x8000000000000000
-"""The result of a date or time that is none."""
+"""The result for an invalid date or time."""
 
 _US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _US
@@ -35,7 +35,7 @@ _BEYOND_29: Final = sum(
 
 @small
 def days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the Gregorian calendar, from year 0 on; NONE for a date that is none."""
+    """Days since 1970-01-01 in the Gregorian calendar, from year 0 on; NONE for an invalid date."""
     if not (1 <= month <= 12 and 1 <= day <= 29 + (_BEYOND_29 >> 2 * month & 3) and 0 <= year <= 9999):
         return NONE
     if month == 2 and day == 29 and (year % 4 != 0 or (year % 100 == 0 and year % 400 != 0)):

@@ -1,4 +1,4 @@
-"""Rows that are too large: their largest values become a marker that says how many bytes are not there.
+"""Rows that are too large: a marker replaces their largest values, and says how many bytes were omitted.
 
 The size of a row is that of its values of variable length as consumers get them: text in UTF-8, bytes, JSON as text. It
 is counted in the finished arrays, so a row of the log and the same row of a snapshot lose the same values. A batch
@@ -19,7 +19,7 @@ from databus.core import LimitExceeded
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
 from databus.sources.mysql.rows._arrow_types import TEXTS, address_type
-from databus.sources.mysql.rows._text import Rows
+from databus.sources.mysql.rows._text import RowPlaces
 
 OMITTED: Final = "__databus_value_omitted__"
 """What a marker begins with; a blank and the number of bytes that the value had follow. In JSON it is a string."""
@@ -45,7 +45,7 @@ class Omitter:
             return dict(self._counts)
 
     def apply(
-        self, definition: TableDefinition, table: TableSchema, arrays: Sequence[pa.Array], where: Rows
+        self, definition: TableDefinition, table: TableSchema, arrays: Sequence[pa.Array], where: RowPlaces
     ) -> list[pa.Array]:
         """The arrays of `table`'s columns with every row within the limit: the largest values go first, of two equal
         ones the first column's.
@@ -54,9 +54,9 @@ class Omitter:
         """
         places = [number for number, array in enumerate(arrays) if _is_variable(array)]
         offsets = [_offsets(arrays[number]) for number in places]
-        if sum(int(each[-1] - each[0]) for each in offsets) <= self.row_bytes_max:
+        if sum(int(column_offsets[-1] - column_offsets[0]) for column_offsets in offsets) <= self.row_bytes_max:
             return list(arrays)
-        sizes = np.stack([np.diff(each) for each in offsets], axis=1).astype(np.int64)
+        sizes = np.stack([np.diff(column_offsets) for column_offsets in offsets], axis=1).astype(np.int64)
         large = np.flatnonzero(sizes.sum(axis=1) > self.row_bytes_max)
         if not large.size:
             return list(arrays)
@@ -77,7 +77,7 @@ class Omitter:
         sizes: NDArray[np.int64],
         quotes: NDArray[np.int64],
         rows: NDArray[np.int64],
-        where: Rows,
+        where: RowPlaces,
     ) -> NDArray[np.bool_]:
         """Which values of these rows go. sizes: by row and column. quotes: bytes besides the marker's; -1: it stays."""
         digits = np.searchsorted(_NUMBERS, sizes, side="right") + 1
@@ -110,9 +110,9 @@ def _offsets(array: pa.Array) -> NDArray[np.int32]:
 
 
 def _quotes(definition: TableDefinition, table: TableSchema, number: int) -> int:
-    """The bytes that a marker has besides its text in this column; -1 where there may be none."""
+    """The bytes that a marker has besides its text in this column; -1 if its values may not be omitted."""
     name = table.names[number]
-    column = next(each for each in definition.columns if each.name == name)
+    column = next(candidate for candidate in definition.columns if candidate.name == name)
     if name in table.key or address_type(column) is not None:
         return -1
     if column.type is FieldType.JSON:

@@ -12,26 +12,27 @@ from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.rows._arrow_types import Policies, describe
-from databus.sources.mysql.rows._layout import Layout, check_type, lay_out
+from databus.sources.mysql.rows._layout import ColumnLayout, check_type, lay_out
 from databus.sources.mysql.rows._omit import Omitter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """How to decode the row images of `definition` into arrays of `table`; made by `make_plan`, used by many threads.
-
-    layouts, program: by the definition's columns, the excluded ones included. mask: the bits of an image's null bitmap
-    that are columns. steps: the walk through an image without nulls. json_columns: how many there are.
-    """
+class DecodePlan:
+    """How to decode the row images of `definition` into arrays of `table`. Made by `make_plan`; threads share it."""
 
     definition: TableDefinition
     table: TableSchema
     policies: Policies
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ColumnLayout, ...]
+    """One for each column of the definition, excluded ones included."""
     program: NDArray[np.int64]
+    """One row for each column of the definition, as `_program` says."""
     mask: NDArray[np.uint8]
+    """Which bits of an image's null bitmap stand for columns."""
     steps: NDArray[np.int64]
+    """How to walk through an image without nulls."""
     json_columns: int
+    """How many JSON columns there are."""
 
 
 def make_plan(
@@ -46,7 +47,7 @@ def make_plan(
     invalid_text: Literal["error", "replace"] = "error",
     json_form: Literal["5.7", "8.0"] = "8.0",
     omitter: Omitter | None = None,
-) -> Plan:
+) -> DecodePlan:
     """Plan the decoding of a table map's rows by the table's definition at that position.
 
     types, metas, nullable: of each column, as the table map has them, once ENUM, SET and CHAR are told apart (as
@@ -69,7 +70,7 @@ def make_plan(
     program = np.array(
         [layout.fields(column) for layout, column in zip(layouts, definition.columns, strict=True)], dtype=np.int64
     ).reshape(-1, ops.FIELDS)
-    return Plan(
+    return DecodePlan(
         definition,
         table,
         policies,
@@ -99,7 +100,7 @@ def _mask(columns: int) -> NDArray[np.uint8]:
     return mask
 
 
-def _steps(layouts: Sequence[Layout]) -> NDArray[np.int64]:
+def _steps(layouts: Sequence[ColumnLayout]) -> NDArray[np.int64]:
     steps, skipped = [], 0
     for number, layout in enumerate(layouts):
         skipped += layout.width

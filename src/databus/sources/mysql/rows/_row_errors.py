@@ -11,7 +11,7 @@ from databus.core import CorruptData, DatabusError, LimitExceeded, Unrepresentab
 from databus.sources.mysql.rows import _program as ops
 
 if TYPE_CHECKING:
-    from databus.sources.mysql.rows._plan import Plan
+    from databus.sources.mysql.rows._plan import DecodePlan
 
 _EXCLUDE: Final = "or leave the column out with `columns: {{{table}: {{exclude: [{column}]}}}}`"
 _DATE: Final = (
@@ -48,13 +48,16 @@ _CORRUPT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where rows come from: table, and how to say of a row, counted through all, where it stands."""
+class LoggedRows:
+    """The rows of a run of rows events, counted through all events."""
 
     table: str
     starts: NDArray[np.int64]
+    """Where the images of each event begin."""
     counts: NDArray[np.int32]
+    """How many rows each event has."""
     place: Callable[[int], str]
+    """Says where in the log such a beginning is."""
 
     def row(self, number: int) -> str:
         """The place of a row."""
@@ -71,13 +74,13 @@ def not_text(table: str, column: str, charset: str | None, place: str) -> Unrepr
 
 
 def unknown_member(table: str, column: str, charset: str | None, place: str, number: int) -> UnrepresentableValue:
-    """A member of ENUM or SET that is no text, or that the server's catalogue does not show."""
+    """A member of ENUM or SET that is not valid text, or that the server's catalogue does not show."""
     why = _MEMBER.format(table=table, column=column, charset=charset, number=number)
     return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {why}")
 
 
 def not_a_date(table: str, column: str, place: str, *, in_key: bool) -> UnrepresentableValue:
-    """A date that is none. in_key: the column is part of the key, where no policy makes it null."""
+    """An invalid date. in_key: the column is part of the key, where no policy makes it null."""
     why = (_DATE_IN_KEY if in_key else _DATE).format(table=table, column=column)
     return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {why}")
 
@@ -88,7 +91,11 @@ def not_this_table(table: str, column: str, place: str, what: str) -> CorruptDat
 
 
 def row_error(
-    plan: "Plan", status: NDArray[np.int64], starts: NDArray[np.int64], place: Callable[[int], str], row_bytes_max: int
+    plan: "DecodePlan",
+    status: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    place: Callable[[int], str],
+    row_bytes_max: int,
 ) -> DatabusError:
     """What a kernel's status says."""
     code, table = int(status[ops.CODE]), plan.table.source

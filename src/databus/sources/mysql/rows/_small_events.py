@@ -20,7 +20,7 @@ from databus.core import BUS_COLUMNS
 from databus.schema import frame_schema
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.rows._decode import ROW_BYTES_MAX
-from databus.sources.mysql.rows._plan import Plan
+from databus.sources.mysql.rows._plan import DecodePlan
 from databus.sources.mysql.rows._row_errors import row_error
 
 SMALL_BYTES: Final = 16 << 10  # of images; more of them cost more than their arrays
@@ -32,30 +32,30 @@ _FIELD_NODE, _BUFFER = 16, 16  # bytes of each in a message
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A record batch's message, or a dictionary's, and where in it stand the length of its body, its number of rows,
-    its nodes and its buffers.
-    """
+    """The message of a record batch or of a dictionary, and where its fields stand in it."""
 
     text: bytes
     body_length_at: int
     rows_at: int
+    """Where the number of rows stands."""
     nodes_at: int
     buffers_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class SmallBatch:
-    """A batch, the same as an IPC stream, and how many images it holds."""
+    """A batch, and the same batch as an IPC stream."""
 
     batch: pa.RecordBatch
     body: pa.Buffer
     images: int
+    """How many row images it holds."""
 
 
 class SmallEvents:
     """Decodes events of one plan; see this module's first lines. One thread. Made by `small_events`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DecodePlan) -> None:
         from databus.sources.mysql.rows import _image_kernels, _small_kernels
 
         self.plan = plan
@@ -132,7 +132,7 @@ class SmallEvents:
         return pa.py_buffer(view[: body_at + size + len(_ENDS)])
 
 
-def small_events(plan: Plan) -> SmallEvents | None:
+def small_events(plan: DecodePlan) -> SmallEvents | None:
     """For a plan; None if its columns want more than the kernels."""
     is_plain = all(layout.is_finished or layout.shape == "skipped" for layout in plan.layouts)
     return SmallEvents(plan) if is_plain and plan.policies.omitter is None else None
@@ -147,7 +147,7 @@ def _dictionary_of(message: _Message, txid: bytes) -> bytes:
     return bytes(text) + body
 
 
-def _template(plan: Plan) -> tuple[bytes, _Message, _Message]:
+def _template(plan: DecodePlan) -> tuple[bytes, _Message, _Message]:
     """What Arrow writes for one row: the schema's message, the dictionary's and the batch's, without their bodies."""
     schema = frame_schema(plan.table)
     arrays = [pa.nulls(1, field.type) for field in schema]

@@ -111,28 +111,28 @@ def pack(
             entry += 16
             size = _copy(program[column, ops.TEXT], program[column, ops.AT], entry, body, size)
         entry += 16
-    for which in range(6):
+    for buffer in range(6):
         node = _node(node, images, 0)
         store64(entry, size)
         store64(entry + 8, 0)
         entry += 16
-        width = 1 if which == 0 else 4 if which == 4 else 8
-        length = bits if which == 5 else width * images
+        width = 1 if buffer == 0 else 4 if buffer == 4 else 8
+        length = bits if buffer == 5 else width * images
         store64(entry, size)
         store64(entry + 8, length)
         entry += 16
-        if which == 5:
+        if buffer == 5:
             for i in range(bits):
                 store8(body + size + i, 0)
         else:
             for i in range(images):
-                if which == 0:
+                if buffer == 0:
                     store8(body + size + i, change_types[i])
-                elif which == 4:
+                elif buffer == 4:
                     store32(body + size + 4 * i, 0)
-                elif which == 2:
+                elif buffer == 2:
                     store64(body + size + 8 * i, numbers[1] + 1 + i)
                 else:
-                    store64(body + size + 8 * i, numbers[0] if which == 1 else numbers[2])
+                    store64(body + size + 8 * i, numbers[0] if buffer == 1 else numbers[2])
         size = _end(length, body, size)
     return size

@@ -15,7 +15,7 @@ TEXT_SLACK: Final = 64
 """Bytes of room behind a text that kernels copy by words."""
 
 
-class Rows(Protocol):
+class RowPlaces(Protocol):
     """Where rows come from: the table's name, and the place of a row for messages."""
 
     @property
@@ -42,7 +42,7 @@ def text_array(raw: pa.Array, kind: pa.DataType, offsets: pa.Buffer, text: pa.Bu
     return pa.Array.from_buffers(kind, len(raw), [valid, offsets, text.slice(0, size)], null_count=raw.null_count)
 
 
-def to_text(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: Rows) -> pa.Array:
+def to_text(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: RowPlaces) -> pa.Array:
     """Bytes in the column's character set as text.
 
     Raises `UnrepresentableValue` for bytes that are none, by the policy.
@@ -63,13 +63,13 @@ def to_text(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: 
     tables = charsets.tables_of(charset) if kind == charsets.TABLES else charsets.NO_TABLES
     out_offsets = pa.allocate_buffer(4 * (len(raw) + 1))
     out = pa.allocate_buffer(3 * _text_bytes(raw) + TEXT_SLACK)
-    found = np.zeros(1, dtype=np.int64)
+    invalid_row = np.zeros(1, dtype=np.int64)
     size = kernels.transcode(
         kind, len(raw), offsets, text, tables.single, tables.double, tables.triple, tables.quadruple,
-        policies.invalid_text == "replace", out_offsets.address, out.address, found,
+        policies.invalid_text == "replace", out_offsets.address, out.address, invalid_row,
     )  # fmt: skip
-    if found[0] >= 0:
-        raise not_text(where.table, column.name, charset, where.row(int(found[0])))
+    if invalid_row[0] >= 0:
+        raise not_text(where.table, column.name, charset, where.row(int(invalid_row[0])))
     check_size(size, column, where)
     return text_array(raw, pa.string(), out_offsets, out, size)
 
@@ -78,7 +78,7 @@ def _text_bytes(raw: pa.Array) -> int:
     return int(np.frombuffer(raw.buffers()[1], dtype=np.int32)[len(raw)])
 
 
-def check_size(size: int, column: ColumnDefinition, where: Rows) -> None:
+def check_size(size: int, column: ColumnDefinition, where: RowPlaces) -> None:
     """Refuse text that a kernel found to be more than Arrow's offsets can say."""
     if size < 0:
         raise LimitExceeded(

@@ -128,7 +128,7 @@ def transcode(
     replaces: bool,
     out_offsets: int,
     out: int,
-    found: NDArray[np.int64],
+    invalid_row: NDArray[np.int64],
 ) -> int:
     """Text into UTF-8: the bytes written; TOO_MUCH if they are more than Arrow's offsets can say.
 
@@ -136,7 +136,7 @@ def transcode(
     found[0]: the first row with bytes that are no text, where they are not to be replaced by U+FFFD each; else -1.
     """
     single_, double_, triple_, quadruple_ = address(single), address(double), address(triple), address(quadruple)
-    found[0] = -1
+    invalid_row[0] = -1
     to = out
     store32(out_offsets, 0)
     for row in range(rows):
@@ -158,7 +158,7 @@ def transcode(
                 point, count = _utf16(at, end, kind)
             if point < 0:
                 if not replaces:
-                    found[0] = row
+                    invalid_row[0] = row
                     return 0
                 point = _REPLACEMENT
             to = put_utf8(to, point)
@@ -180,13 +180,13 @@ def members(
     out_offsets: int,
     out: int,
     writes: bool,
-    found: NDArray[np.int64],
+    invalid_row: NDArray[np.int64],
 ) -> int:
     """Numbers of ENUM, or bits of SET, into names joined by commas: their bytes; written only if `writes`.
 
     count: of the names. 0 is the empty string. found[0]: the first row with a number or bit that has no name, or -1.
     """
-    found[0] = -1
+    invalid_row[0] = -1
     size = 0
     if writes:
         store32(out_offsets, 0)
@@ -194,7 +194,7 @@ def members(
     for row in range(rows):
         value = load64(values + 8 * row)
         if (is_set and count < 64 and value >> count != 0) or (not is_set and (value < 0 or value > count)):
-            found[0] = row
+            invalid_row[0] = row
             return 0
         begun = size
         first, last = (0, count) if is_set else (value - 1, value)

@@ -1,4 +1,4 @@
-"""Columns that come as text: dates and times of day as the server shows them, those that no calendar has included.
+"""Columns that come as text: dates and times of day as the server shows them, invalid dates included.
 
 The log's bits and the fields of a result become the same numbers (year, month, ... microsecond), and these become text,
 a column at a time. So a row that was logged and a row that was read have the same text.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.rows._row_errors import not_this_table
-from databus.sources.mysql.rows._text import Rows, check_size, places_of, text_array
+from databus.sources.mysql.rows._text import RowPlaces, check_size, places_of, text_array
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -31,14 +31,14 @@ _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The parts of each row's date or time, as numbers. day: year, month and day; none of a TIME, whose hours go on to
-    838 and whose rows may be negative. is_wrong: where the bytes were not of this form at all.
-    """
+    """The parts of each row's date or time, as numbers."""
 
     day: tuple[Ints, ...]
+    """Year, month and day; empty for TIME, whose hours go up to 838 and whose rows may be negative."""
     clock: tuple[Ints, ...]
     is_negative: NDArray[np.bool_]
     is_wrong: NDArray[np.bool_]
+    """Where the bytes do not have this form at all."""
 
 
 def number_text(column: ColumnDefinition, numbers: pa.Array) -> pa.Array:
@@ -49,7 +49,7 @@ def number_text(column: ColumnDefinition, numbers: pa.Array) -> pa.Array:
     return pc.utf8_lpad(text, 4, "0") if column.type is FieldType.YEAR else text
 
 
-def logged_text(column: ColumnDefinition, form: int, raw: pa.Array, where: Rows) -> pa.Array:
+def logged_text(column: ColumnDefinition, form: int, raw: pa.Array, where: RowPlaces) -> pa.Array:
     """Dates and times of the log. form: the operation of `_program` that reads such bits. raw: the bits, as uint64.
 
     Raises `CorruptData` for bits that no server writes.
@@ -58,7 +58,7 @@ def logged_text(column: ColumnDefinition, form: int, raw: pa.Array, where: Rows)
     return _text(column, _LOGGED[form](bits, column.meta), raw, where)
 
 
-def result_text(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
+def result_text(column: ColumnDefinition, raw: pa.Array, where: RowPlaces) -> pa.Array:
     """Dates and times of a result of the binary protocol. raw: their bytes, without the length before them.
 
     Raises `CorruptData` for bytes that no server sends.
@@ -108,8 +108,8 @@ def _nowhere(rows: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _date(bits: NDArray[np.uint64], digits: int) -> _Fields:
     del digits
-    value, nothing = bits.astype(np.int64), np.zeros(len(bits), np.int64)
-    return _Fields((value >> 9, value >> 5 & 15, value & 31), (nothing,) * 4, _nowhere(bits), _nowhere(bits))
+    value, zeros = bits.astype(np.int64), np.zeros(len(bits), np.int64)
+    return _Fields((value >> 9, value >> 5 & 15, value & 31), (zeros,) * 4, _nowhere(bits), _nowhere(bits))
 
 
 def _datetime(bits: NDArray[np.uint64], digits: int) -> _Fields:
@@ -205,7 +205,7 @@ def _moment(seconds: Ints, us: Ints) -> _Fields:
 # From fields to text.
 
 
-def _text(column: ColumnDefinition, fields: _Fields, raw: pa.Array, where: Rows) -> pa.Array:
+def _text(column: ColumnDefinition, fields: _Fields, raw: pa.Array, where: RowPlaces) -> pa.Array:
     is_there = pc.is_valid(raw).to_numpy(zero_copy_only=False)
     _check(column, fields, is_there, where)
     parts = list(_day_text(fields.day)) if fields.day else list(_hours_text(fields))
@@ -215,8 +215,8 @@ def _text(column: ColumnDefinition, fields: _Fields, raw: pa.Array, where: Rows)
         parts += [":", (minute, 2), ":", (second, 2)]
         parts += [".", (us // 10 ** (6 - column.meta), column.meta)] if column.meta else []
     written = np.concatenate([_written(part, len(raw)) for part in parts], axis=1)
-    most = written.size  # before any sum of lengths could overflow
-    check_size(most if most <= _TEXT_BYTES_MAX else -1, column, where)
+    bytes_max = written.size  # before any sum of lengths could overflow
+    check_size(bytes_max if bytes_max <= _TEXT_BYTES_MAX else -1, column, where)
     if fields.day and not raw.null_count:  # all of one length
         offsets = np.arange(len(raw) + 1, dtype=np.int32) * np.int32(written.shape[1])
         text = written.reshape(-1)
@@ -257,7 +257,7 @@ def _written(part: _Part, rows: int) -> Bytes:
     return np.concatenate(pairs, axis=1)[:, digits % 2 :]
 
 
-def _check(column: ColumnDefinition, fields: _Fields, is_there: NDArray[np.bool_], where: Rows) -> None:
+def _check(column: ColumnDefinition, fields: _Fields, is_there: NDArray[np.bool_], where: RowPlaces) -> None:
     limits = _MOMENT_MAX if fields.day else (_HOURS_MAX, *_MOMENT_MAX[4:])
     is_wrong = fields.is_wrong.copy()
     for part, limit in zip((*fields.day, *fields.clock), limits, strict=True):
