@@ -24,7 +24,7 @@ from benchmarks._peers import run
 from benchmarks.figures import Figure, median_of
 from databus.sources.mysql.rows import describe
 from databus.sources.mysql.snapshot import SnapshotReader, TableTask
-from databus.sources.mysql.tables import Server as Dialect
+from databus.sources.mysql.tables import ServerKind as Dialect
 from databus.sources.mysql.tables import read_catalogue
 from databus.sources.snapshots import Placed
 from databus.testing.servers import Server, open_server

@@ -16,7 +16,7 @@ from databus.sources.mysql._rolled_back_rows import LeftOut
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql._xa_lookup import Wanted
 from databus.sources.mysql.binlog import TransactionOrigin
-from databus.sources.mysql.tables import Catalogue, History, HistoryStore, Server
+from databus.sources.mysql.tables import Catalogue, HistoryStore, ServerKind, TableHistory
 
 
 def save_checkpoint(folder: Path) -> None:
@@ -27,7 +27,7 @@ def save_checkpoint(folder: Path) -> None:
 
 
 def begin_history(folder: Path) -> None:
-    history = History(Server("mysql", (8, 0, 31)), lambda *_: True)
+    history = TableHistory(ServerKind("mysql", (8, 0, 31)), lambda *_: True)
     history.begin(Catalogue())
     store = HistoryStore(folder)
     store.begin(1, history)

@@ -170,14 +170,14 @@ def test_capture_stops_where_the_tables_cannot_be_told(shop, follow, monkeypatch
     server, database = shop
     follower = follow(database, server)
     follower.check(server, database)
-    apply = _history.History.apply
+    apply = _history.TableHistory.apply
 
     def other(history: Any, query: Any, **more: Any) -> Any:
         if query.text.startswith("ALTER"):
             object.__setattr__(query, "text", statement.format(database))
         return apply(history, query, **more)
 
-    monkeypatch.setattr(_history.History, "apply", other)
+    monkeypatch.setattr(_history.TableHistory, "apply", other)
     server.run(f"ALTER TABLE {database}.t ADD w INT")
     with pytest.raises(UnsupportedFeature, match="frobnicate"):
         follower.until(lambda: False)

@@ -10,7 +10,7 @@ from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.rows import describe
 from databus.sources.mysql.snapshot import TableTask
 from databus.sources.mysql.tables._catalogue import read_catalogue
-from databus.sources.mysql.tables._lexer import Server as Dialect
+from databus.sources.mysql.tables._lexer import ServerKind as Dialect
 from databus.testing.servers import Server
 
 

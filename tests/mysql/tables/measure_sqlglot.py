@@ -12,12 +12,12 @@ import time
 import sqlglot
 from sqlglot import exp
 
-from databus.sources.mysql.tables._lexer import Server, UnreadableStatement
+from databus.sources.mysql.tables._lexer import ServerKind, UnreadableStatement
 from databus.sources.mysql.tables._statements import read_statement
 from databus.sources.mysql.tables._syntax import AlterTable, CreateTable
 from tests.mysql.tables.corpus import SCRIPTS
 
-_SERVERS = (Server("mariadb", (10, 11, 19)), Server("mysql", (8, 0, 31)), Server("mysql", (5, 7, 22)))
+_SERVERS = (ServerKind("mariadb", (10, 11, 19)), ServerKind("mysql", (8, 0, 31)), ServerKind("mysql", (5, 7, 22)))
 
 
 def _ours(sql: str) -> CreateTable | AlterTable | object | None:

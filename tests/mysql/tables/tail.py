@@ -7,7 +7,7 @@ from typing import Any
 from databus.sources.mysql.binlog import Query, TableMap
 from databus.sources.mysql.binlog._query_event import parse_query
 from databus.sources.mysql.binlog._table_map import parse_table_map
-from databus.sources.mysql.tables import History, Server
+from databus.sources.mysql.tables import ServerKind, TableHistory
 from databus.testing.servers import Server as TestServer
 
 _HEADER = struct.Struct("<IBIIIH")
@@ -40,14 +40,16 @@ class LogTail:
             raw, self._at = raw[size:], self._at + size
 
 
-def server_of(server: TestServer) -> Server:
+def server_of(server: TestServer) -> ServerKind:
     """What the history must know of a server."""
     text = server.query("SELECT VERSION()")[0][0]
     version = tuple(int(part) for part in text.split("-")[0].split("."))
-    return Server("mariadb" if "MariaDB" in text else "mysql", version)
+    return ServerKind("mariadb" if "MariaDB" in text else "mysql", version)
 
 
-def new_history(server: TestServer, captured: Callable[[str, str], bool] = lambda *_: True, **options: Any) -> History:
+def new_history(
+    server: TestServer, captured: Callable[[str, str], bool] = lambda *_: True, **options: Any
+) -> TableHistory:
     """A history as a session makes it."""
     explicit = server.query("SELECT @@GLOBAL.explicit_defaults_for_timestamp")[0][0]
-    return History(server_of(server), captured, explicit_timestamps=bool(explicit), **options)
+    return TableHistory(server_of(server), captured, explicit_timestamps=bool(explicit), **options)

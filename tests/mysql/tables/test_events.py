@@ -12,28 +12,28 @@ from databus.sources.mysql.tables import (
     Catalogue,
     Created,
     Dropped,
-    History,
-    Server,
+    ServerKind,
     TableEvent,
+    TableHistory,
     Truncated,
     Unknown,
     from_table_map,
 )
 
-MYSQL = Server("mysql", (8, 0, 31))
-MARIADB = Server("mariadb", (10, 11, 19))
+MYSQL = ServerKind("mysql", (8, 0, 31))
+MARIADB = ServerKind("mariadb", (10, 11, 19))
 
 
-def _history(*tables: str, server: Server = MYSQL, captured: Any = None, **options: Any) -> History:
+def _history(*tables: str, server: ServerKind = MYSQL, captured: Any = None, **options: Any) -> TableHistory:
     selects = captured or (lambda database, name: database == "d" and not name.startswith("_"))
-    history = History(server, selects, **options)
+    history = TableHistory(server, selects, **options)
     history.begin(Catalogue(databases={"d": "utf8mb4", "e": "latin1"}))
     for table in tables:
         _run(history, f"CREATE TABLE {table}")
     return history
 
 
-def _run(history: History, sql: str, database: str = "d", **more: Any) -> list[TableEvent]:
+def _run(history: TableHistory, sql: str, database: str = "d", **more: Any) -> list[TableEvent]:
     return history.apply(Query(sql, database, **more))
 
 
@@ -274,8 +274,8 @@ def test_a_table_map_overrules_what_the_history_says_where_they_differ() -> None
     assert history.definition("d", "t") == found
 
 
-@pytest.mark.parametrize("server", [MYSQL, MARIADB, Server("mysql", (5, 7, 22))])
-def test_members_that_servers_damage_when_they_convert_them_are_not_believed(server: Server) -> None:
+@pytest.mark.parametrize("server", [MYSQL, MARIADB, ServerKind("mysql", (5, 7, 22))])
+def test_members_that_servers_damage_when_they_convert_them_are_not_believed(server: ServerKind) -> None:
     for member, before, after, expected in (
         ("\xe9", "utf8mb4", "latin1", Unknown),  # which every server then reads as two characters
         ("\xe9", "latin1", "utf8mb4", Unknown),
@@ -289,8 +289,8 @@ def test_members_that_servers_damage_when_they_convert_them_are_not_believed(ser
         assert isinstance(event, expected), (member, before, after)
 
 
-def _begun_empty(*, server: Server = MYSQL, **options: Any) -> History:
-    history = History(server, lambda database, name: not name.startswith("_"), **options)
+def _begun_empty(*, server: ServerKind = MYSQL, **options: Any) -> TableHistory:
+    history = TableHistory(server, lambda database, name: not name.startswith("_"), **options)
     history.begin(Catalogue(is_whole=False))
     return history
 

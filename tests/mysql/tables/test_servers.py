@@ -8,7 +8,14 @@ import pytest
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.binlog import Query, TableMap
-from databus.sources.mysql.tables import History, TableState, Unknown, check_agreement, from_table_map, read_catalogue
+from databus.sources.mysql.tables import (
+    TableHistory,
+    TableState,
+    Unknown,
+    check_agreement,
+    from_table_map,
+    read_catalogue,
+)
 from databus.testing.servers import Server
 from tests.mysql.tables.corpus import SCRIPTS
 from tests.mysql.tables.ddl import Generator
@@ -22,7 +29,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(ColumnDefinition))
 _ADDRESSES = ("uuid", "inet4", "inet6")
 
 
-def _follow(history: History, tail: LogTail) -> list[TableMap]:
+def _follow(history: TableHistory, tail: LogTail) -> list[TableMap]:
     maps = []
     for found in tail.new():
         if isinstance(found, Query):
@@ -128,7 +135,7 @@ def _first_key(server: Server, database: str, name: str) -> tuple[str, ...]:
     return tuple(row[4] for row in parts) if is_whole else ()
 
 
-def _compare_with_map(server: Server, database: str, history: History, tail: LogTail, name: str) -> None:
+def _compare_with_map(server: Server, database: str, history: TableHistory, tail: LogTail, name: str) -> None:
     known = history.definition(database, name)
     assert known is not None
     try:

@@ -7,16 +7,16 @@ import pytest
 
 from databus.core import CorruptData, LimitExceeded, SourceChanged
 from databus.sources.mysql.binlog import Query
-from databus.sources.mysql.tables import Catalogue, History, HistoryStore, Server, _history_file
+from databus.sources.mysql.tables import Catalogue, HistoryStore, ServerKind, TableHistory, _history_file
 
-MYSQL = Server("mysql", (8, 0, 31))
-
-
-def _history(**options: int) -> History:
-    return History(MYSQL, lambda *_: True, **options)
+MYSQL = ServerKind("mysql", (8, 0, 31))
 
 
-def _begun(folder: Path, tables: int = 1) -> tuple[History, HistoryStore]:
+def _history(**options: int) -> TableHistory:
+    return TableHistory(MYSQL, lambda *_: True, **options)
+
+
+def _begun(folder: Path, tables: int = 1) -> tuple[TableHistory, HistoryStore]:
     history, store = _history(), HistoryStore(folder)
     history.begin(Catalogue(databases={"d": "utf8mb4"}))
     for number in range(tables):
@@ -25,19 +25,19 @@ def _begun(folder: Path, tables: int = 1) -> tuple[History, HistoryStore]:
     return history, store
 
 
-def _run(history: History, store: HistoryStore, scn: int, sql: str) -> None:
+def _run(history: TableHistory, store: HistoryStore, scn: int, sql: str) -> None:
     history.apply(Query(sql, "d"))
     store.append(scn, history.take_changes())
 
 
-def _at(folder: Path, scn: int) -> History:
+def _at(folder: Path, scn: int) -> TableHistory:
     history, store = _history(), HistoryStore(folder)
     store.load(scn, history)
     store.close()
     return history
 
 
-def _columns(history: History, table: str) -> list[str]:
+def _columns(history: TableHistory, table: str) -> list[str]:
     definition = history.definition("d", table)
     return [] if definition is None else [column.name for column in definition.columns]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from databus.sources.mysql.tables._lexer import Server, SqlMode, Token, UnreadableStatement, tokens_of, words
+from databus.sources.mysql.tables._lexer import ServerKind, SqlMode, Token, UnreadableStatement, tokens_of, words
 from databus.sources.mysql.tables._statements import read_statement
 from databus.sources.mysql.tables._touched_tables import touched_names
 
-MYSQL = Server("mysql", (8, 0, 31))
-OLD_MYSQL = Server("mysql", (5, 7, 22))
-MARIADB = Server("mariadb", (10, 11, 19))
+MYSQL = ServerKind("mysql", (8, 0, 31))
+OLD_MYSQL = ServerKind("mysql", (5, 7, 22))
+MARIADB = ServerKind("mariadb", (10, 11, 19))
 MODES = (0, int(SqlMode.ANSI_QUOTES), int(SqlMode.NO_BACKSLASH_ESCAPES), int(SqlMode.ORACLE | SqlMode.ANSI_QUOTES))
 
 _PIECES = st.sampled_from(
@@ -33,14 +33,14 @@ _PIECES = st.sampled_from(
 _SQL = st.lists(_PIECES, max_size=60).map(" ".join) | st.lists(_PIECES, max_size=60).map("".join)
 
 
-def _texts(text: str, server: Server = MYSQL, sql_mode: int = 0) -> list[str]:
+def _texts(text: str, server: ServerKind = MYSQL, sql_mode: int = 0) -> list[str]:
     return [token.text for token in tokens_of(text, server, sql_mode)]
 
 
 @given(st.text() | _SQL, st.sampled_from((MYSQL, MARIADB)), st.sampled_from(MODES))
 @example("/*!", MYSQL, 0)
 @example("'" + "\\" * 9, MYSQL, 0)
-def test_any_text_ends_in_tokens_or_in_an_error(text: str, server: Server, mode: int) -> None:
+def test_any_text_ends_in_tokens_or_in_an_error(text: str, server: ServerKind, mode: int) -> None:
     try:
         found = list(tokens_of(text, server, mode))
     except UnreadableStatement:
@@ -51,7 +51,7 @@ def test_any_text_ends_in_tokens_or_in_an_error(text: str, server: Server, mode:
 
 
 @given(_SQL, st.sampled_from((MYSQL, OLD_MYSQL, MARIADB)), st.sampled_from(MODES))
-def test_any_statement_is_read_or_refused(text: str, server: Server, mode: int) -> None:
+def test_any_statement_is_read_or_refused(text: str, server: ServerKind, mode: int) -> None:
     for start in ("", "CREATE TABLE t (", "ALTER TABLE t ", "CREATE "):
         with contextlib.suppress(UnreadableStatement):
             read_statement(start + text, server, mode, "db")
@@ -108,7 +108,7 @@ def test_long_texts_take_no_longer_than_they_should(text: str) -> None:
         ("5 * /*! 6 */ 7 */ 8", MYSQL, "5 * 6 7 */ 8"),
     ],
 )
-def test_comments_and_numbers_are_cut_as_the_servers_cut_them(text: str, server: Server, tokens: str) -> None:
+def test_comments_and_numbers_are_cut_as_the_servers_cut_them(text: str, server: ServerKind, tokens: str) -> None:
     assert " ".join(_texts(text, server)) == tokens
 
 

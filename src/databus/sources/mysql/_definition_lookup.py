@@ -16,7 +16,7 @@ from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.binlog import LoggedStatement, LogPosition, Scanner
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import ConnectedServer, Dump, close_quietly, server_facts
-from databus.sources.mysql.tables import Catalogue, Server, TableState, touched_names
+from databus.sources.mysql.tables import Catalogue, ServerKind, TableState, touched_names
 
 Name = tuple[str, str]
 
@@ -44,7 +44,7 @@ class Found:
     last: str = field(default="", compare=False)
 
 
-def touched_by(statement: LoggedStatement, server: Server) -> set[Name]:
+def touched_by(statement: LoggedStatement, server: ServerKind) -> set[Name]:
     """The tables that a statement may change, in lower case."""
     query = statement.query
     found = touched_names(query.text, server, query.sql_mode or 0, query.database)

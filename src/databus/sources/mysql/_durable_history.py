@@ -18,11 +18,11 @@ from databus.sources.mysql.binlog import LoggedStatement
 from databus.sources.mysql.server import telling
 from databus.sources.mysql.tables import (
     Catalogue,
-    Changes,
-    History,
+    HistoryChanges,
     HistoryStore,
-    Server,
+    ServerKind,
     TableEvent,
+    TableHistory,
     TableState,
     doubtful,
     read_catalogue,
@@ -37,7 +37,7 @@ Describe = Callable[[TableDefinition], TableSchema]
 class HistoryKeeper:
     """A history, and where it is kept; nowhere without a `folder`."""
 
-    def __init__(self, physical: str, history: History, folder: Path | None = None) -> None:
+    def __init__(self, physical: str, history: TableHistory, folder: Path | None = None) -> None:
         self._physical = physical
         self._history = history
         self._store = None if folder is None else HistoryStore(folder)
@@ -45,7 +45,7 @@ class HistoryKeeper:
         self._is_begun = False
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerKind:
         """Whose statements are followed."""
         return self._history.server
 
@@ -151,12 +151,12 @@ class HistoryKeeper:
 
     def forget(self, name: tuple[str, str], scn: int) -> None:
         """Nobody knows any more what that table is, of which consumers have been told."""
-        self._change(Changes(tables={name: None}, notes={doubtful(name): True, told(name): True}), scn)
+        self._change(HistoryChanges(tables={name: None}, notes={doubtful(name): True, told(name): True}), scn)
 
     def lacks(self, name: tuple[str, str], scn: int, *, is_other: bool) -> None:
         """The server's catalogue has shown that there is no such table. is_other: a view or a sequence has its name."""
         notes = {doubtful(name): False, told(name): False}
-        self._change(Changes(tables={name: None}, others={name: is_other}, notes=notes), scn)
+        self._change(HistoryChanges(tables={name: None}, others={name: is_other}, notes=notes), scn)
 
     def apply(self, statement: LoggedStatement, scn: int) -> list[TableEvent]:
         """Move past a statement of the log, durably. `scn`: of its transaction."""
@@ -169,14 +169,14 @@ class HistoryKeeper:
         if self._store is not None:
             self._store.close()
 
-    def _change(self, changes: Changes, scn: int) -> None:
+    def _change(self, changes: HistoryChanges, scn: int) -> None:
         self._history.restore(changes)
         self._append(changes, scn)
 
     def _keep(self, scn: int) -> None:
         self._append(self._history.take_changes(), scn)
 
-    def _append(self, changes: Changes, scn: int) -> None:
+    def _append(self, changes: HistoryChanges, scn: int) -> None:
         if self._store is not None and self._is_begun:
             crash_point("mysql.history.before_keep")
             self._store.append(scn, changes)

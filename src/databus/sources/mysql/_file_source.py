@@ -49,7 +49,7 @@ from databus.sources.mysql.binlog._event_types import ENCRYPTED_FILE_MAGIC, FILE
 from databus.sources.mysql.binlog._file_order import continues
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import Flavor, bytes_behind, version_of
-from databus.sources.mysql.tables import Catalogue, History, Server
+from databus.sources.mysql.tables import Catalogue, ServerKind, TableHistory
 
 _NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
 _NUMBERED: Final = re.compile(r".+\.\d+$")
@@ -277,8 +277,8 @@ class BinlogSource(SessionSource[BinlogConfig]):
         flavor, version = file_server(log_files(self._config.path)[0])
         case_option = self._config.lower_case_table_names
         selection = Selection(self._config, fold=bool(case_option))
-        history = History(
-            Server(flavor, version),
+        history = TableHistory(
+            ServerKind(flavor, version),
             selection.selects,
             fold=None if case_option is None else bool(case_option),
             explicit_timestamps=self._config.explicit_defaults_for_timestamp,

@@ -65,7 +65,7 @@ from databus.sources.mysql.server import (
 )
 from databus.sources.mysql.snapshot import SnapshotReader
 from databus.sources.mysql.snapshot._condition import try_condition
-from databus.sources.mysql.tables import History, Server
+from databus.sources.mysql.tables import ServerKind, TableHistory
 from databus.sources.snapshots import SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
@@ -376,14 +376,14 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
     def _keeper(self, facts: ServerFacts, folder: Path | None) -> HistoryKeeper:
         fold = facts.lower_case_table_names != 0
-        history = History(
-            Server(facts.flavor, facts.version),
+        history = TableHistory(
+            ServerKind(facts.flavor, facts.version),
             Selection(self._config, fold=fold).selects,
             fold=fold,
             explicit_timestamps=facts.variables.get("explicit_defaults_for_timestamp", "ON").upper() == "ON",
             zero_dates=self._config.zero_dates,
             system_zone=facts.variables.get("system_time_zone"),
-            there=partial(tables_there, partial(connect_again, self._config, facts)),
+            existing=partial(tables_there, partial(connect_again, self._config, facts)),
             tables_max=self._config.history_tables_max,
         )
         return HistoryKeeper(self.physical, history, folder)

@@ -16,7 +16,7 @@ from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
 from databus.sources.mysql.server._errors import error_of, telling
 from databus.sources.mysql.server._status import ServerFacts, account_of, ask
-from databus.sources.mysql.tables import Server, read_catalogue
+from databus.sources.mysql.tables import ServerKind, read_catalogue
 
 SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
 _NAMED_MAX: Final = 5
@@ -89,7 +89,7 @@ def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, co
             return list(cursor.fetchall())
 
     with telling(facts.server, "reading the tables' definitions"):
-        catalogue = read_catalogue(query, Server(facts.flavor, facts.version))
+        catalogue = read_catalogue(query, ServerKind(facts.flavor, facts.version))
     found = [
         Finding("error", "table", facts.server, f"{source_name(*name)} cannot be captured: {why}", "exclude it")
         for name, why in catalogue.unread.items()

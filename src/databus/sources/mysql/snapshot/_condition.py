@@ -8,10 +8,10 @@ import pymysql
 from databus.core import InputError, name_parts
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import ServerFacts, connect_again, error_of
-from databus.sources.mysql.tables import Server, UnreadableStatement, tokens_of
+from databus.sources.mysql.tables import ServerKind, UnreadableStatement, tokens_of
 
 
-def check_condition(where: str, server: Server) -> None:
+def check_condition(where: str, server: ServerKind) -> None:
     """Raise `InputError` unless it stays inside the brackets that it is put into.
 
     The server itself says whether it is a condition; what it cannot say is that the text closes our bracket, or ends
@@ -36,7 +36,7 @@ def try_condition(physical: str, config: MysqlConfig, facts: ServerFacts, source
     """Raise `InputError` if the server does not understand it for these tables: once begun, a reading that fails stops
     capture.
     """
-    check_condition(where, Server(facts.flavor, facts.version))
+    check_condition(where, ServerKind(facts.flavor, facts.version))
     with closing(connect_again(config, facts)) as connection, connection.cursor() as cursor:
         try:
             for source in sources:

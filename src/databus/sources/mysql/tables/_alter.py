@@ -14,19 +14,19 @@ from databus.sources.mysql.tables._syntax import (
     ChangeRows,
     ColumnText,
     Convert,
-    Copying,
+    CopyClause,
     DropColumn,
     DropKey,
     Options,
-    Rename,
     RenameColumn,
     RenameKey,
+    RenameTo,
     SetDefault,
     SetOptions,
     SetVersioning,
     SetVisibility,
 )
-from databus.sources.mysql.tables._token_cursor import Cursor
+from databus.sources.mysql.tables._token_cursor import TokenCursor
 
 _QUERIES: Final = ("SELECT", "AS", "WITH", "TABLE", "VALUES", "IGNORE", "REPLACE")
 _MOVES_PARTITIONS: Final = frozenset({"REORGANIZE", "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "PARTITION"})
@@ -38,21 +38,21 @@ _OPTIONS: Final = words(
     "SECONDARY_ENGINE SECONDARY_ENGINE_ATTRIBUTE STATS_AUTO_RECALC STATS_PERSISTENT STATS_SAMPLE_PAGES STORAGE "
     "TABLESPACE TRANSACTIONAL"
 )
-"""What tables have and we pass over; each may stand without an equals sign. They say how rows are stored, counted, made
-safe or described, not which there are.
+"""Options of tables that are skipped; each may stand without an equals sign. They say how rows are stored, counted,
+protected or described, not which rows there are.
 """
 
 REPAIRED: Final = ChangeRows("REPAIR takes rows away that are damaged")
 
-COPY: Final = Copying(copies=True)
-IN_PLACE: Final = Copying(copies=False)
+COPY: Final = CopyClause(copies=True)
+IN_PLACE: Final = CopyClause(copies=False)
 _IN_PLACE: Final = ("INPLACE", "INSTANT", "NOCOPY")
 
 _ELSEWHERE: Final = ("CONNECTION", "UNION", "IETF_QUOTES")
-"""Options that say where, or how, an engine finds rows that it did not write: as all may that we do not know."""
+"""Options that say where, or how, an engine finds rows that it did not write. Unknown options may do so too."""
 
 
-def read_options(cursor: Cursor) -> tuple[Options, bool]:
+def read_options(cursor: TokenCursor) -> tuple[Options, bool]:
     """The options after the brackets of CREATE TABLE, to its end; and whether a query follows them."""
     charset = collation = engine = None
     is_versioned = False
@@ -63,14 +63,14 @@ def read_options(cursor: Cursor) -> tuple[Options, bool]:
             is_versioned = True
         elif cursor.at_one_of(_QUERIES) or cursor.at_mark("("):
             return Options(charset, collation, engine, is_versioned), True
-        elif (found := _read_option(cursor)) is not None:
-            charset = found.charset or charset
-            collation = found.collation or (None if found.charset else collation)
-            engine = found.engine or engine
+        elif (option := _read_option(cursor)) is not None:
+            charset = option.charset or charset
+            collation = option.collation or (None if option.charset else collation)
+            engine = option.engine or engine
     return Options(charset, collation, engine, is_versioned), False
 
 
-def _has_query(cursor: Cursor) -> bool:
+def _has_query(cursor: TokenCursor) -> bool:
     """Whether a query follows the partitions; expressions in brackets are passed."""
     while not cursor.is_at_end:
         if cursor.at_mark("("):
@@ -82,7 +82,7 @@ def _has_query(cursor: Cursor) -> bool:
     return False
 
 
-def _read_option(cursor: Cursor) -> Options | None:
+def _read_option(cursor: TokenCursor) -> Options | None:
     """One table option; None for one that does not matter."""
     cursor.accept_mark(",")
     cursor.accept("DEFAULT")
@@ -111,7 +111,7 @@ def _read_option(cursor: Cursor) -> Options | None:
     return Options(other_rows=other_rows) if other_rows else None
 
 
-def read_alter(cursor: Cursor, *, ignores: bool) -> AlterTable:
+def read_alter(cursor: TokenCursor, *, ignores: bool) -> AlterTable:
     """ALTER TABLE, from its name on."""
     is_optional = cursor.if_exists()
     name = cursor.name()
@@ -122,11 +122,11 @@ def read_alter(cursor: Cursor, *, ignores: bool) -> AlterTable:
         cursor.accept_mark(",")
     is_optional |= REPAIRED in actions  # it is logged of a table that is not there, too
     copies = False if IN_PLACE in actions else True if COPY in actions else None  # in place, or the server refuses
-    others = tuple(action for action in actions if not isinstance(action, Copying))
+    others = tuple(action for action in actions if not isinstance(action, CopyClause))
     return AlterTable(name, others, ignores, is_optional, copies)
 
 
-def _read_action(cursor: Cursor) -> list[Action]:
+def _read_action(cursor: TokenCursor) -> list[Action]:
     if cursor.accept("ADD"):
         return _read_add(cursor)
     if cursor.accept("DROP"):
@@ -149,21 +149,21 @@ def _read_action(cursor: Cursor) -> list[Action]:
         return _read_alter_part(cursor)
     if cursor.accept("CONVERT"):
         return _read_convert(cursor)
-    found = _read_partition(cursor)
-    return _read_rest(cursor) if found is None else found
+    actions = _read_partition(cursor)
+    return _read_rest(cursor) if actions is None else actions
 
 
 def _add_keys(column: ColumnText) -> list[AddKey]:
     return [AddKey(key) for key in keys_of(column)]
 
 
-def _read_place(cursor: Cursor) -> str | None:
+def _read_place(cursor: TokenCursor) -> str | None:
     if cursor.accept("FIRST"):
         return FIRST
     return cursor.column_name() if cursor.accept("AFTER") else None
 
 
-def _read_add(cursor: Cursor) -> list[Action]:
+def _read_add(cursor: TokenCursor) -> list[Action]:
     if cursor.accept("PARTITION"):
         _skip_partitions(cursor)
         return []
@@ -191,7 +191,7 @@ def _read_add(cursor: Cursor) -> list[Action]:
     return actions
 
 
-def _read_drop(cursor: Cursor) -> list[Action]:
+def _read_drop(cursor: TokenCursor) -> list[Action]:
     if cursor.accept("PRIMARY", "KEY"):
         return [DropKey("PRIMARY")]
     if cursor.accept_one_of("INDEX", "KEY"):
@@ -222,7 +222,7 @@ def _read_drop(cursor: Cursor) -> list[Action]:
     return [DropColumn(name, is_optional)]
 
 
-def _read_rename(cursor: Cursor) -> list[Action]:
+def _read_rename(cursor: TokenCursor) -> list[Action]:
     if cursor.accept("COLUMN"):
         is_optional = cursor.if_exists()
         old = cursor.column_name()
@@ -235,10 +235,10 @@ def _read_rename(cursor: Cursor) -> list[Action]:
         return [RenameKey(old, cursor.identifier())]
     if not cursor.accept_one_of("TO", "AS"):
         cursor.accept_mark("=")
-    return [Rename(cursor.name())]
+    return [RenameTo(cursor.name())]
 
 
-def _read_alter_part(cursor: Cursor) -> list[Action]:
+def _read_alter_part(cursor: TokenCursor) -> list[Action]:
     if cursor.accept_one_of("INDEX", "KEY", "CONSTRAINT", "CHECK"):
         cursor.skip_to_comma()
         return []
@@ -256,7 +256,7 @@ def _read_alter_part(cursor: Cursor) -> list[Action]:
     return [SetVisibility(name, visibility == "INVISIBLE")]
 
 
-def _read_convert(cursor: Cursor) -> list[Action]:
+def _read_convert(cursor: TokenCursor) -> list[Action]:
     if cursor.accept("PARTITION"):
         cursor.identifier()
         cursor.expect("TO", "TABLE")
@@ -278,7 +278,7 @@ def _read_convert(cursor: Cursor) -> list[Action]:
     return [Convert(charset, collation)]
 
 
-def _read_partition(cursor: Cursor) -> list[Action] | None:
+def _read_partition(cursor: TokenCursor) -> list[Action] | None:
     """Partition maintenance; None for something else."""
     for verb, why in (("TRUNCATE", "truncated"), ("DISCARD", "discarded"), ("IMPORT", "imported")):
         if cursor.accept(verb, "PARTITION"):
@@ -306,13 +306,13 @@ def _read_partition(cursor: Cursor) -> list[Action] | None:
     return None
 
 
-def _skip_names(cursor: Cursor) -> None:
+def _skip_names(cursor: TokenCursor) -> None:
     cursor.identifier()
     while cursor.accept_mark(","):
         cursor.identifier()
 
 
-def _skip_partitions(cursor: Cursor) -> None:
+def _skip_partitions(cursor: TokenCursor) -> None:
     """Pass the rest of the statement: what defines partitions comes last, and moves rows only inside the table."""
     while not cursor.is_at_end:
         if cursor.at_words("PARTITION", "BY") or not cursor.at_mark("("):
@@ -324,7 +324,7 @@ def _skip_partitions(cursor: Cursor) -> None:
 _HARMLESS: Final = frozenset({"SECONDARY_LOAD", "SECONDARY_UNLOAD"})
 
 
-def _read_rest(cursor: Cursor) -> list[Action]:
+def _read_rest(cursor: TokenCursor) -> list[Action]:
     if cursor.accept_one_of("ENABLE", "DISABLE"):
         cursor.expect("KEYS")
         return []
@@ -347,5 +347,5 @@ def _read_rest(cursor: Cursor) -> list[Action]:
         cursor.accept_mark("=")
         cursor.text()
         return []
-    found = _read_option(cursor)
-    return [] if found is None else [SetOptions(found), *([COPY] if found.engine else [])]
+    option = _read_option(cursor)
+    return [] if option is None else [SetOptions(option), *([COPY] if option.engine else [])]

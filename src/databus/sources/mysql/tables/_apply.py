@@ -11,12 +11,11 @@ from databus.sources.mysql.tables._copied_values import changed_dates, computed_
 from databus.sources.mysql.tables._generated_columns import (
     computed,
     looks_same,
-    made_anew,
+    recomputed_columns,
     spaced,
     with_new_names,
 )
-from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
-from databus.sources.mysql.tables._literal_charsets import Written
+from databus.sources.mysql.tables._lexer import UnreadableStatement
 from databus.sources.mysql.tables._literals import (
     UnknownLiteral,
     ZeroDate,
@@ -24,6 +23,7 @@ from databus.sources.mysql.tables._literals import (
     implicit_value,
     spelled,
 )
+from databus.sources.mysql.tables._setting import Setting
 from databus.sources.mysql.tables._syntax import (
     FIRST,
     Action,
@@ -38,55 +38,22 @@ from databus.sources.mysql.tables._syntax import (
     DropColumn,
     DropKey,
     KeyPart,
-    Literal,
     RenameColumn,
     RenameKey,
     SetDefault,
     SetOptions,
     SetVersioning,
     SetVisibility,
+    SqlLiteral,
 )
 from databus.sources.mysql.tables._table_keys import carried, is_named, with_keys
 from databus.sources.mysql.tables._table_state import TableState, same_name
 
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
-"""Engines that keep the rows they are given; a change to any other may lose them."""
+"""Engines that keep the rows they are given; a change to any other engine may lose them."""
 
 _BY_SESSION: Final = "depends on the session's explicit_defaults_for_timestamp, which no log says"
-_ZERO_TIMESTAMP: Final = Literal("string", "0000-00-00 00:00:00")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Where a statement ran. database_charset: the default of tables that do not say theirs, or `UNKNOWN_CHARSET`.
-
-    explicit_timestamps: `explicit_defaults_for_timestamp`, None where nothing says it. zero_dates: as `null` a zero
-    date is a known value, NULL; as `text`, its text. written: in which character sets its literals are. time_zone: the
-    session's, where the statement used it; system_zone: what SYSTEM is.
-    """
-
-    server: Server
-    sql_mode: int
-    explicit_timestamps: bool | None
-    database_charset: str
-    zero_dates: str = "error"
-    written: Written = field(default_factory=Written)
-    time_zone: str | None = None
-    system_zone: str | None = None
-
-    @property
-    def is_explicit_for_timestamp(self) -> bool:
-        """`explicit_timestamps`, where a column depends on it. Raises `UnknownEffect`."""
-        if self.explicit_timestamps is None:
-            raise UnknownEffect(
-                "what a TIMESTAMP without NULL, NOT NULL or a default is depends on the server's "
-                "explicit_defaults_for_timestamp, which the log does not say; set the option of that name"
-            )
-        return self.explicit_timestamps
-
-    def literal(self, column: ColumnDefinition, literal: Literal | None) -> Literal | None:
-        """A default as the column gets it."""
-        return None if literal is None else self.written.literal_in(literal, column.charset)
+_ZERO_TIMESTAMP: Final = SqlLiteral("string", "0000-00-00 00:00:00")
 
 
 def create(statement: CreateTable, database: str, name: str, setting: Setting) -> TableState:
@@ -103,33 +70,33 @@ def create(statement: CreateTable, database: str, name: str, setting: Setting) -
 
 
 def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinition:
-    found = resolve(text.type, charset, setting.server, setting.sql_mode, setting.written)
+    column_type = resolve(text.type, charset, setting.server, setting.sql_mode, setting.written)
     is_nullable = text.is_nullable
     if is_nullable is None:
-        depends = found.type is FieldType.TIMESTAMP2 and not (text.is_generated or text.is_row_time)
+        depends = column_type.type is FieldType.TIMESTAMP2 and not (text.is_generated or text.is_row_time)
         is_bare = depends and not setting.is_explicit_for_timestamp
         is_nullable = not (is_bare or text.is_auto_increment)
     column = ColumnDefinition(
         name=text.name,
-        type=found.type,
-        meta=found.meta,
-        column_type=found.column_type,
-        is_unsigned=found.is_unsigned,
+        type=column_type.type,
+        meta=column_type.meta,
+        column_type=column_type.column_type,
+        is_unsigned=column_type.is_unsigned,
         is_nullable=is_nullable and not text.is_primary and not text.is_row_time,
-        charset=found.charset,
-        members=found.members,
+        charset=column_type.charset,
+        members=column_type.members,
         is_generated=text.is_generated,
         is_invisible=text.is_invisible,
         is_auto_increment=text.is_auto_increment,
     )
-    if text.is_generated or (found.type is FieldType.BLOB and not setting.server.is_mariadb):
+    if text.is_generated or (column_type.type is FieldType.BLOB and not setting.server.is_mariadb):
         return column  # MySQL takes no literal as the default of a BLOB, and '' for none
     return replace(column, default=spelled(column, setting.literal(column, text.default)))
 
 
 def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting) -> TableState:
-    """What the server adds by itself: NOT NULL of the primary key and of periods, defaults of timestamps, the order of
-    keys; and what its generated columns use.
+    """Add what the server adds by itself: NOT NULL of the primary key and of periods, defaults of timestamps, the order
+    of keys; and which columns its generated columns use.
     """
     names = [part.name for key in state.keys if key.kind in ("primary", "period") for part in key.parts]
     columns = list(state.columns)
@@ -146,7 +113,7 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
         if column.type is not FieldType.TIMESTAMP2:
             continue
         if setting.explicit_timestamps is None and (not is_bare or columns[index].is_nullable):
-            continue  # what it is depends on nothing
+            continue  # it is the same with either value of the setting
         if setting.is_explicit_for_timestamp and not (updates and setting.server.is_mariadb):
             continue
         takes_zero = seen_timestamp or updates
@@ -158,7 +125,7 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
 
 @dataclass(slots=True)
 class Outcome:
-    """What an ALTER TABLE made of a table. fill, renamed, reasons, text_reasons: as in `Altered`."""
+    """What an ALTER TABLE made of a table. The fields are those of `Altered`."""
 
     state: TableState
     reasons: list[Reason] = field(default_factory=list)
@@ -173,14 +140,14 @@ def alter(state: TableState, statement: AlterTable, setting: Setting) -> Outcome
 
 
 def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[Action, ...]:
-    """The actions that do something, with each column that is added as it is in the end.
+    """The actions that have an effect; each added column as it is at the end of the statement.
 
     MariaDB lets the same statement, before or after that, give it another default, define it again, or add it again IF
     NOT EXISTS. No value of the first definition is in any row then.
     """
     actions = [action for action in actions if _does_something(action, old)]
-    gone = {action.name.casefold() for action in actions if isinstance(action, DropColumn)}
-    stay = {name for column in old.columns if (name := column.name.casefold()) not in gone}
+    dropped = {action.name.casefold() for action in actions if isinstance(action, DropColumn)}
+    remaining = {name for column in old.columns if (name := column.name.casefold()) not in dropped}
     whole: dict[str, AddColumn] = {}
     others: list[Action | str] = []  # a name where a column is added
     for action in actions:
@@ -190,10 +157,10 @@ def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[A
         match action:
             case AddColumn(column):
                 others += [] if column.name.casefold() in others else [column.name.casefold()]
-            case SetDefault(column, default) if column.casefold() in whole.keys() - stay:
+            case SetDefault(column, default) if column.casefold() in whole.keys() - remaining:
                 added = whole[column.casefold()]
                 whole[column.casefold()] = replace(added, column=replace(added.column, default=default))
-            case ChangeColumn(name, column, place) if name.casefold() in whole.keys() - stay:
+            case ChangeColumn(name, column, place) if name.casefold() in whole.keys() - remaining:
                 whole[name.casefold()] = replace(whole[name.casefold()], column=column, place=place)
             case _:
                 others.append(action)
@@ -201,7 +168,7 @@ def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[A
 
 
 def _does_something(action: Action, old: TableState) -> bool:
-    """Whether its IF EXISTS, or IF NOT EXISTS, holds of the columns that the table has before the statement."""
+    """Whether its IF EXISTS or IF NOT EXISTS is true for the columns that the table has before the statement."""
     match action:
         case AddColumn(column, _, True):
             return old.column(column.name) is None
@@ -227,7 +194,7 @@ class _Alteration:
         self._converts = next((action for action in statement.actions if isinstance(action, Convert)), None)
         self._texts: dict[str, ColumnText] = {}
         self._origin: dict[str, ColumnDefinition] = {}  # by new name, the column that it was
-        self._spelled_anew: set[str] = set()
+        self._redefined: set[str] = set()
 
     def run(self) -> Outcome:
         columns = self._placed(self._kept())
@@ -281,17 +248,17 @@ class _Alteration:
 
     def _adjust(self, changes: dict[str, ColumnDefinition], action: RenameColumn | SetDefault | SetVisibility) -> None:
         name = self._required(action.old if isinstance(action, RenameColumn) else action.column).name
-        now = changes[name]
+        column = changes[name]
         if isinstance(action, RenameColumn):
-            changes[name] = replace(now, name=action.new)
+            changes[name] = replace(column, name=action.new)
         elif isinstance(action, SetDefault):
-            changes[name] = replace(now, default=spelled(now, self._setting.literal(now, action.default)))
+            changes[name] = replace(column, default=spelled(column, self._setting.literal(column, action.default)))
         else:
-            changes[name] = replace(now, is_invisible=action.is_invisible)
+            changes[name] = replace(column, is_invisible=action.is_invisible)
 
     def _changed(self, text: ColumnText) -> ColumnDefinition:
         self._texts[text.name] = text
-        self._spelled_anew.add(text.name)
+        self._redefined.add(text.name)
         return self._defined(text)
 
     def _defined(self, text: ColumnText) -> ColumnDefinition:
@@ -302,7 +269,7 @@ class _Alteration:
         return _define(text, self._charset, self._setting)
 
     def _converted(self, column: ColumnDefinition) -> ColumnDefinition:
-        if self._converts is None or column.charset in (None, BINARY) or column.name in self._spelled_anew:
+        if self._converts is None or column.charset in (None, BINARY) or column.name in self._redefined:
             return column
         return resize_text(column, self._charset, self._setting.server)
 
@@ -313,8 +280,8 @@ class _Alteration:
                 self._texts[action.column.name] = action.column
                 self._insert(columns, self._defined(action.column), action.place)
             elif isinstance(action, ChangeColumn) and action.place is not None:
-                found = [column for column in columns if column.name == action.column.name]
-                for column in found:
+                moved = [column for column in columns if column.name == action.column.name]
+                for column in moved:
                     columns.remove(column)
                     self._insert(columns, column, action.place)
         return columns
@@ -325,10 +292,10 @@ class _Alteration:
         elif place == FIRST:
             columns.insert(0, column)
         else:
-            found = [index for index, other in enumerate(columns) if same_name(other.name, place)]
-            if not found:
+            indexes = [index for index, other in enumerate(columns) if same_name(other.name, place)]
+            if not indexes:
                 raise UnreadableStatement(f"AFTER {place[:64]!r}: the table has no such column that we know of")
-            columns.insert(found[0] + 1, column)
+            columns.insert(indexes[0] + 1, column)
 
     def _check_names(self, columns: list[ColumnDefinition]) -> None:
         names = [column.name.casefold() for column in columns]
@@ -341,9 +308,9 @@ class _Alteration:
         """Keys without what was dropped, with new names of columns, then the new keys."""
         named = {origin.name: name for name, origin in self._origin.items()}
         for column in self._old.columns:
-            again = state.column(column.name)
-            if column.name not in named and again is not None and again.name not in self._origin:
-                named[column.name] = again.name
+            added = state.column(column.name)
+            if column.name not in named and added is not None and added.name not in self._origin:
+                named[column.name] = added.name
         keys = []
         for key in self._old.keys:
             parts = tuple(
@@ -359,7 +326,7 @@ class _Alteration:
                 keys = kept
             elif isinstance(action, RenameKey):
                 keys = [replace(key, name=action.new) if is_named(key, DropKey(action.old)) else key for key in keys]
-        if self._setting.server.is_mariadb:  # it decides anew which keys are hashed, whatever was asked for
+        if self._setting.server.is_mariadb:  # it decides again which keys are hashed, whatever was asked for
             keys = [replace(key, is_hashed=key.kind == "unique" and state.needs_hash(key.parts)) for key in keys]
         state = replace(state, keys=tuple(keys))
         return with_keys(state, (a.key for a in self._actions if isinstance(a, AddKey)), self._setting.server)
@@ -372,7 +339,7 @@ class _Alteration:
         return carried(part, old, new, is_other=new.name not in self._origin)
 
     def _depends_on_keys(self) -> bool:
-        """Whether what identifies a row is a key that has a name of its own, so that a wrong guess would matter."""
+        """Whether a unique key, not the primary one, identifies a row: then a wrong guess about keys would matter."""
         return any(key.kind == "unique" for key in self._old.keys) and not any(
             key.kind == "primary" for key in self._old.keys
         )
@@ -397,9 +364,9 @@ class _Alteration:
                 if column.name in old_names:
                     outcome.reasons.append(Reason(column.name, UNPROVEN, "another column had that name"))
             is_converted = self._converts is not None and bool(column.members)  # its collation may be another one
-            if is_converted or column.name in self._spelled_anew or replace(column, uses=origin.uses) != origin:
-                found = reason_of(origin, column, self._setting.sql_mode)
-                outcome.reasons += [] if found is None else [found]
+            if is_converted or column.name in self._redefined or replace(column, uses=origin.uses) != origin:
+                reason = reason_of(origin, column, self._setting.sql_mode)
+                outcome.reasons += [] if reason is None else [reason]
             text = self._texts.get(column.name)
             if text is not None and text.engine_option:
                 outcome.reasons.append(Reason(column.name, UNPROVEN, f"{text.engine_option} may give it other values"))
@@ -407,23 +374,23 @@ class _Alteration:
                 outcome.reasons.append(Reason(column.name, UNPROVEN, f"whether it may be NULL {_BY_SESSION}"))
 
     def _explain_generated(self, outcome: Outcome) -> None:
-        """Columns that this ALTER leaves as they are, but for what they are made of."""
+        """Generated columns that this ALTER does not change itself, but through a column that they use."""
         changed = {column.name for column in self._old.columns if not self._looks_same(column, outcome.state)}
-        anew = made_anew(self._old.columns, changed)
+        recomputed = recomputed_columns(self._old.columns, changed)
         for name, origin in self._origin.items():
-            if origin.name in anew and origin.uses != () and name not in self._spelled_anew:
+            if origin.name in recomputed and origin.uses != () and name not in self._redefined:
                 why = "it is generated, or may be, from a column that has changed"
                 outcome.reasons.append(Reason(name, UNPROVEN, why))
 
     def _looks_same(self, old: ColumnDefinition, state: TableState) -> bool:
-        """Whether an expression that names an old column sees no other values by that name than before."""
-        now = next((state.column(name) for name, origin in self._origin.items() if origin is old), None)
-        if now is None or not same_name(now.name, old.name):
+        """Whether an expression that names an old column sees the same values by that name as before."""
+        current = next((state.column(name) for name, origin in self._origin.items() if origin is old), None)
+        if current is None or not same_name(current.name, old.name):
             other = state.column(old.name)
-            if other is not None and other is not now:
+            if other is not None and other is not current:
                 return False
         converts = self._converts is not None
-        return now is None or looks_same(old, now, is_spelled_anew=converts or now.name in self._spelled_anew)
+        return current is None or looks_same(old, current, is_redefined=converts or current.name in self._redefined)
 
     def _depends_on_session(self, column: ColumnDefinition) -> bool:
         """Whether a setting that MariaDB logs with no statement decides if the column may be NULL."""
@@ -445,7 +412,7 @@ class _Alteration:
         outcome.reasons.append(Reason(column.name, FILLS, "it was added with a known value"))
 
     def _fill(self, column: ColumnDefinition, text: ColumnText) -> Any:
-        """What the rows that were there hold in a new column. Raises `UnknownLiteral`."""
+        """The value that existing rows have in a new column. Raises `UnknownLiteral`."""
         if text.is_generated or text.is_auto_increment:
             raise UnknownLiteral(f"{column.name} is generated")
         if text.engine_option:
@@ -471,7 +438,7 @@ class _Alteration:
         raise UnknownLiteral(f"{column.name} is filled with {value.text}, which is no date")
 
     def _explain_copied(self, outcome: Outcome) -> None:
-        """Columns whose values the session may have changed, whatever the statement says of them."""
+        """Columns whose values the copy of the table may have changed, by settings of the session."""
         setting = self._setting
         if self._statement.copies is False:
             return

@@ -23,15 +23,17 @@ _PRECISION_MAX: Final = 38  # beyond it the bus has digits as text
 _PRESERVING: Final = frozenset(
     {(UTF8MB3, "utf8mb4"), ("ascii", "utf8mb4"), ("ascii", UTF8MB3), ("ascii", "latin1"), ("ascii", "latin2")}
 )
-"""Conversions of character sets that leave every text the same, and leave none out."""
+"""Conversions of character sets that keep every text the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a change is of a class. column: the one that it is about, by its new name; None for the whole table."""
+    """Why a change of a table is of a class."""
 
     column: str | None
+    """The column that the reason is about, by its new name; None for the whole table."""
     number: int
+    """The class."""
     why: str
 
     def to_json(self) -> dict[str, Any]:
@@ -40,7 +42,7 @@ class Reason:
 
 
 def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Reason | None:
-    """What a change of a column's definition does to its values; None if nothing that definitions have changed."""
+    """What a change of a column's definition does to its values; None if the definition is the same."""
     if new.is_generated:
         return Reason(new.name, UNPROVEN, "its expression may have changed")
     if old.is_generated:
@@ -62,22 +64,19 @@ def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Re
 
 
 def _are_apart(members: set[str]) -> bool:
-    """Whether no collation takes two of them for the same."""
+    """Whether all of them are different in every collation."""
     is_plain = all(member.isascii() and member.isprintable() for member in members)
     return is_plain and len({member.rstrip(" ").casefold() for member in members}) == len(members)
 
 
 def _keeps_numbers(old: ColumnDefinition, sql_mode: int) -> bool:
-    """Whether the server leaves every 0 and NULL of a column alone that is AUTO_INCREMENT from now on.
-
-    It does where the column was that before.
-    """
+    """Whether the server keeps every 0 and NULL of a column that becomes AUTO_INCREMENT, or was that before."""
     keeps_zero = bool(sql_mode & SqlMode.NO_AUTO_VALUE_ON_ZERO)
     return old.is_auto_increment or (keeps_zero and not old.is_nullable)
 
 
 def _refuses_null(new: ColumnDefinition, sql_mode: int) -> bool:
-    """Whether the server refuses the change where a NULL is there, so that there was none."""
+    """Whether the server refuses the change if a row has NULL, so that no row had it."""
     return is_strict(sql_mode) and new.type is not FieldType.TIMESTAMP2
 
 
@@ -93,7 +92,7 @@ def _is_same_type(old: ColumnDefinition, new: ColumnDefinition) -> bool:
 
 
 _SPELLED: Final = frozenset({*_FLOATS, FieldType.GEOMETRY, FieldType.STRING, FieldType.YEAR, FieldType.VECTOR})
-"""Types that their words tell more about than their numbers: digits, kinds of geometry, addresses."""
+"""Types whose words say more than their numbers: digits, kinds of geometry, addresses."""
 
 
 def _loss(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> str | None:

@@ -10,10 +10,10 @@ from databus.sources.mysql.tables._syntax import (
     ColumnText,
     KeyPart,
     KeyText,
-    Literal,
+    SqlLiteral,
     TypeText,
 )
-from databus.sources.mysql.tables._token_cursor import Cursor
+from databus.sources.mysql.tables._token_cursor import TokenCursor
 
 _TYPES: Final = words(
     "TINYINT SMALLINT MEDIUMINT INT BIGINT DECIMAL FLOAT DOUBLE REAL BIT YEAR DATE TIME DATETIME TIMESTAMP CHAR "
@@ -57,34 +57,34 @@ _KEY_WORDS: Final = frozenset({"PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", 
 _KEY_OPTIONS: Final = frozenset(
     {"USING", "TYPE", "KEY_BLOCK_SIZE", "COMMENT", "ENGINE_ATTRIBUTE", "WITH", "CLUSTERING"}
 )
-"""They say how a key is stored or described, not which rows it tells apart: that depends on its columns and, in
+"""They say how a key is stored or described, not which rows are equal by it: that depends on its columns and, in
 MariaDB, on HASH. A key that queries may not use (INVISIBLE, IGNORED) refuses equal rows like any other.
 """
 
 
-def at_key(cursor: Cursor) -> bool:
+def at_key(cursor: TokenCursor) -> bool:
     """Whether a key, a constraint or a period comes next, not a column."""
     return cursor.at_one_of(_KEY_WORDS) or _at_period(cursor) or at_check(cursor)
 
 
-def _at_period(cursor: Cursor) -> bool:
+def _at_period(cursor: TokenCursor) -> bool:
     return cursor.at_words("PERIOD", "FOR") or cursor.at_words("PERIOD", "IF", "NOT", "EXISTS", "FOR")
 
 
-def at_check(cursor: Cursor) -> bool:
+def at_check(cursor: TokenCursor) -> bool:
     """Whether a CHECK comes next."""
     return cursor.at_words("CHECK") and cursor.at_mark("(", 1)
 
 
-def read_type(cursor: Cursor) -> TypeText:
+def read_type(cursor: TokenCursor) -> TypeText:
     """A type and, where they follow at once, its attributes."""
-    found = _read_word(cursor)
-    while (more := _type_attribute(cursor, found)) is not None:
-        found = more
-    return found
+    type_text = _read_word(cursor)
+    while (extended := _type_attribute(cursor, type_text)) is not None:
+        type_text = extended
+    return type_text
 
 
-def _read_word(cursor: Cursor) -> TypeText:
+def _read_word(cursor: TokenCursor) -> TypeText:
     written = cursor.identifier().upper()
     oracle = cursor.server.is_mariadb and bool(cursor.sql_mode & SqlMode.ORACLE)
     if written in _SCHEMAS and cursor.accept_mark("."):
@@ -116,7 +116,7 @@ def _read_word(cursor: Cursor) -> TypeText:
     return TypeText(word, sizes=sizes, is_national=is_national)
 
 
-def _read_long(cursor: Cursor) -> str:
+def _read_long(cursor: TokenCursor) -> str:
     if cursor.accept("VARBINARY"):
         return "MEDIUMBLOB"
     if cursor.accept_one_of("CHAR", "CHARACTER"):
@@ -126,7 +126,7 @@ def _read_long(cursor: Cursor) -> str:
     return "MEDIUMTEXT"
 
 
-def _read_sizes(cursor: Cursor) -> tuple[int, ...]:
+def _read_sizes(cursor: TokenCursor) -> tuple[int, ...]:
     if not cursor.accept_mark("("):
         return ()
     sizes = [cursor.cut_number()]
@@ -137,7 +137,7 @@ def _read_sizes(cursor: Cursor) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _read_members(cursor: Cursor) -> tuple[str | bytes, ...]:
+def _read_members(cursor: TokenCursor) -> tuple[str | bytes, ...]:
     cursor.expect_mark("(")
     members = [_read_member(cursor)]
     while cursor.accept_mark(","):
@@ -146,12 +146,12 @@ def _read_members(cursor: Cursor) -> tuple[str | bytes, ...]:
     return tuple(members)
 
 
-def _read_member(cursor: Cursor) -> str | bytes:
+def _read_member(cursor: TokenCursor) -> str | bytes:
     token = cursor.take()
     if token.kind == "string":
         return token.text
     if token.kind in ("hex", "bits"):
-        return bytes_of(Literal(token.kind, digits_of(token.text)))
+        return bytes_of(SqlLiteral(token.kind, digits_of(token.text)))
     raise UnreadableStatement(f"a member expected, not {token.text[:40]!r}")
 
 
@@ -160,41 +160,41 @@ def digits_of(text: str) -> str:
     return text[2:].rstrip("'")
 
 
-def bytes_of(literal: Literal) -> bytes:
+def bytes_of(literal: SqlLiteral) -> bytes:
     """The bytes that a literal in hexadecimal or binary digits stands for."""
     width, base = (2, 16) if literal.kind == "hex" else (8, 2)
     count = -(-len(literal.text) // width)
     return int(literal.text or "0", base).to_bytes(count, "big")
 
 
-def _type_attribute(cursor: Cursor, found: TypeText) -> TypeText | None:
+def _type_attribute(cursor: TokenCursor, type_text: TypeText) -> TypeText | None:
     """The type with the attribute that comes next; None if none does."""
     if cursor.accept("UNSIGNED"):
-        return replace(found, is_unsigned=True)
+        return replace(type_text, is_unsigned=True)
     if cursor.accept("SIGNED"):
-        return found
+        return type_text
     if cursor.accept("ZEROFILL"):
-        return replace(found, is_unsigned=True, is_zerofill=True)
+        return replace(type_text, is_unsigned=True, is_zerofill=True)
     if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
-        return replace(found, charset=None if cursor.accept("DEFAULT") else cursor.text())
+        return replace(type_text, charset=None if cursor.accept("DEFAULT") else cursor.text())
     if cursor.accept("COLLATE"):
-        return replace(found, collation=None if cursor.accept("DEFAULT") else cursor.text())
+        return replace(type_text, collation=None if cursor.accept("DEFAULT") else cursor.text())
     if cursor.accept("BYTE"):
-        return replace(found, is_byte=True)
+        return replace(type_text, is_byte=True)
     if cursor.accept("BINARY"):
-        return found  # a collation of the same character set
+        return type_text  # a collation of the same character set
     if cursor.accept("ASCII"):
-        return replace(found, charset="latin1")
+        return replace(type_text, charset="latin1")
     if cursor.accept("UNICODE"):
-        return replace(found, charset="ucs2")
+        return replace(type_text, charset="ucs2")
     if cursor.server.is_mariadb and cursor.accept("COMPRESSED"):
         if cursor.accept_mark("="):
             cursor.text()
-        return replace(found, is_compressed=True)
+        return replace(type_text, is_compressed=True)
     return None
 
 
-def read_column(cursor: Cursor, name: str) -> ColumnText:
+def read_column(cursor: TokenCursor, name: str) -> ColumnText:
     """A column after its name: type and attributes, up to a comma, a closing bracket or a place."""
     column = ColumnText(name, read_type(cursor))
     while not _ends_column(cursor):
@@ -212,16 +212,16 @@ def keys_of(column: ColumnText) -> list[KeyText]:
     return [*primary, KeyText("unique", "", parts)] if column.is_unique else primary
 
 
-def _ends_column(cursor: Cursor) -> bool:
+def _ends_column(cursor: TokenCursor) -> bool:
     if cursor.is_at_end or cursor.at_mark(",") or cursor.at_mark(")") or cursor.at_one_of(("FIRST", "AFTER")):
         return True
     return cursor.at_words("PARTITION", "BY") or cursor.at_words("REMOVE", "PARTITIONING")
 
 
-def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
-    more = _type_attribute(cursor, column.type)
-    if more is not None:
-        return replace(column, type=more)
+def _attribute(cursor: TokenCursor, column: ColumnText) -> ColumnText:
+    type_text = _type_attribute(cursor, column.type)
+    if type_text is not None:
+        return replace(column, type=type_text)
     changed = _state(cursor, column) or _default(cursor, column) or _generated(cursor, column)
     if changed is not None:
         return changed
@@ -234,7 +234,7 @@ def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
     return column
 
 
-def _state(cursor: Cursor, column: ColumnText) -> ColumnText | None:
+def _state(cursor: TokenCursor, column: ColumnText) -> ColumnText | None:
     if cursor.accept("NOT", "NULL"):
         return replace(column, is_nullable=False)
     if cursor.accept("NULL"):
@@ -255,7 +255,7 @@ def _state(cursor: Cursor, column: ColumnText) -> ColumnText | None:
     return None
 
 
-def _default(cursor: Cursor, column: ColumnText) -> ColumnText | None:
+def _default(cursor: TokenCursor, column: ColumnText) -> ColumnText | None:
     if cursor.accept("DEFAULT"):
         return replace(column, default=read_default(cursor))
     if cursor.accept("ON", "UPDATE"):
@@ -267,7 +267,7 @@ def _default(cursor: Cursor, column: ColumnText) -> ColumnText | None:
     return None
 
 
-def _generated(cursor: Cursor, column: ColumnText) -> ColumnText | None:
+def _generated(cursor: TokenCursor, column: ColumnText) -> ColumnText | None:
     if not (cursor.accept("GENERATED", "ALWAYS", "AS") or cursor.accept("AS")):
         return None
     if cursor.accept("ROW"):
@@ -285,7 +285,7 @@ CHECK or REFERENCES.
 """
 
 
-def _skip_attribute(cursor: Cursor) -> None:
+def _skip_attribute(cursor: TokenCursor) -> None:
     if cursor.accept_one_of(*_NAMED):
         cursor.accept_mark("=")
         cursor.skip_value()
@@ -303,13 +303,13 @@ def _skip_attribute(cursor: Cursor) -> None:
         raise UnreadableStatement(f"{cursor.peek().text[:40]!r} in the definition of a column")
 
 
-def skip_enforced(cursor: Cursor) -> None:
+def skip_enforced(cursor: TokenCursor) -> None:
     """Pass [NOT] ENFORCED."""
     if not cursor.accept("NOT", "ENFORCED"):
         cursor.accept("ENFORCED")
 
 
-def read_default(cursor: Cursor) -> Literal:
+def read_default(cursor: TokenCursor) -> SqlLiteral:
     """What follows DEFAULT: one literal, or `EXPRESSION`."""
     if cursor.at_mark("("):
         cursor.skip_brackets()
@@ -319,37 +319,37 @@ def read_default(cursor: Cursor) -> Literal:
         sign = "-" if (cursor.take().text == "-") != (sign == "-") else ""
     token = cursor.take()
     if token.kind == "number":
-        return Literal("number", sign + token.text)
+        return SqlLiteral("number", sign + token.text)
     if sign:
         raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
     if token.kind == "string":
-        return Literal("string", token.text + _more_strings(cursor))
+        return SqlLiteral("string", token.text + _more_strings(cursor))
     if token.kind in ("hex", "bits"):
-        return Literal(token.kind, digits_of(token.text))
+        return SqlLiteral(token.kind, digits_of(token.text))
     if token.kind == "word":
         return _default_word(cursor, token.upper)
     raise UnreadableStatement(f"DEFAULT {token.text[:40]}")
 
 
-def _more_strings(cursor: Cursor) -> str:
-    more = ""
+def _more_strings(cursor: TokenCursor) -> str:
+    rest = ""
     while cursor.peek().kind == "string":
-        more += cursor.take().text
-    return more
+        rest += cursor.take().text
+    return rest
 
 
-def _default_word(cursor: Cursor, word: str) -> Literal:
+def _default_word(cursor: TokenCursor, word: str) -> SqlLiteral:
     if word == "NULL":
         return NULL
     if word in ("TRUE", "FALSE"):
-        return Literal("number", "1" if word == "TRUE" else "0")
+        return SqlLiteral("number", "1" if word == "TRUE" else "0")
     following = cursor.peek().kind
     if word.startswith("_") and following in ("string", "hex", "bits"):  # a character set's introducer
         token = cursor.take()
         is_plain = token.kind == "string" and token.text.isascii() and not word.startswith(("_UCS", "_UTF16", "_UTF32"))
-        return Literal("string", token.text) if is_plain else EXPRESSION
+        return SqlLiteral("string", token.text) if is_plain else EXPRESSION
     if word in ("DATE", "TIME", "TIMESTAMP") and following == "string":
-        return Literal("string", cursor.take().text)
+        return SqlLiteral("string", cursor.take().text)
     if word in ("NEXT", "PREVIOUS") and cursor.accept("VALUE", "FOR"):
         cursor.name()
         return EXPRESSION
@@ -360,7 +360,7 @@ def _default_word(cursor: Cursor, word: str) -> Literal:
     return EXPRESSION
 
 
-def skip_references(cursor: Cursor) -> None:
+def skip_references(cursor: TokenCursor) -> None:
     """Pass REFERENCES and all that belongs to it."""
     cursor.expect("REFERENCES")
     cursor.name()
@@ -378,8 +378,8 @@ def skip_references(cursor: Cursor) -> None:
             return
 
 
-def read_key(cursor: Cursor) -> KeyText | None:
-    """A key, a constraint or a period; None for what says nothing of keys.
+def read_key(cursor: TokenCursor) -> KeyText | None:
+    """A key, a constraint or a period; None for a clause that defines no key.
 
     A CHECK changes no row: the server refuses one that a row fails. SYSTEM_TIME is `SetVersioning`'s business.
     """
@@ -401,7 +401,7 @@ def read_key(cursor: Cursor) -> KeyText | None:
     return _read_key(cursor, constraint)
 
 
-def _read_key(cursor: Cursor, constraint: str) -> KeyText:
+def _read_key(cursor: TokenCursor, constraint: str) -> KeyText:
     written = cursor.accept_one_of("PRIMARY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN").lower()
     kind = written if written in ("primary", "unique", "foreign") else "index"
     if kind in ("primary", "foreign"):
@@ -422,7 +422,7 @@ def _read_key(cursor: Cursor, constraint: str) -> KeyText:
     return KeyText(kind, name, parts, is_optional, is_hash)
 
 
-def skip_key_options(cursor: Cursor) -> bool:
+def skip_key_options(cursor: TokenCursor) -> bool:
     """Pass what stands around the columns of a key; whether it asks for a hash."""
     is_hash = False
     while True:
@@ -441,7 +441,7 @@ def skip_key_options(cursor: Cursor) -> bool:
             return is_hash
 
 
-def read_key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
+def read_key_parts(cursor: TokenCursor) -> tuple[KeyPart, ...]:
     """The columns of a key, in brackets. In which direction each is sorted says nothing of what is equal."""
     cursor.expect_mark("(")
     parts = []

@@ -17,17 +17,24 @@ from databus.sources.mysql._charsets import (
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql._server_text import decoded
 from databus.sources.mysql.tables._column_clauses import read_type
-from databus.sources.mysql.tables._lexer import Server, SqlMode, UnknownEffect, UnreadableStatement, tokens_of, words
-from databus.sources.mysql.tables._literal_charsets import Written
+from databus.sources.mysql.tables._lexer import (
+    ServerKind,
+    SqlMode,
+    UnknownEffect,
+    UnreadableStatement,
+    tokens_of,
+    words,
+)
+from databus.sources.mysql.tables._literal_charsets import LiteralCharsets
 from databus.sources.mysql.tables._syntax import TypeText
-from databus.sources.mysql.tables._token_cursor import Cursor
+from databus.sources.mysql.tables._token_cursor import TokenCursor
 
 OLD_TIME_NOTES: Final = ("/* mariadb-5.3 */", "/* 5.5 binary format */")
 """How catalogues mark columns whose times are stored, and logged, as before MySQL 5.6."""
 
-_CATALOGUE: Final = Written()
+_CATALOGUE: Final = LiteralCharsets()
 UNKNOWN_CHARSET: Final = ""
-"""Of a table whose default is its database's, or another table's, where the log does not say which that is."""
+"""The default of a table that takes it from its database, or from another table, where the log does not say it."""
 
 _COMPRESSED_NOTE: Final = " /*M!100301 COMPRESSED*/"
 _VARCHAR_BYTES_MAX: Final = 65_535
@@ -80,7 +87,7 @@ def charset_of(kind: TypeText, inherited: str) -> str:
 
 
 def known_charset(charset: str) -> str:
-    """`charset`, which columns of text are to have. Raises `UnknownEffect` if nothing says which it is."""
+    """`charset`, for columns of text. Raises `UnknownEffect` if it is unknown."""
     if charset == UNKNOWN_CHARSET:
         raise UnknownEffect(
             "a column has a default character set that the log does not say: its database was made before the log "
@@ -93,20 +100,20 @@ def known_charset(charset: str) -> str:
 def resolve_charset(charset: str | None, collation: str | None, inherited: str) -> str:
     """The character set that the words CHARACTER SET and COLLATE give, where either may be missing."""
     if charset is not None:
-        found = canonical_charset(charset)
-        if found is None:
+        canonical = canonical_charset(charset)
+        if canonical is None:
             raise UnreadableStatement(f"{charset[:40]!r} is no character set that we know")
-        return found
+        return canonical
     if collation is None or goes_with_any_charset(collation):
         return inherited
-    found = charset_of_collation(collation)
-    if found is None:
+    canonical = charset_of_collation(collation)
+    if canonical is None:
         raise UnreadableStatement(f"{collation[:40]!r} is no collation that we know")
-    return found
+    return canonical
 
 
 def resolve(
-    kind: TypeText, inherited: str, server: Server, sql_mode: int = 0, written: Written = _CATALOGUE
+    kind: TypeText, inherited: str, server: ServerKind, sql_mode: int = 0, written: LiteralCharsets = _CATALOGUE
 ) -> ColumnType:
     """What the server makes of a type, where the table's character set is `inherited`. Raises `UnreadableStatement`."""
     word = kind.word
@@ -127,7 +134,7 @@ def _size(kind: TypeText, default: int) -> int:
     return kind.sizes[0] if kind.sizes else default
 
 
-def _integer(kind: TypeText, server: Server) -> ColumnType:
+def _integer(kind: TypeText, server: ServerKind) -> ColumnType:
     word = {"BOOL": "TINYINT", "SERIAL": "BIGINT"}.get(kind.word, kind.word)
     field, signed, unsigned = _INTEGERS[word]
     is_unsigned = kind.is_unsigned or kind.word == "SERIAL"
@@ -164,7 +171,7 @@ def _number(kind: TypeText, sql_mode: int) -> ColumnType:
     return ColumnType(FieldType.DOUBLE, 8, f"double{sizes}{signs}", kind.is_unsigned)
 
 
-def _time(kind: TypeText, server: Server, sql_mode: int) -> ColumnType:
+def _time(kind: TypeText, server: ServerKind, sql_mode: int) -> ColumnType:
     word = kind.word
     if word == "DATE":
         return ColumnType(FieldType.DATE, 0, "date")
@@ -180,7 +187,7 @@ def _time(kind: TypeText, server: Server, sql_mode: int) -> ColumnType:
 
 
 def escaped(text: str) -> str:
-    """A member between its quotes, as the catalogue spells it; with U+FFFD for what is no text."""
+    """A member between its quotes, as the catalogue spells it, with U+FFFD for bytes that are not valid text."""
     text = shown(text)
     for plain, spelled in (("\\", "\\\\"), ("'", "''"), ("\0", "\\0"), ("\n", "\\n"), ("\r", "\\r")):
         if plain in text:
@@ -189,12 +196,12 @@ def escaped(text: str) -> str:
 
 
 def _whole(digits: bytes, charset: str) -> bytes:
-    """Bytes that digits say, with zeros before them up to a whole unit of the character set."""
+    """The bytes written as digits, with zeros before them up to a whole unit of the character set."""
     unit = _UNITS.get(charset, 1)
     return digits.rjust(-(-len(digits) // unit) * unit, b"\0")
 
 
-def _members(kind: TypeText, charset: str, server: Server, written: Written) -> ColumnType:
+def _members(kind: TypeText, charset: str, server: ServerKind, written: LiteralCharsets) -> ColumnType:
     members = tuple(
         decoded(_whole(member, charset), charset) if isinstance(member, bytes) else written.text_in(member, charset)
         for member in kind.members
@@ -215,7 +222,7 @@ def _members(kind: TypeText, charset: str, server: Server, written: Written) -> 
 _TEXTS: Final = frozenset({"CHAR", "VARCHAR", "BINARY", "VARBINARY", *_BLOB_WORDS})
 
 
-def _text(kind: TypeText, charset: str, server: Server) -> ColumnType:
+def _text(kind: TypeText, charset: str, server: ServerKind) -> ColumnType:
     word = kind.word
     if word in ("BINARY", "VARBINARY") or word.endswith("BLOB"):
         charset = BINARY
@@ -237,7 +244,7 @@ def _text(kind: TypeText, charset: str, server: Server) -> ColumnType:
     return ColumnType(FieldType.STRING, size * BYTES_A_CHARACTER[charset], text, charset=charset)
 
 
-def _length_bytes(size: int, server: Server) -> int:
+def _length_bytes(size: int, server: ServerKind) -> int:
     if size == 0 and (server.is_mariadb or server.version < (8,)):
         return 2
     return next((length for length in (1, 2, 3) if size < 1 << 8 * length), 4)
@@ -258,7 +265,7 @@ def _varchar(size: int, charset: str, *, is_compressed: bool) -> ColumnType:
     return ColumnType(FieldType.VARCHAR, length, text, charset=charset)
 
 
-def _other(kind: TypeText, server: Server) -> ColumnType:
+def _other(kind: TypeText, server: ServerKind) -> ColumnType:
     word = kind.word
     if word in _ADDRESSES:
         return ColumnType(FieldType.STRING, _ADDRESSES[word], word.lower())
@@ -274,21 +281,21 @@ def _other(kind: TypeText, server: Server) -> ColumnType:
     raise UnreadableStatement(f"the type {word} is not one that we know")
 
 
-def parse_column_type(column_type: str, charset: str | None, server: Server, sql_mode: int = 0) -> ColumnType:
+def parse_column_type(column_type: str, charset: str | None, server: ServerKind, sql_mode: int = 0) -> ColumnType:
     """A type as the catalogue spells it, with its character set. Raises `UnreadableStatement`.
 
-    >>> found = parse_column_type("varchar(10)", "utf8mb4", Server("mysql", (8, 0, 31)))
-    >>> found.type.name, found.meta
+    >>> parsed = parse_column_type("varchar(10)", "utf8mb4", Server("mysql", (8, 0, 31)))
+    >>> parsed.type.name, parsed.meta
     ('VARCHAR', 40)
     """
-    cursor = Cursor(tokens_of(column_type, server, sql_mode), server, 0, "")
+    cursor = TokenCursor(tokens_of(column_type, server, sql_mode), server, 0, "")
     kind = read_type(cursor)
     if not cursor.is_at_end:
         raise UnreadableStatement(f"{column_type[:80]!r} has more after the type")
-    found = resolve(kind, charset or BINARY, server)
+    resolved = resolve(kind, charset or BINARY, server)
     if any(note in column_type for note in OLD_TIME_NOTES):
-        return replace(found, type=_TIMES[kind.word][1], column_type=column_type)
-    return found
+        return replace(resolved, type=_TIMES[kind.word][1], column_type=column_type)
+    return resolved
 
 
 _UNITS: Final = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}
@@ -313,7 +320,7 @@ def _check_members(column: ColumnDefinition, charset: str) -> None:
         raise UnreadableStatement(f"what the server makes of the members of {column.name} in {charset} is not certain")
 
 
-def resize_text(column: ColumnDefinition, charset: str, server: Server) -> ColumnDefinition:
+def resize_text(column: ColumnDefinition, charset: str, server: ServerKind) -> ColumnDefinition:
     """A column of text after CONVERT TO CHARACTER SET: as many characters fit as before."""
     old, new = BYTES_A_CHARACTER[column.charset or BINARY], BYTES_A_CHARACTER[charset]
     if column.members:
@@ -324,11 +331,16 @@ def resize_text(column: ColumnDefinition, charset: str, server: Server) -> Colum
         length = column.meta
         if new > old:
             length = _length_bytes(((1 << 8 * length) - 1) // old * new, server)
-        found = _blob(length, charset, is_compressed=is_compressed)
+        resolved = _blob(length, charset, is_compressed=is_compressed)
     else:
         size = (column.meta - (column.type is FieldType.VARCHAR_COMPRESSED)) // old
         word = "CHAR" if column.type is FieldType.STRING else "VARCHAR"
-        found = resolve(TypeText(word, (size,), charset=charset, is_compressed=is_compressed), charset, server)
+        resolved = resolve(TypeText(word, (size,), charset=charset, is_compressed=is_compressed), charset, server)
     return replace(
-        column, type=found.type, meta=found.meta, column_type=found.column_type, charset=found.charset, members=()
+        column,
+        type=resolved.type,
+        meta=resolved.meta,
+        column_type=resolved.column_type,
+        charset=resolved.charset,
+        members=(),
     )

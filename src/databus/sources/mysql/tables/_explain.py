@@ -1,4 +1,4 @@
-"""From what a statement did to a table to what consumers are told."""
+"""From what a statement did to a table to the events that consumers get."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from databus.sources.mysql.tables._unknown_tables import TableName
 
 
 def explain(name: TableName, before: TableState | None, work: Work, ddl: str) -> Iterator[TableEvent]:
-    """What became of one table."""
+    """The events of one table."""
     after = work.tables.get(name, before)
     if before is not None and after is not None and (work.origin.get(name, name) == name):
         if name in work.truncated:
@@ -36,6 +36,6 @@ def _altered(before: TableState, after: TableState, outcome: Outcome | None, ddl
     old, new = before.definition, after.definition
     if old == new and not outcome.reasons and not outcome.text_reasons:
         return
-    more = tuple(outcome.text_reasons)
-    event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill, more)
+    text_reasons = tuple(outcome.text_reasons)
+    event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill, text_reasons)
     yield event if event.number < UNPROVEN else replace(event, renamed={}, fill={})

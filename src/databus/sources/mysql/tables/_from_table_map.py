@@ -44,7 +44,7 @@ _OLD_TIMES: Final = {
     FieldType.DATETIME: FieldType.DATETIME2,
     FieldType.TIMESTAMP: FieldType.TIMESTAMP2,
 }
-"""Forms of which a table map tells neither width nor digits; a statement's words mean either form, by a setting."""
+"""Types whose width and digits a table map does not say; by a setting, a statement's words mean either form."""
 _BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 _HASH: Final = "DB_ROW_HASH_"
 
@@ -86,19 +86,19 @@ class LoggedTable(Protocol):
 
 
 def from_table_map(table_map: LoggedTable, previous: TableDefinition | None = None) -> TableDefinition:
-    """The definition that a table map with names tells of.
+    """The definition of a table by a table map with names.
 
-    previous: what the history has, for what no table map says: the words of a type, defaults, what is generated. It is
+    previous: the history's definition, for what no table map says: words of a type, defaults, what is generated. It is
     believed column by column, only where it agrees with the map. Raises `CorruptData` for a map without names, or whose
-    parts contradict each other, `SourceChanged` for a column that neither of them says enough of.
+    parts contradict each other, `SourceChanged` for a column that neither of them describes fully.
     """
     metadata, source = table_map.metadata, source_name(table_map.database, table_map.name)
     if metadata.names is None:
         raise CorruptData(f"{source}: its table map does not name the columns; binlog_row_metadata is not FULL")
     known = {column.name: column for column in previous.columns} if previous is not None else {}
-    shown = len(metadata.names) - _hashes(table_map, known)
+    shown_count = len(metadata.names) - _hashes(table_map, known)
     columns = tuple(
-        _column(table_map, index, known.get(name), source, is_hidden=index >= shown)
+        _column(table_map, index, known.get(name), source, is_hidden=index >= shown_count)
         for index, name in enumerate(metadata.names)
     )
     key = tuple(columns[index].name for index, _ in metadata.key or ())
@@ -121,8 +121,8 @@ def _is_versioned(table_map: LoggedTable) -> bool:
 
 
 def _hashes(table_map: LoggedTable, known: Mapping[str, ColumnDefinition]) -> int:
-    """How many of the last columns are MariaDB's own, which hold hashes of keys. A map has them like any other column,
-    so they are told by type and name, unless the table is known to have a column of that name.
+    """How many of the last columns are MariaDB's own, for hashes of keys. A map lists them like any other column,
+    so type and name identify them, unless the table is known to have a column of that name.
     """
     names, unsigned = table_map.metadata.names or (), table_map.metadata.unsigned or ()
     if table_map.metadata.visible is not None:
@@ -186,7 +186,7 @@ def _charset(metadata: Metadata, index: int) -> str | None:
 
 
 def _agrees(known: ColumnDefinition, logged: ColumnDefinition, *, has_visibility: bool) -> bool:
-    """Whether the history's column is the one that the map tells of."""
+    """Whether the history's column is the one in the map."""
     like = _OLD_TIMES.get(logged.type)
     if known.type not in (logged.type, like) or (known.meta != logged.meta and like is None):
         return False
@@ -200,7 +200,7 @@ def _agrees(known: ColumnDefinition, logged: ColumnDefinition, *, has_visibility
 
 
 def _words(column: ColumnDefinition, geometry: int | None) -> str:
-    """A type's words, as far as the map tells: no display widths, no digits of floats."""
+    """A type's words, as far as the map has them: no display widths, no digits of floats."""
     kind, meta = column.type, column.meta
     sign = " unsigned" if column.is_unsigned else ""
     if kind in (FieldType.TIME2, FieldType.DATETIME2, FieldType.TIMESTAMP2):
@@ -219,8 +219,8 @@ def _words(column: ColumnDefinition, geometry: int | None) -> str:
     is_binary = column.charset == BINARY
     if kind in (FieldType.BLOB, FieldType.BLOB_COMPRESSED):
         return _BLOBS.get(meta, "") + ("blob" if is_binary else "text")
-    each = BYTES_A_CHARACTER.get(column.charset or BINARY, 1)
-    length = (meta - (kind is FieldType.VARCHAR_COMPRESSED)) // each
+    character_bytes = BYTES_A_CHARACTER.get(column.charset or BINARY, 1)
+    length = (meta - (kind is FieldType.VARCHAR_COMPRESSED)) // character_bytes
     if kind is FieldType.STRING:
         return f"{'binary' if is_binary else 'char'}({length})"
     return f"{'varbinary' if is_binary else 'varchar'}({length})"

@@ -1,4 +1,4 @@
-"""Generated columns: which columns their expressions use, and whose values an ALTER TABLE may make anew by that.
+"""Generated columns: which columns their expressions use, and which of them an ALTER TABLE may compute again.
 
 A server computes them again, stored ones too, when a column that they use gets another type or collation. It logs no
 row then.
@@ -47,7 +47,7 @@ def computed(
     *,
     is_stored: bool,
 ) -> ColumnDefinition:
-    """A generated column with what its expression tells, as text and as tokens. others: all columns of the table."""
+    """A generated column, with the columns that its expression (as text and as tokens) uses. others: all columns."""
     column = replace(column, uses=names_in(text, others))
     return replace(column, is_steady=not is_stored or _is_steady(expression, column, others))
 
@@ -97,15 +97,15 @@ def _is_steady_token(before: Token, token: Token, after: Token, known: frozenset
 def names_in(expression: str, columns: Iterable[ColumnDefinition]) -> tuple[str, ...]:
     """The columns that an expression may use: those whose names stand in it, be it as a function or inside a string.
 
-    Too many do no harm, and then no text of any server has to be read as SQL.
+    One column too many does no harm, and so no server's text has to be read as SQL.
     """
-    found, text = [], expression.casefold()
+    names, text = [], expression.casefold()
     for column in columns:
         name = column.name.casefold()
         is_plain = _PLAIN_NAME.fullmatch(name) is not None  # others may stand there with escapes
         if not is_plain or re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", text) is not None:
-            found.append(column.name)
-    return tuple(sorted(found))
+            names.append(column.name)
+    return tuple(sorted(names))
 
 
 def with_new_names(column: ColumnDefinition, renamed: Mapping[str, str]) -> ColumnDefinition:
@@ -115,24 +115,24 @@ def with_new_names(column: ColumnDefinition, renamed: Mapping[str, str]) -> Colu
     return replace(column, uses=tuple(sorted(renamed.get(name, name) for name in column.uses)))
 
 
-def looks_same(old: ColumnDefinition, new: ColumnDefinition, *, is_spelled_anew: bool) -> bool:
-    """Whether an expression cannot but see in a column what it saw before.
+def looks_same(old: ColumnDefinition, new: ColumnDefinition, *, is_redefined: bool) -> bool:
+    """Whether an expression is certain to see the same values in a column as before.
 
-    is_spelled_anew: its definition stands in the statement, or was converted; the collation may be another then.
+    is_redefined: its definition stands in the statement, or was converted; the collation may be another then.
     """
-    if is_spelled_anew and (new.is_generated or new.charset not in (None, BINARY)):
+    if is_redefined and (new.is_generated or new.charset not in (None, BINARY)):
         return False
     return old == replace(new, name=old.name, default=old.default, is_invisible=old.is_invisible, uses=old.uses)
 
 
-def made_anew(columns: Sequence[ColumnDefinition], changed: set[str]) -> set[str]:
+def recomputed_columns(columns: Sequence[ColumnDefinition], changed: set[str]) -> set[str]:
     """Which of `columns` are generated, or may be, from those in `changed`, or from one another."""
-    found = set(changed)
+    names = set(changed)
     while changed:
         changed = {
             column.name
             for column in columns
-            if column.name not in found and (column.uses is None or not found.isdisjoint(column.uses))
+            if column.name not in names and (column.uses is None or not names.isdisjoint(column.uses))
         }
-        found |= changed
-    return found
+        names |= changed
+    return names

@@ -10,17 +10,18 @@ from typing import Final
 
 from databus.core import LimitExceeded, SourceChanged
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.tables._apply import Outcome, Setting, alter, create
+from databus.sources.mysql.tables._apply import Outcome, alter, create
 from databus.sources.mysql.tables._catalogue import Catalogue
 from databus.sources.mysql.tables._change_class import UNPROVEN, Reason
 from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET, resolve_charset
 from databus.sources.mysql.tables._explain import explain
-from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
-from databus.sources.mysql.tables._literal_charsets import Written
+from databus.sources.mysql.tables._lexer import ServerKind, UnknownEffect, UnreadableStatement
+from databus.sources.mysql.tables._literal_charsets import LiteralCharsets
 from databus.sources.mysql.tables._members import hides_charset, is_in_servers_words, with_likely_members
 from databus.sources.mysql.tables._name_case import Spelling
-from databus.sources.mysql.tables._pending_changes import Changes, Work, is_same, state_of, text_of
-from databus.sources.mysql.tables._statements import Statement, read_statement, server_charset_of
+from databus.sources.mysql.tables._pending_changes import HistoryChanges, Work, is_same, state_of, text_of
+from databus.sources.mysql.tables._setting import Setting
+from databus.sources.mysql.tables._statements import DdlStatement, read_statement, server_charset_of
 from databus.sources.mysql.tables._syntax import (
     AlterTable,
     ChangeRows,
@@ -31,8 +32,8 @@ from databus.sources.mysql.tables._syntax import (
     DropTables,
     Name,
     Parsed,
-    Rename,
     RenameTables,
+    RenameTo,
     SetDatabase,
     Truncate,
     moves_rows,
@@ -57,20 +58,20 @@ from databus.sources.mysql.tables._unknown_tables import (
 TABLES_MAX: Final = 50_000
 
 
-class History:
+class TableHistory:
     """The tables at one position; `apply` moves it past a statement.
 
     captured: whether consumers see a table of that name: events tell of those only. fold: names are compared in lower
     case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
-    that do not carry it. system_zone: its system_time_zone. Of these, None says that nobody knows: what depends on it
+    that do not carry it. system_zone: its system_time_zone. Of these, None says that it is unknown: what depends on it
     is not understood, or class 3. database_charsets: the defaults of databases that were there when the history began,
-    where no catalogue says them. zero_dates: the policy for values, `error` or `null`. there: asks MariaDB which
+    where no catalogue says them. zero_dates: the policy for values, `error` or `null`. existing: asks MariaDB which
     of these tables it has now; None where there is none to ask.
     """
 
     def __init__(
         self,
-        server: Server,
+        server: ServerKind,
         captured: Callable[[str, str], bool],
         *,
         fold: bool | None = False,
@@ -78,26 +79,26 @@ class History:
         database_charsets: Mapping[str, str] | None = None,
         zero_dates: str = "error",
         system_zone: str | None = None,
-        there: Callable[[Sequence[TableName]], Iterable[TableName]] | None = None,
+        existing: Callable[[Sequence[TableName]], Iterable[TableName]] | None = None,
         tables_max: int = TABLES_MAX,
     ) -> None:
         self.server = server
         self._captured = captured
         self._spelling = Spelling(fold)
         self._presence = Presence()
-        self._given_charsets = {self._spelling.of(name): charset for name, charset in (database_charsets or {}).items()}
+        self._known_charsets = {self._spelling.of(name): charset for name, charset in (database_charsets or {}).items()}
         self._reasons: dict[TableName, str] = {}  # why a table is not known, where a statement of this session says
         self._explicit_timestamps = explicit_timestamps
         self._zero_dates = zero_dates
         self._system_zone = system_zone
-        self._there = None
-        if there is not None and server.is_mariadb:
-            self._there = lambda names: {self._name(*name) for name in there(names)}
+        self._existing = None
+        if existing is not None and server.is_mariadb:
+            self._existing = lambda names: {self._name(*name) for name in existing(names)}
         self._tables_max = tables_max
         self._tables: dict[TableName, TableState | bytes] = {}
         self._databases: dict[str, str] = {}
         self._others: set[TableName] = set()
-        self._changes = Changes()
+        self._changes = HistoryChanges()
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -117,7 +118,7 @@ class History:
         return self._name(database, table) in self._others
 
     def why_unknown(self, database: str, table: str) -> str:
-        """Why nobody knows what that table is, as far as that is known."""
+        """Why that table's definition is unknown, as far as statements of this session say."""
         return self._reasons.get(self._name(database, table), "")
 
     def is_unlogged(self, database: str, table: str) -> bool:
@@ -137,7 +138,7 @@ class History:
         self._spelling.clear()
         self._others = {self._name(*name) for name in catalogue.others}
         self._databases = {self._spelling.of(name): charset for name, charset in catalogue.databases.items()}
-        self._changes = Changes(databases=dict(self._databases), others=dict.fromkeys(self._others, True))
+        self._changes = HistoryChanges(databases=dict(self._databases), others=dict.fromkeys(self._others, True))
         self._note({} if catalogue.is_whole else {PARTIAL: True})
         for table in catalogue.tables:
             self.put(table)
@@ -156,11 +157,11 @@ class History:
         self._keep(name, as_shown(name, definition, known), is_unlogged=self.is_unlogged(*name))
 
     def doubt(self, database: str, table: str) -> None:
-        """That table is not known here, though consumers have been told what it is."""
+        """Note that the table is not known here, though consumers have got a definition of it."""
         self._note({told(self._name(database, table)): True})
 
-    def restore(self, changes: Changes) -> None:
-        """Take what a store kept, as it was kept; nothing of it counts as changed."""
+    def restore(self, changes: HistoryChanges) -> None:
+        """Take what a store kept; none of it counts as changed."""
         for name, text in changes.tables.items():
             if text is None:
                 self._tables.pop(name, None)
@@ -181,25 +182,25 @@ class History:
         for name, is_there in others.items():
             (self._others.add if is_there else self._others.discard)(name)
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> HistoryChanges:
         """What has changed since the last call, for the store."""
-        taken, self._changes = self._changes, Changes()
+        taken, self._changes = self._changes, HistoryChanges()
         return taken
 
-    def everything(self) -> Changes:
-        """All that is known, as changes of nothing."""
+    def everything(self) -> HistoryChanges:
+        """All that is known, as changes of an empty history."""
         tables: dict[TableName, bytes | None] = {
-            name: found if isinstance(found, bytes) else text_of(found) for name, found in self._tables.items()
+            name: state if isinstance(state, bytes) else text_of(state) for name, state in self._tables.items()
         }
         others = dict.fromkeys(self._others, True)
-        return Changes(tables, dict(self._databases), others, dict.fromkeys(self._presence, True))
+        return HistoryChanges(tables, dict(self._databases), others, dict.fromkeys(self._presence, True))
 
-    def apply(self, statement: Statement, *, rows_follow: bool = False) -> list[TableEvent]:
+    def apply(self, statement: DdlStatement, *, rows_follow: bool = False) -> list[TableEvent]:
         """Move past a statement. What it did to captured tables, in an order that consumers can follow.
 
         rows_follow: rows come in the same transaction: a CREATE TABLE ... SELECT, in words of the server's own.
-        A statement that is not understood changes nothing but that the tables it names are not known any more, and
-        gives `Unknown` if one of them is captured.
+        A statement that is not understood makes the tables that it names unknown, and gives `Unknown` if one of them
+        is captured.
         """
         try:
             parsed = read_statement(statement.text, self.server, statement.sql_mode or 0, statement.database)
@@ -207,7 +208,7 @@ class History:
                 return []
             work = Work()
             self._do(parsed, statement, work)
-            check_temporary(parsed, statement, work.tables, self._captured, self._there)
+            check_temporary(parsed, statement, work.tables, self._captured, self._existing)
         except UnreadableStatement as why:
             return self._not_understood(statement, why)
         if rows_follow or is_in_servers_words(statement.text, self.server):
@@ -221,17 +222,17 @@ class History:
         return self._spelling.of(database), self._spelling.of(table)
 
     def _of(self, name: Name) -> TableName:
-        found = self._name(name.database, name.table)
-        if (other := self._spelling.rival(found)) is not None:
-            raise UnknownEffect(self._spelling.doubt(found, other))
-        return found
+        own_name = self._name(name.database, name.table)
+        if (other := self._spelling.rival(own_name)) is not None:
+            raise UnknownEffect(self._spelling.doubt(own_name, other))
+        return own_name
 
     def _state(self, name: TableName) -> TableState | None:
-        found = self._tables.get(name)
-        if isinstance(found, bytes):
-            found = state_of(name, found)
-            self._tables[name] = found
-        return found
+        state = self._tables.get(name)
+        if isinstance(state, bytes):
+            state = state_of(name, state)
+            self._tables[name] = state
+        return state
 
     def _keep(self, name: TableName, state: TableState | None, *, is_unlogged: bool = False) -> None:
         if state is None:
@@ -259,7 +260,7 @@ class History:
 
     # What each kind of statement does. All of it goes into `work`, so that a statement is followed whole or not at all.
 
-    def _do(self, parsed: Parsed, statement: Statement, work: Work) -> None:
+    def _do(self, parsed: Parsed, statement: DdlStatement, work: Work) -> None:
         if statement.error_code and not isinstance(parsed, DropTables | DropDatabase):
             self._do_failed(parsed, statement, work)
             return
@@ -285,8 +286,8 @@ class History:
             case ChangesRows():
                 raise UnreadableStatement(f"{parsed.verb} was logged as a statement: binlog_format must be ROW")
 
-    def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
-        """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
+    def _do_failed(self, parsed: Parsed, statement: DdlStatement, work: Work) -> None:
+        """Servers log a statement that failed if it had an effect: CREATE OR REPLACE had dropped the old table."""
         if isinstance(parsed, AlterTable) and parsed.keeps_all:
             return  # ANALYZE PARTITION is logged of tables that are not there; a copy that fails leaves the table
         if not isinstance(parsed, CreateTable):
@@ -304,32 +305,32 @@ class History:
                 raise UnknownEffect(f"{name[0]}.{name[1]} was made before the history begins, or in a way not known")
             raise not_known(name)
         if state.charset == UNKNOWN_CHARSET:
-            state = replace(state, charset=self._given_charsets.get(name[0], UNKNOWN_CHARSET))
+            state = replace(state, charset=self._known_charsets.get(name[0], UNKNOWN_CHARSET))
         return state
 
     def _is_other(self, name: TableName, work: Work) -> bool:
         return work.others.get(name, name in self._others)
 
-    def _setting(self, database: str, statement: Statement, work: Work) -> Setting:
+    def _setting(self, database: str, statement: DdlStatement, work: Work) -> Setting:
         explicit = statement.explicit_defaults_for_timestamp
         charset = work.databases.get(database) or self._databases.get(database)
         if charset is None and self._presence.may_hold_more(database, work.notes):
-            charset = self._given_charsets.get(database)
+            charset = self._known_charsets.get(database)
         return Setting(
             self.server,
             statement.sql_mode or 0,
             self._explicit_timestamps if explicit is None else explicit,
             UNKNOWN_CHARSET if charset is None or hides_charset(statement.text) else charset,
             self._zero_dates,
-            Written.by(statement.charsets),
+            LiteralCharsets.by(statement.charsets),
             statement.time_zone,
             self._system_zone,
         )
 
-    def _create(self, parsed: CreateTable, statement: Statement, work: Work) -> None:
+    def _create(self, parsed: CreateTable, statement: DdlStatement, work: Work) -> None:
         name = self._of(parsed.name)
-        there = self._now(name, work)
-        if parsed.is_optional and (there is not None or self._is_other(name, work)):
+        existing = self._now(name, work)
+        if parsed.is_optional and (existing is not None or self._is_other(name, work)):
             return
         if parsed.is_optional and self._presence.may_be_there(name, work.notes):
             raise UnknownEffect(
@@ -342,17 +343,17 @@ class History:
             raise UnreadableStatement("its columns come from a query, and the statement does not say them")
         else:
             made = create(parsed, *name, self._setting(name[0], statement, work))
-        if there is not None and not parsed.or_replace:
-            if made.is_like(there):
+        if existing is not None and not parsed.or_replace:
+            if made.is_like(existing):
                 return  # the catalogue that the history began with had it already
             raise UnreadableStatement(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
         work.tables[name], work.origin[name] = made, None
         work.others[name] = False
         work.notes |= {doubtful(name): False, gone(name): False}
 
-    def _alter(self, parsed: AlterTable, statement: Statement, work: Work) -> None:
-        for each in parsed.others:
-            self._alter(each, statement, work)
+    def _alter(self, parsed: AlterTable, statement: DdlStatement, work: Work) -> None:
+        for alteration in parsed.others:
+            self._alter(alteration, statement, work)
         name = self._of(parsed.name)
         state = self._now(name, work)
         is_none = parsed.is_optional and not self._presence.may_be_there(name, work.notes)
@@ -366,15 +367,15 @@ class History:
         for action in parsed.actions:
             if isinstance(action, ChangeRows):
                 self._change_rows(action, outcome.state, work)
-            elif isinstance(action, Rename):
+            elif isinstance(action, RenameTo):
                 self._rename(name, self._of(action.name), work)
 
     def _change_rows(self, action: ChangeRows, state: TableState, work: Work) -> None:
         if action.other is not None:
             other = self._of(action.other)
-            there = self._known(other, work)
-            work.tables[other], work.origin[other] = there, other
-            work.outcomes[other] = Outcome(there, [Reason(None, UNPROVEN, action.why)])
+            other_state = self._known(other, work)
+            work.tables[other], work.origin[other] = other_state, other
+            work.outcomes[other] = Outcome(other_state, [Reason(None, UNPROVEN, action.why)])
         if action.makes is not None:
             made = self._of(action.makes)
             work.tables[made], work.origin[made] = replace(state, database=made[0], name=made[1]), None
@@ -390,7 +391,7 @@ class History:
         if state is None:
             if is_optional and not self._presence.may_be_there(old, work.notes):
                 return
-            raise not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
+            raise not_known(old)  # it may bring rows under a captured name that no consumer has seen
         if old == new:
             return
         if self.server.is_mariadb and self._now(new, work) is not None:
@@ -405,7 +406,7 @@ class History:
             work.others[name] = True
 
     def _drop_named(self, name: TableName, parsed: DropTables, work: Work) -> None:
-        """What a statement names that drops tables, or what is none: each leaves the other alone, but a sequence."""
+        """A name in DROP TABLE, DROP VIEW or DROP SEQUENCE. DROP TABLE drops no view, but on MariaDB a sequence."""
         if self._is_other(name, work):
             work.others[name] = parsed.is_table and not self.server.is_mariadb
         elif parsed.is_table:
@@ -429,19 +430,19 @@ class History:
             return
         is_told = told(name) in self._presence
         if not is_told and self._now(name, work) is None and self._presence.may_be_there(name, work.notes):
-            return  # nobody was told of a row of it
+            return  # no consumer has a row of it
         if not is_told:
             self._known(name, work)
         work.truncated.add(name)
 
-    def _set_database(self, parsed: SetDatabase, statement: Statement, work: Work) -> None:
+    def _set_database(self, parsed: SetDatabase, statement: DdlStatement, work: Work) -> None:
         database = self._spelling.of(parsed.database)
-        there = self._databases.get(database)
-        if parsed.is_new and parsed.is_optional and (there or self._presence.may_hold_more(database, work.notes)):
+        old_charset = self._databases.get(database)
+        if parsed.is_new and parsed.is_optional and (old_charset or self._presence.may_hold_more(database, work.notes)):
             return
         if parsed.or_replace:
             self._drop_database(database, work)
-        inherited = server_charset_of(statement) if parsed.is_new else there or UNKNOWN_CHARSET
+        inherited = server_charset_of(statement) if parsed.is_new else old_charset or UNKNOWN_CHARSET
         charset = resolve_charset(parsed.options.charset, parsed.options.collation, inherited)
         if charset != UNKNOWN_CHARSET:
             work.databases[database] = charset
@@ -459,13 +460,13 @@ class History:
 
     # From what was done to what consumers are told.
 
-    def _commit(self, work: Work, statement: Statement) -> list[TableEvent]:
+    def _commit(self, work: Work, statement: DdlStatement) -> list[TableEvent]:
         events: list[TableEvent] = []
         for name in sorted(work.tables.keys() | work.truncated, key=lambda name: work.tables.get(name, ()) is not None):
             if self._captured(*name):
                 before = self._state(name)
                 if before is None and told(name) in self._presence:
-                    before = TableState(*name, ())  # nothing of it matters but its name
+                    before = TableState(*name, ())  # only its name matters
                 events += explain(name, before, work, statement.text)
         for name, state in work.tables.items():
             if not is_same(self._state(name), state):
@@ -477,8 +478,8 @@ class History:
         self._note(work.notes)
         return events
 
-    def _not_understood(self, statement: Statement, why: UnreadableStatement) -> list[TableEvent]:
-        """Forget what it touches. Where it depends on what was there before the history began, only a loss is told."""
+    def _not_understood(self, statement: DdlStatement, why: UnreadableStatement) -> list[TableEvent]:
+        """Forget the tables that it touches. If its effect is unknown, only tables that were known are reported."""
         names = touched_names(statement.text, self.server, statement.sql_mode or 0, statement.database)
         first = [self._name(*name) for name in names.certain]
         others = [self._name(*name) for name in names.possible]
@@ -493,6 +494,6 @@ class History:
                 self._keep(name, None)
             self._note({doubtful(name): True})
             self._reasons[name] = f"{statement.text[:200]!r}: {why}"
-        told_of = lost if isinstance(why, UnknownEffect) else touched
-        tables = tuple(name for name in touched if self._captured(*name) and name in told_of)
+        reported = lost if isinstance(why, UnknownEffect) else touched
+        tables = tuple(name for name in touched if self._captured(*name) and name in reported)
         return [Unknown(statement.text, str(why), tables, names.is_all)] if tables else []

@@ -15,8 +15,8 @@ from typing import Final
 
 from databus.core import CorruptData, LimitExceeded, SourceChanged
 from databus.disk import make_folder, replace_file, write_all, write_failure
-from databus.sources.mysql.tables._history import History
-from databus.sources.mysql.tables._pending_changes import Changes
+from databus.sources.mysql.tables._history import TableHistory
+from databus.sources.mysql.tables._pending_changes import HistoryChanges
 
 _FILE: Final = "history"
 _MAGIC: Final = b"databus history 1\n"
@@ -30,11 +30,13 @@ _MEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Consecutive lines of one append. start, end: where they stand in the file."""
+    """The consecutive lines of one append."""
 
     scn: int
     start: int
+    """Where they begin in the file."""
     end: int
+    """Where they end."""
     lines: tuple[tuple[bytes, bytes, bytes], ...]
 
 
@@ -58,12 +60,12 @@ class HistoryStore:
         """The file's size."""
         return self._size
 
-    def begin(self, scn: int, history: History) -> None:
-        """Begin anew with all that `history` knows, as of `scn`. Raises `LimitExceeded`, `DiskFull`."""
+    def begin(self, scn: int, history: TableHistory) -> None:
+        """Begin again with all that `history` knows, as of `scn`. Raises `LimitExceeded`, `DiskFull`."""
         history.take_changes()
         self._replace([(scn, history.everything())])
 
-    def load(self, scn: int, history: History) -> None:
+    def load(self, scn: int, history: TableHistory) -> None:
         """Give an empty `history` what it knew at `scn`; what came later is forgotten, since it will be captured again.
 
         Raises `SourceChanged` if the history is missing or begins later, `CorruptData` if it is damaged.
@@ -82,7 +84,7 @@ class HistoryStore:
         self._open()
         self._cut(kept[-1].end)
 
-    def append(self, scn: int, changes: Changes) -> None:
+    def append(self, scn: int, changes: HistoryChanges) -> None:
         """Keep what changed at `scn`, durably. Raises as `replace_file`, and `LimitExceeded`; nothing was kept then."""
         if not changes:
             return
@@ -111,7 +113,7 @@ class HistoryStore:
         old = [batch for batch in batches if batch.scn <= durable_scn]
         if len(old) < 2:
             return False
-        whole = Changes()
+        whole = HistoryChanges()
         for batch in old:
             changes = _changes_of(batch)
             whole.tables |= changes.tables
@@ -142,7 +144,7 @@ class HistoryStore:
             os.fdatasync(self._fd)
             self._size = size
 
-    def _replace(self, batches: Iterable[tuple[int, Changes]]) -> None:
+    def _replace(self, batches: Iterable[tuple[int, HistoryChanges]]) -> None:
         encoded = [_encoded(scn, changes) for scn, changes in batches]
         size = len(_MAGIC) + sum(len(raw) for raw in encoded)
         if size > self._bytes_max:
@@ -186,8 +188,8 @@ def _batches(raw: bytes, path: Path) -> Iterator[_Batch]:
         start, lines = position, []
 
 
-def _changes_of(batch: _Batch) -> Changes:
-    changes = Changes()
+def _changes_of(batch: _Batch) -> HistoryChanges:
+    changes = HistoryChanges()
     for kind, name, value in batch.lines:
         key = json.loads(name)
         if kind == b"table":
@@ -201,10 +203,10 @@ def _changes_of(batch: _Batch) -> Changes:
     return changes
 
 
-def _encoded(scn: int, changes: Changes) -> bytes:
+def _encoded(scn: int, changes: HistoryChanges) -> bytes:
     lines = [_line(scn, b"table", name, text or b"") for name, text in changes.tables.items()]
     lines += [_line(scn, b"database", name, (charset or "").encode()) for name, charset in changes.databases.items()]
-    lines += [_line(scn, b"other", name, b"1" if there else b"0") for name, there in changes.others.items()]
+    lines += [_line(scn, b"other", name, b"1" if exists else b"0") for name, exists in changes.others.items()]
     lines += [_line(scn, b"note", note, b"1" if holds else b"0") for note, holds in changes.notes.items()]
     return b"".join([*lines, _line(scn, b"end", None, b"%d" % len(lines))])
 

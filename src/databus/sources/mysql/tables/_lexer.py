@@ -15,7 +15,7 @@ MYSQL: Final = "mysql"
 
 
 class UnreadableStatement(Exception):
-    """A statement, or a part of it, that we do not understand; says which."""
+    """A statement, or a part of it, that databus does not understand; the message says which."""
 
 
 class UnknownEffect(UnreadableStatement):
@@ -23,7 +23,7 @@ class UnknownEffect(UnreadableStatement):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a list that is long."""
+    """The words of a long list."""
     return tuple(text.split())
 
 
@@ -42,11 +42,12 @@ class SqlMode(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """What kind of server wrote the text. version: such as (8, 0, 31)."""
+class ServerKind:
+    """What kind of server wrote the text."""
 
     flavor: str
     version: tuple[int, ...]
+    """Such as (8, 0, 31)."""
 
     @property
     def is_mariadb(self) -> bool:
@@ -68,14 +69,13 @@ class Server:
 
 
 class Token(NamedTuple):
-    """One token. text: an identifier or a string without its quotes, anything else as it stands.
-
-    upper: of a word, its upper case; empty for everything else, so that a quoted name is never taken for a key word.
-    """
+    """One token."""
 
     kind: str
     text: str
+    """An identifier or a string without its quotes; anything else as it stands."""
     upper: str
+    """A word in upper case; empty for everything else, so that a quoted name is never taken for a key word."""
     start: int
     end: int
 
@@ -125,7 +125,7 @@ def _without_quotes(text: str, *, escapes: bool) -> str:
     return "".join(pieces)
 
 
-def tokens_of(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
+def tokens_of(text: str, server: ServerKind, sql_mode: int = 0) -> Iterator[Token]:
     """The tokens of a statement, comments left out and executed comments opened. Raises `UnreadableStatement` on the
     way.
 
@@ -136,8 +136,8 @@ def tokens_of(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
     ansi, escapes = bool(sql_mode & SqlMode.ANSI_QUOTES), not sql_mode & SqlMode.NO_BACKSLASH_ESCAPES
     match = _lexer(ansi_quotes=ansi, escapes=escapes).match
     position, opened = 0, 0
-    while (found := match(text, position)) is not None:
-        kind, start, end = found.lastgroup, position, found.end()
+    while (token_match := match(text, position)) is not None:
+        kind, start, end = token_match.lastgroup, position, token_match.end()
         position = end
         if kind == "blank":
             continue
@@ -149,10 +149,10 @@ def tokens_of(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
             opened -= 1
             continue
         if kind == "word":
-            word = found[0]
+            word = token_match[0]
             yield Token("word", word, word.upper(), start, end)
         else:
-            yield _token(str(kind), found[0], start, end, escapes=escapes)
+            yield _token(str(kind), token_match[0], start, end, escapes=escapes)
         if kind in _NAMES and text.startswith(".", end) and (name := _NAME.match(text, end + 1)) is not None:
             yield Token("other", ".", "", end, end + 1)
             yield Token("word", name[0], name[0].upper(), end + 1, name.end())
@@ -175,7 +175,7 @@ def _token(kind: str, text: str, start: int, end: int, *, escapes: bool) -> Toke
     return Token("other" if kind == "close" else kind, text, "", start, end)
 
 
-def _comment(text: str, start: int, server: Server) -> tuple[int, int]:
+def _comment(text: str, start: int, server: ServerKind) -> tuple[int, int]:
     """Where to go on after `/*`, and 1 if what follows is to be executed."""
     only_mariadb = text.startswith("M!", start + 2) and server.is_mariadb
     if not only_mariadb and not text.startswith("!", start + 2):

@@ -7,13 +7,13 @@ from databus.sources.mysql._charsets import charset_of_number, is_text, shown
 from databus.sources.mysql._definition import BINARY
 from databus.sources.mysql._server_text import converted, decoded, encoded
 from databus.sources.mysql.tables._lexer import UnreadableStatement
-from databus.sources.mysql.tables._syntax import Literal
+from databus.sources.mysql.tables._syntax import SqlLiteral
 
 _NARROWED: Final = "tis620"  # of characters beyond U+FFFF servers keep a part there, and not the same part always
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LiteralCharsets:
     """Text comes in the client's character set, becomes a literal in the connection's, and then a column's."""
 
     client: str = "utf8mb4"
@@ -30,7 +30,7 @@ class Written:
     def text_in(self, text: str, charset: str) -> str:
         """The text that a literal becomes in a column of that character set.
 
-        Raises `UnreadableStatement` if nobody knows.
+        Raises `UnreadableStatement` if it is unknown.
         """
         if BINARY in (self.client, self.connection) or charset == BINARY:
             return decoded(self.bytes_in(text, charset), charset)
@@ -53,17 +53,17 @@ class Written:
                 f"the bytes of {text[:40]!r} in {charset} are not certain: {error.reason}"
             ) from error
 
-    def literal_in(self, literal: Literal, charset: str | None) -> Literal:
+    def literal_in(self, literal: SqlLiteral, charset: str | None) -> SqlLiteral:
         """A string as the literal that a column of that character set gets; anything else as it is."""
         if literal.kind != "string" or charset is None:
             return literal
         if charset == BINARY:
-            return Literal("hex", self.bytes_in(literal.text, BINARY).hex())
-        return Literal("string", self.text_in(literal.text, charset))
+            return SqlLiteral("hex", self.bytes_in(literal.text, BINARY).hex())
+        return SqlLiteral("string", self.text_in(literal.text, charset))
 
 
 def _converted(text: str, old: str, new: str) -> str:
-    """Text of one character set brought into another. Bytes that are no text stay where nothing is converted."""
+    """Text of one character set converted to another. Invalid bytes stay if the two are the same."""
     if old == new:
         return text
     if not is_text(text):  # by server and by character set a question mark for each byte, or the text ends there

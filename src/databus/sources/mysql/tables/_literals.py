@@ -1,4 +1,4 @@
-"""Literals: what a default is worth in a column of a type, exactly as the server stores it, or that we cannot tell.
+"""Literals: the value of a default in a column of a type, exactly as the server stores it, if databus can say.
 
 Used twice: for the value that existing rows get with a new column, and to spell a default in one way, wherever it is
 read (in a statement, in either server's catalogue).
@@ -14,13 +14,13 @@ from databus.sources.mysql._charsets import BYTES_A_CHARACTER, is_text
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql._server_text import decoded, encoded
 from databus.sources.mysql.tables._column_clauses import bytes_of
-from databus.sources.mysql.tables._syntax import Literal
+from databus.sources.mysql.tables._syntax import SqlLiteral
 
 ADDRESS_TYPES: Final = ("uuid", "inet4", "inet6")
 
 
 class ZeroDate:
-    """A date with a part that is zero: no value of any calendar. `text` is as MySQL spells it."""
+    """A date with a part that is zero, which no calendar has. `text` is as MySQL spells it."""
 
     __slots__ = ("text",)
 
@@ -29,12 +29,12 @@ class ZeroDate:
 
     @property
     def is_zero(self) -> bool:
-        """Whether all of it is zero: only then the text is the value whole, of a fraction of a second it has none."""
+        """Whether all of it is zero: only then the text is the whole value; it has no fraction of a second."""
         return not set(self.text) - set("0-: ")
 
 
 class UnknownLiteral(Exception):
-    """The literal is one whose stored value we do not reckon; says why."""
+    """A literal whose stored value databus does not compute; the message says why."""
 
 
 _EXACT: Final = Context(prec=200)
@@ -51,8 +51,8 @@ _HOURS_MAX: Final = 838
 _DATE_CHARACTERS: Final = len("2020-01-31")
 
 
-def value_of(column: ColumnDefinition, literal: Literal) -> Any:
-    """The value that `literal` has in `column`, as Python has the bus's type: `ZeroDate` for what has none.
+def value_of(column: ColumnDefinition, literal: SqlLiteral) -> Any:
+    """The value that `literal` has in `column`, as a Python value of the bus's type: `ZeroDate` for a zero date.
 
     Raises `UnknownLiteral`.
     """
@@ -77,10 +77,10 @@ def value_of(column: ColumnDefinition, literal: Literal) -> Any:
     return _time(column, literal)
 
 
-def filled_value(column: ColumnDefinition, literal: Literal) -> Any:
-    """As `value_of`, for what the rows that are there get with a new column: of plain literals alone.
+def filled_value(column: ColumnDefinition, literal: SqlLiteral) -> Any:
+    """As `value_of`, for the value that existing rows get with a new column: plain literals only.
 
-    Servers store others otherwise than arithmetic has it, and not all alike: they round 2.5e0 to an even number, take
+    Servers store other literals in ways of their own, and not all alike: they round 2.5e0 to an even number, take
     the sign from a zero, read x'31' as a text or as a number, and cut what is too long. Raises `UnknownLiteral`.
     """
     value, text = value_of(column, literal), literal.text.strip(" ")
@@ -89,7 +89,7 @@ def filled_value(column: ColumnDefinition, literal: Literal) -> Any:
     return value
 
 
-def _is_plain(column: ColumnDefinition, literal: Literal, text: str) -> bool:
+def _is_plain(column: ColumnDefinition, literal: SqlLiteral, text: str) -> bool:
     kind = column.type
     if kind is FieldType.BIT:
         return literal.kind != "number" or text.isdecimal()
@@ -101,7 +101,7 @@ def _is_plain(column: ColumnDefinition, literal: Literal, text: str) -> bool:
     return kind not in (FieldType.DATE, FieldType.NEWDATE) or len(text) <= _DATE_CHARACTERS  # a time may round it up
 
 
-def _is_negative_zero(literal: Literal, value: Any, text: str) -> bool:
+def _is_negative_zero(literal: SqlLiteral, value: Any, text: str) -> bool:
     is_a_number = isinstance(value, Decimal | float) or literal.kind == "number"
     return is_a_number and text.startswith("-") and (not text.strip("-0.") or not value)
 
@@ -125,18 +125,18 @@ def implicit_value(column: ColumnDefinition) -> Any:
     if kind is FieldType.TIME2 or kind is FieldType.YEAR:
         return 0
     if kind in _BITS or kind in (FieldType.NEWDECIMAL, FieldType.FLOAT, FieldType.DOUBLE, FieldType.BIT):
-        return value_of(column, Literal("number", "0"))
+        return value_of(column, SqlLiteral("number", "0"))
     if (
         kind is FieldType.SET
         or kind in _BYTES
         or (kind is FieldType.STRING and column.column_type not in ADDRESS_TYPES)
     ):
-        return "" if kind is FieldType.SET else _text(column, Literal("string", ""))
+        return "" if kind is FieldType.SET else _text(column, SqlLiteral("string", ""))
     raise UnknownLiteral(f"{column.name} has no default, and what a {column.column_type} then holds is not known")
 
 
-def spelled(column: ColumnDefinition, literal: Literal | None) -> str | None:
-    """A default in the one way that definitions have it; None for NULL, none, and what no literal of ours can say."""
+def spelled(column: ColumnDefinition, literal: SqlLiteral | None) -> str | None:
+    """A default in the one form that definitions use; None for NULL, for no default, and if that form cannot say it."""
     if literal is None:
         return None
     try:
@@ -195,7 +195,7 @@ def _clock(microseconds: int) -> str:
     return f"-{text}" if microseconds < 0 else text
 
 
-def _number(column: ColumnDefinition, literal: Literal) -> Decimal:
+def _number(column: ColumnDefinition, literal: SqlLiteral) -> Decimal:
     if literal.kind in ("hex", "bits"):
         return Decimal(int.from_bytes(bytes_of(literal)))
     try:
@@ -207,7 +207,7 @@ def _number(column: ColumnDefinition, literal: Literal) -> Decimal:
     return value
 
 
-def _integer(column: ColumnDefinition, literal: Literal) -> int:
+def _integer(column: ColumnDefinition, literal: SqlLiteral) -> int:
     value = int(_number(column, literal).to_integral_value(ROUND_HALF_UP))
     bits = _BITS[column.type]
     low, high = (0, (1 << bits) - 1) if column.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
@@ -216,7 +216,7 @@ def _integer(column: ColumnDefinition, literal: Literal) -> int:
     return value
 
 
-def _float(column: ColumnDefinition, literal: Literal) -> float:
+def _float(column: ColumnDefinition, literal: SqlLiteral) -> float:
     if "(" in column.column_type:
         raise UnknownLiteral(f"the default of {column.name} is rounded to its digits")
     value = float(_number(column, literal))
@@ -226,7 +226,7 @@ def _float(column: ColumnDefinition, literal: Literal) -> float:
     return narrowed
 
 
-def _bit(column: ColumnDefinition, literal: Literal) -> int | bool:
+def _bit(column: ColumnDefinition, literal: SqlLiteral) -> int | bool:
     is_text = literal.kind == "string"
     value = int.from_bytes(encoded(literal.text, BINARY)) if is_text else int(_number(column, literal))
     bits = (column.meta >> 8) * 8 + (column.meta & 0xFF)
@@ -235,7 +235,7 @@ def _bit(column: ColumnDefinition, literal: Literal) -> int | bool:
     return bool(value) if bits == 1 else value
 
 
-def _characters(column: ColumnDefinition, literal: Literal) -> str:
+def _characters(column: ColumnDefinition, literal: SqlLiteral) -> str:
     if literal.kind in ("string", "number"):
         if literal.kind == "number" and not re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", literal.text):
             raise UnknownLiteral(f"the default {literal.text[:40]} of {column.name} is a number, spelled by the server")
@@ -246,22 +246,22 @@ def _characters(column: ColumnDefinition, literal: Literal) -> str:
     return text
 
 
-def _members(column: ColumnDefinition, literal: Literal) -> str:
+def _members(column: ColumnDefinition, literal: SqlLiteral) -> str:
     if literal.kind == "number":
         raise UnknownLiteral(f"the default of {column.name} is a number of members")
     folded = {member.casefold(): member for member in reversed(column.members)}
     exact = {member: member for member in column.members}
     wanted = _characters(column, literal).rstrip(" ")
     parts = [wanted] if column.type is FieldType.ENUM else [part for part in wanted.split(",") if part]
-    found = [exact.get(part) or folded.get(part.casefold()) for part in parts]
-    if (column.type is FieldType.ENUM and wanted not in exact and not found[0]) or None in found:
+    members = [exact.get(part) or folded.get(part.casefold()) for part in parts]
+    if (column.type is FieldType.ENUM and wanted not in exact and not members[0]) or None in members:
         raise UnknownLiteral(f"the default {wanted[:40]!r} of {column.name} is not among its members")
     if column.type is FieldType.ENUM:
-        return found[0] or ""
-    return ",".join(member for member in column.members if member in found)
+        return members[0] or ""
+    return ",".join(member for member in column.members if member in members)
 
 
-def _text(column: ColumnDefinition, literal: Literal) -> str | bytes:
+def _text(column: ColumnDefinition, literal: SqlLiteral) -> str | bytes:
     if column.charset == BINARY:
         raw = bytes_of(literal) if literal.kind in ("hex", "bits") else encoded(_characters(column, literal), BINARY)
         if column.type is not FieldType.STRING:
@@ -273,16 +273,16 @@ def _text(column: ColumnDefinition, literal: Literal) -> str | bytes:
     return text.rstrip(" ") if column.type is FieldType.STRING else text
 
 
-def _time(column: ColumnDefinition, literal: Literal) -> Any:
+def _time(column: ColumnDefinition, literal: SqlLiteral) -> Any:
     kind, text = column.type, literal.text.strip(" ")
     if kind is FieldType.YEAR:
         return _year(column, literal)
     is_zero = literal.kind == "number" and text == "0"
-    if kind in (FieldType.DATE, FieldType.NEWDATE) and (is_zero or (found := _DATE_TEXT.fullmatch(text[:10]))):
-        if is_zero or found is None:
+    if kind in (FieldType.DATE, FieldType.NEWDATE) and (is_zero or (date_match := _DATE_TEXT.fullmatch(text[:10]))):
+        if is_zero or date_match is None:
             return ZeroDate("0000-00-00")
         if literal.kind == "string" and _DATETIME_TEXT.fullmatch(text):
-            return _date(*(int(part) for part in found.groups()))
+            return _date(*(int(part) for part in date_match.groups()))
     if kind in (FieldType.DATETIME2, FieldType.TIMESTAMP2):
         if is_zero:
             return ZeroDate("0000-00-00 00:00:00")
@@ -298,7 +298,7 @@ def _time(column: ColumnDefinition, literal: Literal) -> Any:
     raise UnknownLiteral(f"the default {literal.text[:40]!r} of {column.name} is not spelled plainly")
 
 
-def _year(column: ColumnDefinition, literal: Literal) -> int:
+def _year(column: ColumnDefinition, literal: SqlLiteral) -> int:
     text = literal.text.strip(" ")
     if column.column_type == "year(2)" or not re.fullmatch(r"\d{1,2}|\d{4}", text):
         raise UnknownLiteral(f"the default {text[:40]!r} of {column.name} is no year")

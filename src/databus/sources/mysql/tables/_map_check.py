@@ -1,4 +1,4 @@
-"""Whether a table map may be of the table that we know: everything that it carries beside names is compared.
+"""Whether a table map may be of the table that the history knows: compares everything in it but the names.
 
 Every table map has types, widths and nullability. With `binlog_row_metadata=MINIMAL` (the default of MySQL 8) it also
 has signedness, the character sets of text and the kinds of geometries. Names, members of ENUM and SET, and the key are
@@ -22,18 +22,18 @@ def check_agreement(table_map: LoggedTable, known: TableDefinition) -> None:
     Counts and types are compared where rows are planned (`make_plan`), which is expected to follow.
     """
     for index, (column, nullable) in enumerate(zip(known.columns, table_map.nullable, strict=False)):
-        told = _difference(table_map, index, column)
-        if told is None and not column.is_hidden and column.is_nullable != nullable:
-            told = "nullable" if nullable else "NOT NULL"
-        if told is not None:
+        difference = _difference(table_map, index, column)
+        if difference is None and not column.is_hidden and column.is_nullable != nullable:
+            difference = "nullable" if nullable else "NOT NULL"
+        if difference is not None:
             raise SourceChanged(
-                f"{known.source}: the log has column {index + 1} ({column.name!r}) as {told}, but its definition at "
-                f"this position is {_words(column)}"
+                f"{known.source}: the log has column {index + 1} ({column.name!r}) as {difference}, but its "
+                f"definition at this position is {_words(column)}"
             )
 
 
 def _difference(table_map: LoggedTable, index: int, column: ColumnDefinition) -> str | None:
-    """What the optional part of the map says of a column that is not so in the definition, in words."""
+    """What the optional part of the map says of a column differently from the definition, in words."""
     if index >= len(table_map.types) or table_map.types[index] != column.type:
         return None  # what the types say is not for this function to compare
     metadata = table_map.metadata

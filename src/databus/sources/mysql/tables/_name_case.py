@@ -9,7 +9,7 @@ _OPTION: Final = "lower_case_table_names"
 
 
 class Spelling:
-    """Names as the server compares them. fold: in lower case; None: nobody knows, so that such names are a doubt."""
+    """Names as the server compares them. fold: in lower case; None: unknown, so such names are in doubt."""
 
     def __init__(self, fold: bool | None) -> None:
         self._fold = fold
@@ -29,14 +29,14 @@ class Spelling:
             self._spelled[name[0].lower(), name[1].lower()] = name
 
     def rival(self, name: TableName) -> TableName | None:
-        """The name of a table that was known, and may be the same."""
+        """The name of a known table that may be the same one."""
         if self._fold is not None:
             return None
         other = self._spelled.get((name[0].lower(), name[1].lower()))
         return None if other == name else other
 
     def doubt(self, name: TableName, other: TableName) -> str:
-        """What is not known, and what to do."""
+        """What is unknown, and what to do."""
         return (
             f"{source_name(*name)} and {source_name(*other)} are one table or two, by the server's {_OPTION}, which "
             f"the log does not say; set the option of that name"

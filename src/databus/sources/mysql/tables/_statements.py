@@ -16,7 +16,7 @@ from databus.sources.mysql.tables._column_clauses import (
     skip_key_options,
 )
 from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET
-from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
+from databus.sources.mysql.tables._lexer import ServerKind, Token, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._syntax import (
     AddKey,
     AlterTable,
@@ -35,7 +35,7 @@ from databus.sources.mysql.tables._syntax import (
     SetDatabase,
     Truncate,
 )
-from databus.sources.mysql.tables._token_cursor import Cursor
+from databus.sources.mysql.tables._token_cursor import TokenCursor
 
 _READ: Final = frozenset({"CREATE", "ALTER", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
 _ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"})
@@ -44,7 +44,7 @@ _NAME_TOKENS_MAX: Final = 6  # IF NOT EXISTS a.b
 _WORDS_BEFORE_KIND_MAX: Final = 32  # CREATE OR REPLACE ALGORITHM=... DEFINER=`a`@`b` SQL SECURITY DEFINER VIEW
 
 
-class Statement(Protocol):
+class DdlStatement(Protocol):
     """A statement of the log: see `databus.sources.mysql.binlog.Query`."""
 
     @property
@@ -65,13 +65,13 @@ class Statement(Protocol):
     def uses_temporary(self) -> bool: ...
 
 
-def server_charset_of(statement: Statement) -> str:
+def server_charset_of(statement: DdlStatement) -> str:
     """The default character set of the server that a statement ran on."""
     number = statement.charsets[2] if statement.charsets is not None else 0
     return charset_of_number(number) or UNKNOWN_CHARSET
 
 
-def read_statement(text: str, server: Server, sql_mode: int, database: str) -> Parsed:
+def read_statement(text: str, server: ServerKind, sql_mode: int, database: str) -> Parsed:
     """What `text` says, run in `database` under `sql_mode`; None where it never matters.
 
     Raises `UnreadableStatement`. Only the first token of a statement that does not matter is looked at.
@@ -87,11 +87,11 @@ def read_statement(text: str, server: Server, sql_mode: int, database: str) -> P
     if first.upper == "CREATE":
         head = _head(tokens)
         if head[-1].upper in ("TABLE", "INDEX", "DATABASE", "SCHEMA"):
-            return _read_create(Cursor([*head, *tokens], server, sql_mode, database))
+            return _read_create(TokenCursor([*head, *tokens], server, sql_mode, database))
         if head[-1].upper in _OTHER_MAKERS:
-            return _read_create(Cursor([*head, *islice(tokens, _NAME_TOKENS_MAX)], server, sql_mode, database))
+            return _read_create(TokenCursor([*head, *islice(tokens, _NAME_TOKENS_MAX)], server, sql_mode, database))
         return None
-    cursor = Cursor(tokens, server, sql_mode, database)
+    cursor = TokenCursor(tokens, server, sql_mode, database)
     if first.upper == "ALTER":
         return _read_alter(cursor)
     if first.upper == "DROP":
@@ -130,7 +130,7 @@ def _head(tokens: Iterator[Token]) -> list[Token]:
     return head or [Token("end", "", "", -1, -1)]
 
 
-def _read_create(cursor: Cursor) -> Parsed:
+def _read_create(cursor: TokenCursor) -> Parsed:
     or_replace = cursor.accept("OR", "REPLACE")
     if cursor.accept("TEMPORARY"):
         return None
@@ -154,7 +154,7 @@ def _read_create(cursor: Cursor) -> Parsed:
     return None
 
 
-def _read_create_table(cursor: Cursor, *, or_replace: bool) -> CreateTable:
+def _read_create_table(cursor: TokenCursor, *, or_replace: bool) -> CreateTable:
     is_optional = cursor.if_not_exists()
     name = cursor.name()
     if cursor.accept("LIKE"):
@@ -181,7 +181,7 @@ def _read_create_table(cursor: Cursor, *, or_replace: bool) -> CreateTable:
     )
 
 
-def _read_elements(cursor: Cursor, columns: list[ColumnText], keys: list[KeyText]) -> None:
+def _read_elements(cursor: TokenCursor, columns: list[ColumnText], keys: list[KeyText]) -> None:
     while True:
         if at_key(cursor):
             key = read_key(cursor)
@@ -195,7 +195,7 @@ def _read_elements(cursor: Cursor, columns: list[ColumnText], keys: list[KeyText
             return
 
 
-def _read_create_index(cursor: Cursor, kind: str, *, or_replace: bool) -> AlterTable:
+def _read_create_index(cursor: TokenCursor, kind: str, *, or_replace: bool) -> AlterTable:
     is_optional = cursor.if_not_exists()
     name = cursor.identifier()
     is_hash = skip_key_options(cursor)
@@ -207,7 +207,7 @@ def _read_create_index(cursor: Cursor, kind: str, *, or_replace: bool) -> AlterT
     return AlterTable(table, (*replaced, AddKey(key)))
 
 
-def _read_database_options(cursor: Cursor) -> Options:
+def _read_database_options(cursor: TokenCursor) -> Options:
     charset = collation = None
     while not cursor.is_at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -221,7 +221,7 @@ def _read_database_options(cursor: Cursor) -> Options:
     return Options(charset=charset, collation=collation)
 
 
-def _read_alter(cursor: Cursor) -> Parsed:
+def _read_alter(cursor: TokenCursor) -> Parsed:
     if cursor.accept_one_of("DATABASE", "SCHEMA"):
         unnamed = cursor.at_one_of(
             ("DEFAULT", "CHARACTER", "CHARSET", "CHAR", "COLLATE", "ENCRYPTION", "READ", "COMMENT")
@@ -235,7 +235,7 @@ def _read_alter(cursor: Cursor) -> Parsed:
     return read_alter(cursor, ignores=ignores)
 
 
-def _read_drop(cursor: Cursor) -> Parsed:
+def _read_drop(cursor: TokenCursor) -> Parsed:
     if cursor.accept_one_of("DATABASE", "SCHEMA"):
         cursor.if_exists()
         return DropDatabase(cursor.identifier())
@@ -255,7 +255,7 @@ def _read_drop(cursor: Cursor) -> Parsed:
     return DropTables(tuple(names), kind.startswith("TABLE"), is_optional)
 
 
-def _read_rename(cursor: Cursor) -> Parsed:
+def _read_rename(cursor: TokenCursor) -> Parsed:
     if not cursor.accept_one_of("TABLE", "TABLES"):
         return None
     is_optional = cursor.if_exists()
@@ -272,7 +272,7 @@ def _read_rename(cursor: Cursor) -> Parsed:
     return RenameTables(tuple(pairs), is_optional)
 
 
-def _read_maintenance(cursor: Cursor, *, repairs: bool) -> Parsed:
+def _read_maintenance(cursor: TokenCursor, *, repairs: bool) -> Parsed:
     """REPAIR and OPTIMIZE: logged whatever the engine, and of tables that are not there.
 
     MySQL's OPTIMIZE copies a table of InnoDB that has a FULLTEXT key, and makes invalid dates zero in any sql_mode.
@@ -290,7 +290,7 @@ def _read_maintenance(cursor: Cursor, *, repairs: bool) -> Parsed:
     return replace(first, others=tuple(others))
 
 
-def _read_delete(cursor: Cursor) -> Parsed:
+def _read_delete(cursor: TokenCursor) -> Parsed:
     """A DELETE of all rows is how a server logs that a MEMORY table is empty since its restart."""
     if not cursor.accept("FROM"):
         return ChangesRows("DELETE")

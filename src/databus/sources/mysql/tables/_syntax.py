@@ -10,9 +10,10 @@ from databus.sources.mysql.tables._lexer import Token
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A table's name. database: where it is not said, the statement's own."""
+    """A table's name."""
 
     database: str
+    """The statement's own where it names none."""
     table: str
 
     def __str__(self) -> str:
@@ -21,81 +22,88 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """A column's type in canonical words.
-
-    word: upper case, aliases resolved (`INT`, `VARCHAR`, `TEXT`...). sizes: what stands in brackets. members: bytes
-    where digits say them. charset and collation: as written. is_national, is_byte: NCHAR, and CHAR BYTE.
-    """
+    """A column's type in canonical words."""
 
     word: str
+    """Upper case, aliases resolved (`INT`, `VARCHAR`, `TEXT`...)."""
     sizes: tuple[int, ...] = ()
+    """The numbers in brackets."""
     members: tuple[str | bytes, ...] = ()
+    """Of ENUM and SET; bytes where they are written as digits."""
     is_unsigned: bool = False
     is_zerofill: bool = False
     is_national: bool = False
+    """NCHAR."""
     is_byte: bool = False
+    """CHAR BYTE."""
     is_compressed: bool = False
     charset: str | None = None
+    """As written."""
     collation: str | None = None
+    """As written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
-    """One literal. kind: `number`, `string`, `hex`, `bits`, `null`, or `expression` for what is none.
-
-    text: of a number its digits, of hex and bits the digits without their marks.
-    """
+class SqlLiteral:
+    """One literal."""
 
     kind: str
+    """`number`, `string`, `hex`, `bits`, `null`, or `expression` for anything else."""
     text: str = ""
+    """The digits of a number; of hex and bits the digits without their marks."""
 
 
-NULL = Literal("null")
-EXPRESSION = Literal("expression")
+NULL = SqlLiteral("null")
+EXPRESSION = SqlLiteral("expression")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnText:
-    """A column as a statement defines it. is_nullable, default: None where it is not said. expression: what a generated
-    column is made of; is_stored: whether the table keeps its values. engine_option: the name of one that may say where
-    its values are.
-    """
+    """A column as a statement defines it."""
 
     name: str
     type: TypeText
     is_nullable: bool | None = None
-    default: Literal | None = None
+    """None where the statement does not say."""
+    default: SqlLiteral | None = None
+    """None where the statement does not say."""
     on_update: bool = False
     is_generated: bool = False
     expression: tuple[Token, ...] = ()
+    """What a generated column is computed from."""
     is_stored: bool = False
+    """Whether the table keeps the values of a generated column."""
     is_row_time: bool = False
     is_auto_increment: bool = False
     is_invisible: bool = False
     is_primary: bool = False
     is_unique: bool = False
     engine_option: str = ""
+    """The name of an option that may say where the column's values are."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """A column of a key; prefix: how many characters of it, 0 for all. name: empty for an expression. is_period: the
-    name is a period's, WITHOUT OVERLAPS, which stands for its two columns.
-    """
+    """A column of a key."""
 
     name: str
+    """Empty for an expression."""
     prefix: int = 0
+    """How many characters of it; 0 for all."""
     is_period: bool = False
+    """WITHOUT OVERLAPS: `name` is a period's, and stands for its two columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """A key. kind: `primary`, `unique`, `index`, `foreign`, or MariaDB's `period`, which is none but has columns and a
-    name as keys have. name: empty where the server makes one up.
-    """
+    """A key as a statement defines it."""
 
     kind: str
+    """`primary`, `unique`, `index`, `foreign`; or MariaDB's `period`, which is no key, but has columns and a name like
+    one.
+    """
     name: str
+    """Empty where the server chooses it."""
     parts: tuple[KeyPart, ...]
     is_optional: bool = False
     is_hash: bool = False
@@ -103,33 +111,36 @@ class KeyText:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a table or database that matter. charset, collation: as written. other_rows: the name of one that
-    may say where a table's rows are.
-    """
+    """The options of a table or database that matter."""
 
     charset: str | None = None
+    """As written."""
     collation: str | None = None
+    """As written."""
     engine: str | None = None
     is_versioned: bool = False
     other_rows: str = ""
+    """The name of an option that may say where the table's rows are."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """CREATE TABLE. like: the table that it is made after. is_select: rows come from a query within the statement."""
+    """CREATE TABLE."""
 
     name: Name
     columns: tuple[ColumnText, ...] = ()
     keys: tuple[KeyText, ...] = ()
     options: Options = field(default_factory=Options)
     like: Name | None = None
+    """The table of CREATE TABLE ... LIKE."""
     is_select: bool = False
+    """Whether the rows come from a query inside the statement."""
     or_replace: bool = False
     is_optional: bool = False
 
 
 FIRST = ""
-"""A place before all columns; any other place is the name of the column before it, None is the end or no move."""
+"""A place before all columns. Any other place is the name of the column before it; None is the end, or no move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,7 @@ class SetDefault:
     """ALTER COLUMN SET DEFAULT or DROP DEFAULT (None)."""
 
     column: str
-    default: Literal | None
+    default: SqlLiteral | None
     is_optional: bool = False
 
 
@@ -194,13 +205,13 @@ class AddKey:
 
 @dataclass(frozen=True, slots=True)
 class DropKey:
-    """DROP INDEX, DROP PRIMARY KEY (`PRIMARY`), DROP CONSTRAINT, DROP FOREIGN KEY. is_optional: it may not be a key.
-    is_period: DROP PERIOD, whose name may be a key's, too.
-    """
+    """DROP INDEX, DROP PRIMARY KEY (`PRIMARY`), DROP CONSTRAINT, DROP FOREIGN KEY."""
 
     name: str
     is_optional: bool = False
+    """The name may be no key's."""
     is_period: bool = False
+    """DROP PERIOD; a key can have the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +223,7 @@ class RenameKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class RenameTo:
     """RENAME TO, inside ALTER TABLE."""
 
     name: Name
@@ -220,9 +231,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """CONVERT TO CHARACTER SET. charset None: the database's default."""
+    """CONVERT TO CHARACTER SET."""
 
     charset: str | None
+    """None for the database's default."""
     collation: str | None
 
 
@@ -235,15 +247,16 @@ class SetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """An action that takes rows away or puts others in their place, unlogged. why: in words.
-
-    other: another table whose rows change with it. makes, takes: a table that it creates, or consumes.
-    """
+    """An action that removes or replaces rows without logging them."""
 
     why: str
+    """In words."""
     other: Name | None = None
+    """Another table whose rows change with it."""
     makes: Name | None = None
+    """A table that it creates."""
     takes: Name | None = None
+    """A table that it consumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +267,11 @@ class SetVersioning:
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
-    """What a statement says of how it is done. copies: whether the server writes all rows into a new table."""
+class CopyClause:
+    """What a statement says of how the server is to execute it."""
 
     copies: bool
+    """Whether the server writes all rows into a new table."""
 
 
 Action = (
@@ -270,40 +284,41 @@ Action = (
     | AddKey
     | DropKey
     | RenameKey
-    | Rename
+    | RenameTo
     | Convert
     | SetOptions
     | ChangeRows
     | SetVersioning
-    | Copying
+    | CopyClause
 )
 
 
 def moves_rows(action: Action) -> bool:
-    """Whether a table of another name holds rows by it that no log entry told of."""
-    return isinstance(action, Rename) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
+    """Whether it brings rows into a table of another name without logging them."""
+    return isinstance(action, RenameTo) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE, and what is that by other words: CREATE INDEX, DROP INDEX, OPTIMIZE TABLE, REPAIR TABLE.
-
-    ignores: IGNORE, errors become changed values. copies: whether it asks for all rows to be written into a new table,
-    or forbids it; None where the server chooses. is_lenient: values that do not fit are changed in any sql_mode.
-    others: what the statement does to other tables.
-    """
+    """ALTER TABLE, and the statements that are the same: CREATE INDEX, DROP INDEX, OPTIMIZE TABLE, REPAIR TABLE."""
 
     name: Name
     actions: tuple[Action, ...]
     ignores: bool = False
+    """IGNORE: values that do not fit are changed instead of refused."""
     is_optional: bool = False
     copies: bool | None = None
+    """True if it asks the server to write all rows into a new table, False if it forbids that; None where the server
+    chooses.
+    """
     is_lenient: bool = False
+    """Values that do not fit are changed in any sql_mode."""
     others: tuple["AlterTable", ...] = ()
+    """What the statement does to other tables."""
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no column, key or row becomes another by what it says, but for what a copy may do."""
+        """Whether the statement changes no column, key or row, except by what a copy may do."""
         return not self.actions and not self.ignores
 
 
@@ -317,14 +332,12 @@ class RenameTables:
 
 @dataclass(frozen=True, slots=True)
 class DropTables:
-    """DROP TABLE, and DROP VIEW and DROP SEQUENCE, whose names are in the same space.
-
-    is_optional: IF EXISTS. Then names may be of another kind, which stay; servers log the statement all the same.
-    """
+    """DROP TABLE; also DROP VIEW and DROP SEQUENCE, since tables, views and sequences share their names."""
 
     names: tuple[Name, ...]
     is_table: bool = True
     is_optional: bool = False
+    """IF EXISTS. Objects of another kind stay then; servers log the statement all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,23 +349,23 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class CreateOther:
-    """CREATE VIEW and CREATE SEQUENCE: a name among the tables' that is none.
-
-    is_optional: IF NOT EXISTS, of a view. Then it may be a table's, which stays; servers log the statement then too.
-    """
+    """CREATE VIEW and CREATE SEQUENCE: they take a name among the tables' names."""
 
     name: Name
     is_optional: bool = False
+    """IF NOT EXISTS, of a view. A table of that name stays then; servers log the statement all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDatabase:
-    """CREATE DATABASE and ALTER DATABASE. is_new: CREATE. or_replace: what was in it is dropped."""
+    """CREATE DATABASE and ALTER DATABASE."""
 
     database: str
     options: Options
     is_new: bool
+    """CREATE."""
     or_replace: bool = False
+    """Everything that was in the database is dropped."""
     is_optional: bool = False
 
 
@@ -382,4 +395,4 @@ Parsed = (
     | ChangesRows
     | None
 )
-"""None: a statement that never matters."""
+"""None for a statement that never matters."""

@@ -11,29 +11,31 @@ from databus.sources.mysql.tables._literals import shown_value
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table came to be. is_empty: its rows, if any, follow in the log; else it has rows that no log entry told of."""
+    """A table was created."""
 
     after: TableDefinition
     ddl: str
     is_empty: bool = True
+    """Its rows, if any, follow in the log; False: it has rows that no log entry shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """A table changed. reasons: each with its class; the change's own is the highest.
-
-    renamed: old names of columns to new ones. fill: by new column, what the rows that were there hold in it, in the
-    bus's type (a TIME as microseconds); None for NULL. A class 3 change has neither: nothing is proven. text_reasons:
-    more of them, for consumers that get their columns as text.
-    """
+    """A table was altered."""
 
     before: TableDefinition
     after: TableDefinition
     ddl: str
     reasons: tuple[Reason, ...] = ()
+    """Each has its class; the class of the change is the highest of them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
+    """Old names of columns to new ones; empty for a class 3 change, where nothing is proven."""
     fill: Mapping[str, Any] = field(default_factory=dict)
+    """By new column: the value that existing rows have in it, in the bus's type (a TIME as microseconds), None for
+    NULL. Empty for a class 3 change.
+    """
     text_reasons: tuple[Reason, ...] = ()
+    """More reasons, for consumers that get their columns as text."""
 
     @property
     def number(self) -> int:
@@ -41,7 +43,7 @@ class Altered:
         return max((reason.number for reason in self.reasons), default=METADATA)
 
     def without(self, excluded: frozenset[str]) -> Self:
-        """The same for consumers that never see these columns: what happens to them is no reason."""
+        """The same for consumers that never see these columns: reasons about them are dropped."""
         if not excluded:
             return self
         return replace(
@@ -93,16 +95,17 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A statement that may have changed captured tables, and is not understood. tables: (database, name) of each.
+    """A statement that may have changed captured tables, and is not understood.
 
-    The history has forgotten those tables: `definition` gives None until `put` says what they are. is_all: whether it
-    can have changed no other captured table.
+    The history has forgotten those tables: `definition` gives None until `put` says what they are.
     """
 
     ddl: str
     why: str
     tables: tuple[tuple[str, str], ...]
+    """(database, name) of each captured table that it may have changed."""
     is_all: bool
+    """Whether no other captured table can have changed."""
 
 
 TableEvent = Created | Altered | Dropped | Truncated | Unknown

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.tables._lexer import Server, UnknownEffect
+from databus.sources.mysql.tables._lexer import ServerKind, UnknownEffect
 from databus.sources.mysql.tables._syntax import DropKey, KeyPart, KeyText
 from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState, same_name
 
 
-def with_keys(state: TableState, keys: Iterable[KeyText], server: Server, *, is_new: bool = False) -> TableState:
+def with_keys(state: TableState, keys: Iterable[KeyText], server: ServerKind, *, is_new: bool = False) -> TableState:
     """The table with keys that a statement adds. is_new: it is CREATE TABLE."""
     made = list(state.keys)
     for key in sorted(keys, key=lambda key: key.kind != "period"):  # others may stand on them, wherever they are said
@@ -29,8 +29,8 @@ def with_keys(state: TableState, keys: Iterable[KeyText], server: Server, *, is_
 
 
 def _columns_of(part: KeyPart, made: Sequence[Key]) -> tuple[KeyPart, ...]:
-    """A key's part as columns: of a period its end and its start, in the server's order. Two rows of one period are
-    told apart by them, as overlapping ones are refused.
+    """A key's part as columns: of a period its end and its start, in the server's order. They identify a row of the
+    period, since servers refuse periods that overlap.
     """
     if not part.is_period:
         return (part,)
@@ -44,7 +44,7 @@ def carried(part: KeyPart, old: ColumnDefinition, new: ColumnDefinition, *, is_o
     """A part of a key that an ALTER TABLE leaves, for the column that it is then.
 
     is_other: the statement dropped the column and added one of that name. The key takes it, but no more of it than the
-    old column had. Else the prefix goes where it was the whole, or where it does not fit any more.
+    old column had. Else the prefix is dropped if it was the whole column, or does not fit any more.
     """
     if is_other:
         is_text = old.charset is not None and not old.members
@@ -55,7 +55,7 @@ def carried(part: KeyPart, old: ColumnDefinition, new: ColumnDefinition, *, is_o
 
 
 def is_prefix_of(part: KeyPart, column: ColumnDefinition) -> bool:
-    """Whether the part is, or may be, less than the whole of such a column."""
+    """Whether the part is, or may be, only the beginning of such a column."""
     if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY):
         return True
     is_text = column.charset is not None and not column.members

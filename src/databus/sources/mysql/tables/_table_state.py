@@ -17,14 +17,16 @@ _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table. kind: `primary`, `unique`, `index`; or `period`, the two columns of one, where a statement said
-    them (no catalogue does). is_hashed: MariaDB keeps it in a hidden column.
-    """
+    """A key of a table."""
 
     kind: str
+    """`primary`, `unique`, `index`; or `period`: the two columns of a period that a statement defined (catalogues do
+    not list them).
+    """
     name: str
     parts: tuple[KeyPart, ...]
     is_hashed: bool = False
+    """Whether MariaDB keeps it in a hidden column."""
 
     def to_json(self) -> list[Any]:
         """As a JSON array."""
@@ -51,17 +53,16 @@ def hash_columns(taken: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table at a position of the log. keys: in the server's order, which says which unique one stands for a primary.
-
-    row_times: of MariaDB's system versioned tables, `implicit` (two hidden columns) or `explicit`; else empty.
-    """
+    """A table at a position of the log."""
 
     database: str
     name: str
     columns: tuple[ColumnDefinition, ...]
     keys: tuple[Key, ...] = ()
+    """In the server's order: it decides which unique key identifies rows if there is no primary key."""
     charset: str = "utf8mb4"
     row_times: str = ""
+    """Of MariaDB's system versioned tables: `implicit` (two hidden columns) or `explicit`; else empty."""
 
     @property
     def definition(self) -> TableDefinition:
@@ -92,27 +93,27 @@ class TableState:
                 is_hidden=True,
             )
 
-    def is_like(self, shown: "TableState") -> bool:
-        """Whether a catalogue that shows this table shows it as `shown`."""
-        return self == shown or replace(self, keys=tuple(key for key in self.keys if key.kind != "period")) == shown
+    def is_like(self, listed: "TableState") -> bool:
+        """Whether a catalogue that shows this table shows it as `listed`."""
+        return self == listed or replace(self, keys=tuple(key for key in self.keys if key.kind != "period")) == listed
 
     def column(self, name: str) -> ColumnDefinition | None:
         """The column of that name, in whatever case."""
         return next((column for column in self.columns if same_name(column.name, name)), None)
 
     def row_key(self) -> tuple[str, ...]:
-        """The columns that identify a row: as the server itself chooses them."""
+        """The columns that identify a row, as the server itself chooses them."""
         for key in self.keys:
             if key.kind == "primary" or (
                 key.kind == "unique" and not self._has_null(key) and not self._is_partial(key)
             ):
-                found = [self.column(part.name) for part in key.parts]
-                return tuple(column.name for column in found if column is not None)
+                columns = [self.column(part.name) for part in key.parts]
+                return tuple(column.name for column in columns if column is not None)
         return ()
 
     def _has_null(self, key: Key) -> bool:
-        found = [self.column(part.name) for part in key.parts]
-        return any(column is None or column.is_nullable for column in found)
+        columns = [self.column(part.name) for part in key.parts]
+        return any(column is None or column.is_nullable for column in columns)
 
     def _is_partial(self, key: Key) -> bool:
         return key.is_hashed or any(self._is_prefix(part) for part in key.parts)
@@ -146,8 +147,8 @@ class TableState:
             if column.type in _BLOBS and not part.prefix:
                 return True
             is_text = column.charset is not None and not column.members
-            each = BYTES_A_CHARACTER.get(column.charset or "", 1)
-            length = part.prefix * each if part.prefix else column.meta if is_text else 8
+            character_bytes = BYTES_A_CHARACTER.get(column.charset or "", 1)
+            length = part.prefix * character_bytes if part.prefix else column.meta if is_text else 8
             size += length
         return size > _KEY_BYTES_MAX
 

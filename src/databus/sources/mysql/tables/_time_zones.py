@@ -14,7 +14,7 @@ _DAYS: Final = 25_000  # what a TIMESTAMP can hold, 1970 to 2038
 def has_one_offset(time_zone: str, system_zone: str | None) -> bool:
     """Whether a session's time_zone is at the same distance from UTC at all times that a TIMESTAMP can hold.
 
-    system_zone: the server's system_time_zone, which stands for SYSTEM; None where nobody says it.
+    system_zone: the server's system_time_zone, which stands for SYSTEM; None if it is unknown.
     """
     if time_zone.upper() == "SYSTEM":
         return system_zone == "UTC"  # any other abbreviation may be one half of a zone's, such as GMT of London's

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Final
 
-from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement
+from databus.sources.mysql.tables._lexer import ServerKind, Token, UnreadableStatement
 from databus.sources.mysql.tables._syntax import Name
 
 _END: Final = Token("end", "", "", -1, -1)
 
 
-class Cursor:
+class TokenCursor:
     """Reads tokens from left to right. What is expected and is not there raises `UnreadableStatement`."""
 
-    def __init__(self, tokens: Iterable[Token], server: Server, sql_mode: int, database: str) -> None:
+    def __init__(self, tokens: Iterable[Token], server: ServerKind, sql_mode: int, database: str) -> None:
         self._tokens = list(tokens)
         self._at = 0
         self.server = server
@@ -130,13 +130,13 @@ class Cursor:
     def skip_brackets(self) -> list[Token]:
         """Pass what stands in brackets, and them; the tokens that it consists of."""
         self.expect_mark("(")
-        passed, depth = [], 1
+        tokens, depth = [], 1
         while depth:
             token = self.take()
-            passed.append(token)
+            tokens.append(token)
             if token.kind == "other" and token.text in "()":
                 depth += 1 if token.text == "(" else -1
-        return passed[:-1]
+        return tokens[:-1]
 
     def skip_value(self) -> None:
         """Pass one value: what stands in brackets, a signed number, a string, a word."""

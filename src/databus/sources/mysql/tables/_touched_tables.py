@@ -1,11 +1,11 @@
-"""Which tables a statement may touch that we cannot read: the names that stand where tables' names stand."""
+"""Which tables an unreadable statement may touch: the names that stand where tables' names stand."""
 
 import re
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Final
 
-from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
+from databus.sources.mysql.tables._lexer import ServerKind, Token, UnreadableStatement, tokens_of
 
 _BEFORE_NAME: Final = {
     "DELETE": frozenset({"FROM"}),
@@ -27,44 +27,45 @@ _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
 
 @dataclass(slots=True)
 class Touched:
-    """(database, name) pairs. certain: where only a table's name stands; possible: where something else may stand.
-
-    is_all: whether a statement that changes tables names all of them here. That is not so of one that changes rows
-    (triggers and foreign keys change others), nor of a text that breaks off.
-    """
+    """The (database, name) pairs in a statement that nobody can read."""
 
     certain: list[tuple[str, str]] = field(default_factory=list)
+    """Names where only a table's name can stand."""
     possible: list[tuple[str, str]] = field(default_factory=list)
+    """Names where something else can stand too."""
     is_all: bool = True
+    """Whether a statement that changes tables names all of them here. Not so for one that changes rows (triggers and
+    foreign keys change other tables), nor for a text that breaks off.
+    """
 
 
-def touched_names(text: str, server: Server, sql_mode: int, database: str) -> Touched:
-    """The names, as far as tokens can be told; of a text that breaks off, every word before that is possible, too."""
-    found = Touched()
+def touched_names(text: str, server: ServerKind, sql_mode: int, database: str) -> Touched:
+    """The names, as far as there are tokens. In a text that breaks off, every word before that is possible, too."""
+    touched = Touched()
     tokens: list[Token] = []
     try:
         for token in tokens_of(text, server, sql_mode):
             tokens.append(token)  # noqa: PERF402 - those before the place where it fails are wanted
     except UnreadableStatement:
         words = _ANY_NAME.findall(text)
-        found.possible = list(dict.fromkeys([*((database, word) for word in words), *pairwise(words)]))
-        found.is_all = False
+        touched.possible = list(dict.fromkeys([*((database, word) for word in words), *pairwise(words)]))
+        touched.is_all = False
     tokens = _without_preface(tokens, server)
     first = tokens[0].upper if tokens else ""
-    found.is_all &= first in _CHANGING
+    touched.is_all &= first in _CHANGING
     before = _BEFORE_NAME.get(first, frozenset())
     for index, token in enumerate(tokens):
         is_next = first in _LISTS and token.kind == "other" and token.text == ","
         is_new_name = token.upper in ("RENAME", "TO", "AS") and "RENAME" in (token.upper, tokens[index - 1].upper)
         if token.upper in ("TABLE", "TABLES") or token.upper in before or is_next or is_new_name:
-            _add(tokens, index + 1, database, found.certain)
+            _add(tokens, index + 1, database, touched.certain)
         elif token.upper == "ON":
-            _add(tokens, index + 1, database, found.possible)
-    return found
+            _add(tokens, index + 1, database, touched.possible)
+    return touched
 
 
-def altered_names(text: str, server: Server, sql_mode: int, database: str) -> list[tuple[str, str]]:
-    """The tables that a statement makes others of or empties, as far as tokens can be told; none of temporary ones.
+def altered_names(text: str, server: ServerKind, sql_mode: int, database: str) -> list[tuple[str, str]]:
+    """The tables that a statement alters or empties, as far as there are tokens; without temporary ones.
 
     Only MySQL before 8.0 lets such a statement pass while a prepared transaction has rows of its table; elsewhere there
     are none: MariaDB lets pass what changes nothing, such as a MODIFY to the type that is there.
@@ -77,11 +78,11 @@ def altered_names(text: str, server: Server, sql_mode: int, database: str) -> li
         first = text.upper().split(maxsplit=2)[:2]
     if not first or first[0] not in _ALTERING or first[1:] == ["TEMPORARY"]:
         return []
-    found = touched_names(text, server, sql_mode, database)
-    return found.certain or found.possible
+    touched = touched_names(text, server, sql_mode, database)
+    return touched.certain or touched.possible
 
 
-def _without_preface(tokens: list[Token], server: Server) -> list[Token]:
+def _without_preface(tokens: list[Token], server: ServerKind) -> list[Token]:
     """The tokens from a statement's first word on; of MariaDB's SET STATEMENT ... FOR, from what is run by it."""
     begin = next((at for at, token in enumerate(tokens) if token.kind != "other" or token.text not in "();"), 0)
     if server.is_mariadb and [token.upper for token in tokens[begin : begin + 2]] == ["SET", "STATEMENT"]:

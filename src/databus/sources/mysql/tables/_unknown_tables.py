@@ -1,4 +1,4 @@
-"""Presence: what there may be on the server beside the tables that are known.
+"""Presence: which tables there may be on the server beside the known ones.
 
 A history that begins with the server's catalogue knows every table. One that begins in the middle of a log knows none,
 though most are there; what the log then shows to be made, dropped or renamed away is certain again. A table that a
@@ -31,17 +31,17 @@ def gone(name: TableName) -> Note:
 
 
 def doubtful(name: TableName) -> Note:
-    """Noted of a table that may be there, as something that is not known."""
+    """Noted of a table that may exist, with an unknown definition."""
     return "doubtful", *name
 
 
 def told(name: TableName) -> Note:
-    """Noted of a table that is not known here, though consumers have been told what it is."""
+    """Noted of a table that is not known here, though consumers have got a definition of it."""
     return "told", *name
 
 
 def unlogged(name: TableName) -> Note:
-    """Noted of a table of which the log has shown rows, though not that it was made."""
+    """Noted of a table of which the log has shown rows, but not its creation."""
     return "unlogged", *name
 
 
@@ -66,7 +66,7 @@ class Presence:
         return iter(self._notes)
 
     def told(self) -> list[TableName]:
-        """The tables that are not known, though consumers have been told what they are."""
+        """The tables that are not known, though consumers have got definitions of them."""
         return [(note[1], note[2]) for note in self._notes if note[0] == "told"]
 
     def clear(self) -> None:
@@ -74,14 +74,14 @@ class Presence:
         self._notes.clear()
 
     def set(self, note: Note, holds: bool) -> bool:
-        """Let a note hold, or not; whether that is news."""
+        """Let a note hold, or not. Returns whether that is a change."""
         if holds == (note in self._notes):
             return False
         (self._notes.add if holds else self._notes.discard)(note)
         return True
 
     def may_be_there(self, name: TableName, pending: Mapping[Note, bool]) -> bool:
-        """Whether there may be a table of that name, which is none of those that are known. pending: notes that a
+        """Whether there may be a table of that name beside the known ones. pending: notes that a
         statement is about to change.
         """
 
@@ -93,7 +93,7 @@ class Presence:
         return self.may_hold_more(name[0], pending) and not holds(gone(name))
 
     def may_hold_more(self, database: str, pending: Mapping[Note, bool]) -> bool:
-        """Whether that database may have been there before the history began, or is one that no history follows."""
+        """Whether the database may have existed before the history began, or is one that no history follows."""
         if database.casefold() in SERVERS_OWN:
             return True
         known = contents_known(database)
