@@ -95,7 +95,7 @@ def _escaped(byte: int) -> str:
     return chr(0xDC00 + byte) if byte >= 0x80 else UNKNOWN
 
 
-def _of_several(raw: bytes, found: tables.Tables) -> str:
+def _of_several(raw: bytes, found: tables.CodePointTables) -> str:
     pieces = []
     at = 0
     while at < len(raw):
@@ -105,7 +105,7 @@ def _of_several(raw: bytes, found: tables.Tables) -> str:
     return "".join(pieces)
 
 
-def _point(raw: bytes, at: int, found: tables.Tables) -> tuple[int, int]:
+def _point(raw: bytes, at: int, found: tables.CodePointTables) -> tuple[int, int]:
     """The code point at a place, `NO_CHARACTER` where there is none, and the bytes that it takes."""
     point = int(found.single[raw[at]])
     if point < 0x110000:
@@ -120,7 +120,7 @@ def _point(raw: bytes, at: int, found: tables.Tables) -> tuple[int, int]:
     return point, width if point < 0x110000 else 1
 
 
-def _quadruple(raw: bytes, found: tables.Tables) -> tuple[int, int]:
+def _quadruple(raw: bytes, found: tables.CodePointTables) -> tuple[int, int]:
     if len(raw) < 4 or not 0x81 <= raw[2] <= 0xFE or not 0x30 <= raw[3] <= 0x39:
         return tables.NO_CHARACTER, 1
     number = (((raw[0] - 0x81) * 10 + raw[1] - 0x30) * 126 + raw[2] - 0x81) * 10 + raw[3] - 0x30
