@@ -152,7 +152,7 @@ def check_answer(described: dict[str, Any], asked: Request, answer: tuple[int, h
         jsonschema.validate(json.loads(body), schema)
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(20_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [150, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)])])
 @pytest.mark.parametrize("who", [("reader", "probe", "some", "nobody"), ("ops",)], ids=["without the right", "with it"])
 def test_every_request_is_answered_as_described_and_changes_nothing_without_the_right(
     relay: Relay, who: Sequence[str], examples: int
