@@ -26,7 +26,6 @@ from databus.formats._messages import Messages, dumps, joined
 from databus.formats._own import own_keys
 from databus.schema import TableSchema
 
-CONTENT_TYPE: Final = "application/cloudevents+json"
 OWN_TYPE: Final = "databus.change"
 DEBEZIUM_TYPE: Final = f"io.debezium.connector.{CONNECTOR}.DataChangeEvent"
 _TEXT: Final = pa.large_string

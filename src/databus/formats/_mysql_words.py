@@ -89,12 +89,6 @@ def clock_values(texts: pa.Array) -> pa.Int64Array:
     return pc.if_else(pc.equal(sign, "-"), pc.negate(size), size)
 
 
-def moment_values(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What `moment_texts` wrote, with any digits."""
-    moments = texts.cast(pa.timestamp("us"))
-    return moments if kind.tz is None else moments.cast(pa.int64()).cast(kind)
-
-
 def _kept_digits(column: Column, values: pa.Array) -> int:
     """The column's digits, or all of them where a value has more: nothing is cut off."""
     digits = digits_of(column)

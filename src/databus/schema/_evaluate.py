@@ -47,7 +47,6 @@ _SIGNS: Final[Mapping[str, str]] = {
     ">=": "greater_equal",
 }
 _EXACT: Final = Context(prec=500, Emax=10_000, Emin=-10_000)
-_UTC_US: Final = pa.timestamp("us", tz="UTC")
 _WIDEST: Final = pa.decimal256(76, 38)
 """Holds each value of an integer and of a decimal of up to 38 digits."""
 

@@ -50,7 +50,6 @@ TEXTS: Final = BLOBS | {
 }
 """Types of text or bytes, told apart by the character set."""
 _ADDRESSES: Final = ("uuid", "inet4", "inet6")
-_BIT_BYTES_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
