@@ -87,27 +87,24 @@ def test_the_stage_on_sqlite_can_do_what_the_demo_asks_of_it(tmp_path):
     """All that is of SQLite in the demo."""
     stage = stage_of("sqlite", tmp_path)
     stage.build()
-    try:
-        with RelayProcess(tmp_path / "state", {"shop": dict(stage.source())}) as relay:
-            wait_until_captured(relay.url, "shop", 1)
-            copy = Copy()
-            client = Client(relay.url, copy, sources=["shop/main.*"])
-            client.start()
-            try:
-                stage.execute(f"ALTER TABLE orders ADD COLUMN channel {stage.text_type} DEFAULT 'web'")
-                stage.execute("ALTER TABLE stock RENAME COLUMN weight TO weight_kg")
-                stage.execute(_CLOSE)
-                held = _held_once(stage, lambda held: all(held[f"main.{name}"] == copy.rows(name) for name in TABLES))
-            finally:
-                client.stop()
-            assert all(held[f"main.{name}"] == copy.rows(name) for name in TABLES)
-            assert all("weight_kg" in row for row in copy.tables["stock"].values())
-        assert set(held) == {f"{stage.database}.{name}" for name in TABLES}
-        assert all("web" in row for row in held["main.orders"].values())
-        assert [row for row in held["main.customers"].values() if _LAST in row]
-        assert not stage.has_server
-    finally:
-        stage.close()
+    with RelayProcess(tmp_path / "state", {"shop": dict(stage.source())}) as relay:
+        wait_until_captured(relay.url, "shop", 1)
+        copy = Copy()
+        client = Client(relay.url, copy, sources=["shop/main.*"])
+        client.start()
+        try:
+            stage.execute(f"ALTER TABLE orders ADD COLUMN channel {stage.text_type} DEFAULT 'web'")
+            stage.execute("ALTER TABLE stock RENAME COLUMN weight TO weight_kg")
+            stage.execute(_CLOSE)
+            held = _held_once(stage, lambda held: all(held[f"main.{name}"] == copy.rows(name) for name in TABLES))
+        finally:
+            client.stop()
+        assert all(held[f"main.{name}"] == copy.rows(name) for name in TABLES)
+        assert all("weight_kg" in row for row in copy.tables["stock"].values())
+    assert set(held) == {f"{stage.database}.{name}" for name in TABLES}
+    assert all("web" in row for row in held["main.orders"].values())
+    assert [row for row in held["main.customers"].values() if _LAST in row]
+    assert stage.server is None
 
 
 def _message(kind: str, scn: int, seq: int, **row: Any) -> tuple[bytes, dict[str, Any]]:

@@ -24,6 +24,7 @@ from databus.client import AnyWindow, Changes, Client, ClientState, Consumer, Co
 from databus.core import ChangeType, FatalError, ServiceUnavailable, SourceCheckpoint
 from databus.link import RelayClient
 from databus.testing import RelayProcess
+from databus.testing.servers import ServerProcess
 from databus.testing.shop import TABLES
 
 _PIPELINE: Final = """\
@@ -92,10 +93,9 @@ class Demo:
         self._pass(self._seconds * 0.1)
         self._kill_relay()
         self._pass(self._seconds * 0.3)
-        if self._stage.has_server:
-            self._kill_server("the database server", self._stage)
-        if self._target.has_server:
-            self._kill_server(self._target.product, self._target)
+        for name, server in (("the database server", self._stage.server), (self._target.product, self._target.server)):
+            if server is not None:
+                self._kill_server(name, server)
         self._kill_pipeline()
         self._pass(self._seconds * 0.3)
         return self._finish()
@@ -139,12 +139,12 @@ class Demo:
         self._relay.start()
         self._screen.say("the relay is back; its log was cut to its published end")
 
-    def _kill_server(self, name: str, of: Stage | Target) -> None:
-        of.kill_server()
+    def _kill_server(self, name: str, server: ServerProcess) -> None:
+        server.kill()
         self._kills += 1
         self._screen.say(f"kill -9: {name}")
         self._pass(1)
-        of.start_server()
+        server.start()
         self._screen.say(f"{name} is back; who needs it connects again")
         self._pass(1)
 

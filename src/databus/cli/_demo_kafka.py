@@ -33,10 +33,9 @@ class KafkaTarget:
 
     product = "Kafka"
     outputs = ("topics",)
-    has_server = True
 
     def __init__(self, folder: Path) -> None:
-        self._server = Kafka(folder / "kafka")
+        self.server = Kafka(folder / "kafka")
 
     def build(self) -> None:
         """See `Target`."""
@@ -44,30 +43,18 @@ class KafkaTarget:
             import confluent_kafka  # noqa: F401 - looked for
         except ImportError:
             raise InputError(f"--sink kafka needs Kafka's client: {how_to_install('kafka')}") from None
-        self._server.start()
+        self.server.start()
 
     def sections(self) -> str:
         """See `Target`."""
-        return _SECTIONS.format(bootstrap=self._server.bootstrap)
+        return _SECTIONS.format(bootstrap=self.server.bootstrap)
 
     def compare(self, source: SourceConfig, relay: str, say: Say) -> int:
         """See `Target`."""
         return compare_rows(source, relay, self._rows, say, "topics, folded by key,")
 
     def _rows(self, table: str) -> list[Message]:
-        return folded(list(_messages(self._server.bootstrap, f"shop.{table}")), table)
-
-    def kill_server(self) -> None:
-        """See `Target`."""
-        self._server.kill()
-
-    def start_server(self) -> None:
-        """See `Target`."""
-        self._server.start()
-
-    def close(self) -> None:
-        """See `Target`."""
-        self._server.stop()
+        return folded(list(_messages(self.server.bootstrap, f"shop.{table}")), table)
 
 
 def folded(messages: list[tuple[bytes | None, Message]], table: str) -> list[Message]:

@@ -26,18 +26,17 @@ class SearchTarget:
 
     product = "OpenSearch"
     outputs = ("indices",)
-    has_server = True
 
     def __init__(self, folder: Path) -> None:
-        self._server = open_search_server(_KIND, folder / "opensearch")
+        self.server = open_search_server(_KIND, folder / "opensearch")
 
     def build(self) -> None:
         """See `Target`."""
-        self._server.start()
+        self.server.start()
 
     def sections(self) -> str:
         """See `Target`."""
-        return _SECTIONS.format(url=self._server.url)
+        return _SECTIONS.format(url=self.server.url)
 
     def compare(self, source: SourceConfig, relay: str, say: Say) -> int:
         """See `Target`."""
@@ -46,24 +45,12 @@ class SearchTarget:
     def _documents(self, table: str) -> list[dict[str, Any]]:
         """All documents of a table's index, page by page."""
         index, found = f"shop-{table}", list[dict[str, Any]]()
-        self._server.ask("POST", f"/{index}/_refresh")
-        page = self._server.ask("POST", f"/{index}/_search?scroll=1m&size={_PAGE}", {"sort": ["_doc"]})
+        self.server.ask("POST", f"/{index}/_refresh")
+        page = self.server.ask("POST", f"/{index}/_search?scroll=1m&size={_PAGE}", {"sort": ["_doc"]})
         while True:
             if "hits" not in page:
-                raise ServiceUnavailable(f"{self._server}: does not answer a search in {index}: {page}")
+                raise ServiceUnavailable(f"{self.server}: does not answer a search in {index}: {page}")
             if not page["hits"]["hits"]:
                 return found
             found += [hit["_source"] for hit in page["hits"]["hits"]]
-            page = self._server.ask("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})
-
-    def kill_server(self) -> None:
-        """See `Target`."""
-        self._server.kill()
-
-    def start_server(self) -> None:
-        """See `Target`."""
-        self._server.start()
-
-    def close(self) -> None:
-        """See `Target`."""
-        self._server.stop()
+            page = self.server.ask("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from databus.testing.servers import Server, open_server
+from databus.testing.servers import Server, ServerProcess, open_server
 from databus.testing.shop import create_shop, create_shop_on
 
 _KINDS: Final = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
@@ -16,14 +16,13 @@ class Stage(Protocol):
     """A database with a shop in it.
 
     name: for people. database: the shop's, by which its tables are named. text_type: for a short text in DDL. unit:
-    what its SCNs count. has_server: whether there is a server that can be killed.
+    what its SCNs count.
     """
 
     name: str
     database: str
     text_type: str
     unit: str
-    has_server: bool
 
     @property
     def target(self) -> Path:
@@ -42,16 +41,9 @@ class Stage(Protocol):
         """Run one statement in the shop."""
         ...
 
-    def kill_server(self) -> None:
-        """SIGKILL."""
-        ...
-
-    def start_server(self) -> None:
-        """Start it again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything; also of what `build` left unfinished."""
+    @property
+    def server(self) -> ServerProcess | None:
+        """The server that can be killed; None where there is none. Stopped by who called `build`, also if it failed."""
         ...
 
 
@@ -61,7 +53,7 @@ class SqliteStage:
     database = "main"
     text_type = "TEXT"
     unit = "cuts"
-    has_server = False
+    server = None
 
     def __init__(self, folder: Path) -> None:
         self.target = folder / "shop.db"
@@ -80,15 +72,6 @@ class SqliteStage:
         with closing(sqlite3.connect(self.target, timeout=30, isolation_level=None)) as connection:
             connection.execute(statement)
 
-    def kill_server(self) -> None:
-        """See `Stage`."""
-
-    def start_server(self) -> None:
-        """See `Stage`."""
-
-    def close(self) -> None:
-        """See `Stage`."""
-
 
 class ServerStage:
     """A real server with its data in the demo's folder, captured by a user who may do no more than that needs."""
@@ -96,49 +79,36 @@ class ServerStage:
     database = "shop"
     text_type = "VARCHAR(20)"
     unit = "transactions"
-    has_server = True
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self._server: Server = open_server(_KINDS[kind], folder / kind)
-        self.name = self._server.kind
+        self.server: Server = open_server(_KINDS[kind], folder / kind)
+        self.name = self.server.kind
 
     @property
     def target(self) -> Path:
         """See `Stage`."""
-        return self._server.option_file
+        return self.server.option_file
 
     def build(self) -> None:
         """See `Stage`."""
-        self._server.start()
-        self.name = f"a shop on {self._server.kind} ({self._server.version}, port {self._server.port})"
-        create_shop_on(self._server.connect)
+        self.server.start()
+        self.name = f"a shop on {self.server.kind} ({self.server.version}, port {self.server.port})"
+        create_shop_on(self.server.connect)
 
     def source(self) -> Mapping[str, Any]:
         """See `Stage`."""
         return {
             "type": "mysql",
-            "hosts": [f"{self._server.host}:{self._server.port}"],
-            "user": self._server.capture_user,
-            "password": self._server.capture_password,
+            "hosts": [f"{self.server.host}:{self.server.port}"],
+            "user": self.server.capture_user,
+            "password": self.server.capture_password,
             "tables": [f"{self.database}.*"],
         }
 
     def execute(self, statement: str) -> None:
         """See `Stage`."""
-        with closing(self._server.connect(database=self.database)) as connection:
+        with closing(self.server.connect(database=self.database)) as connection:
             connection.cursor().execute(statement)
-
-    def kill_server(self) -> None:
-        """See `Stage`."""
-        self._server.kill()
-
-    def start_server(self) -> None:
-        """See `Stage`."""
-        self._server.start()
-
-    def close(self) -> None:
-        """See `Stage`."""
-        self._server.stop()
 
 
 def stage_of(source: str, folder: Path) -> Stage:

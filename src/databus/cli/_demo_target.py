@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from databus.core import CHANGE_TYPE, SOURCE, ChangeType, FatalError, InputError
 from databus.sources import Row, SourceConfig
+from databus.testing.servers import ServerProcess
 from databus.testing.shop import TABLES
 
 _SECTIONS: Final = """\
@@ -27,10 +28,9 @@ Say = Callable[[str], None]
 
 
 class Target(Protocol):
-    """product: its name before those of its outputs. has_server: whether there is a server that can be killed."""
+    """product: its name before those of its outputs."""
 
     product: str
-    has_server: bool
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -52,16 +52,9 @@ class Target(Protocol):
         """
         ...
 
-    def kill_server(self) -> None:
-        """SIGKILL."""
-        ...
-
-    def start_server(self) -> None:
-        """Start it again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything; also of what `build` left unfinished."""
+    @property
+    def server(self) -> ServerProcess | None:
+        """The server that can be killed; None where there is none. Stopped by who called `build`, also if it failed."""
         ...
 
 
@@ -70,7 +63,7 @@ class DeltaTarget:
 
     product = "Delta"
     outputs = ("copy", "history", "filtered")
-    has_server = False
+    server = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -104,15 +97,6 @@ class DeltaTarget:
             history = read_delta(self._folder / "lake" / "history" / name, ["_commit_version", "_seq"])
             if history.num_rows != history.group_by(["_commit_version", "_seq"]).aggregate([]).num_rows:
                 raise FatalError(f"the history of {name} holds a change twice")
-
-    def kill_server(self) -> None:
-        """See `Target`."""
-
-    def start_server(self) -> None:
-        """See `Target`."""
-
-    def close(self) -> None:
-        """See `Target`."""
 
 
 def target_of(sink: str, folder: Path) -> Target:

@@ -63,8 +63,9 @@ def demo(
                 screen.say(f"created {stage.name}: 4 tables")
                 last = Demo(folder, stage, target, seconds, screen, rate=rate).run()
             finally:
-                stage.close()
-                target.close()
+                for server in (stage.server, target.server):
+                    if server is not None:
+                        server.stop()
     except KeyboardInterrupt:
         if keep is None:  # nobody will look for a reason there, as after an error
             shutil.rmtree(folder)

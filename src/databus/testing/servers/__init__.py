@@ -16,6 +16,7 @@ from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
 from databus.testing.servers._search import SEARCH_KINDS, SearchServer, open_search_server
 from databus.testing.servers._server import Server
+from databus.testing.servers._server_process import ServerProcess
 from databus.testing.servers._tls import Certificates, make_certificates
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SearchServer",
     "Server",
     "ServerMissing",
+    "ServerProcess",
     "cache_folder",
     "make_certificates",
     "open_search_server",
