@@ -1,4 +1,4 @@
-"""Is a server fit to be captured? What `databus check-source` says, and what every start looks at first.
+"""Whether a server is fit to be captured: what `databus check-source` reports, and every start checks first.
 
 Each finding names the statement that mends it. An error stops a start; a warning is logged; the rest is for people.
 """
@@ -32,30 +32,30 @@ def check(
 ) -> list[Finding]:
     """All findings about one server, the worst first.
 
-    server_id: ours as a replica, where it is not the configuration's. report_host: the name that we register with, by
+    server_id: our id as a replica, if it is not the configuration's. report_host: the name that we register with, by
     default this machine's. A replica of that name with our id is ourselves: a server may take minutes to notice that a
     connection is dead, and does as soon as we ask for the log again.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with telling(facts.server, "checking"):
         if facts.logs_changes:
-            found += _of_logging(facts, config)
-            found += _of_gtids(facts, config)
-            found += _of_retention(facts, config)
-            found += _of_durability(facts)
-            found += _of_privileges(connection, facts)
+            findings += _of_logging(facts, config)
+            findings += _of_gtids(facts, config)
+            findings += _of_retention(facts, config)
+            findings += _of_durability(facts)
+            findings += _of_privileges(connection, facts)
             host = socket.gethostname()[:_REPORT_HOST_MAX] if report_host is None else report_host
-            found += _of_server_ids(connection, facts, config.server_id, server_id, host)
-            found += of_replication(connection, facts, config)
-            found += of_tables(connection, facts, config)
+            findings += _of_server_ids(connection, facts, config.server_id, server_id, host)
+            findings += of_replication(connection, facts, config)
+            findings += of_tables(connection, facts, config)
         else:
             gtids = "gtid-strict-mode=ON" if facts.is_mariadb else "gtid-mode=ON, enforce-gtid-consistency=ON"
             lines = (
                 f"log-bin=binlog, server-id=1, binlog-format=ROW, {gtids} under [mysqld] in its option file, and a "
                 f"restart"
             )
-            found.append(Finding("error", "log_bin", facts.server, "the server keeps no binary log", lines))
-    return _worst_first(found)
+            findings.append(Finding("error", "log_bin", facts.server, "the server keeps no binary log", lines))
+    return _worst_first(findings)
 
 
 def check_source(config: MysqlConfig) -> list[Finding]:
@@ -63,7 +63,7 @@ def check_source(config: MysqlConfig) -> list[Finding]:
 
     A server that cannot be reached or asked is a finding too; nothing is raised for it.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     known: list[ServerFacts] = []
     for address in config.hosts:
         connection: pymysql.Connection[Any] | None = None
@@ -71,29 +71,29 @@ def check_source(config: MysqlConfig) -> list[Finding]:
             connection = connect(config, address)
             facts = server_facts(connection, address)
             known.append(facts)
-            found += [_stricter(each, config) for each in check(connection, config, facts)]
+            findings += [_stricter(finding, config) for finding in check(connection, config, facts)]
             if facts.logs_changes:
-                found += of_definitions(connection, facts, config)
+                findings += of_definitions(connection, facts, config)
         except DatabusError as error:
-            found.append(Finding("error", "connect", address, str(error).removeprefix(f"{address}: ")))
+            findings.append(Finding("error", "connect", address, str(error).removeprefix(f"{address}: ")))
         finally:
             close_quietly(connection)
-    return _worst_first([*found, *_of_likeness(known)])
+    return _worst_first([*findings, *_of_likeness(known)])
 
 
 def _stricter(finding: Finding, config: MysqlConfig) -> Finding:
-    """For who asks before a start: a table that is not there is a misspelt one. A start waits for it to appear."""
-    is_named = any(finding.what.startswith(f"{each} is not there") for each in config.tables)
+    """For `databus check-source`: a missing table is a misspelt one. A start waits for it to appear."""
+    is_named = any(finding.what.startswith(f"{table} is not there") for table in config.tables)
     is_absent = finding.name == "tables" and (is_named or finding.what.startswith("no table fits"))
     return replace(finding, severity="error") if is_absent else finding
 
 
-def _worst_first(found: list[Finding]) -> list[Finding]:
+def _worst_first(findings: list[Finding]) -> list[Finding]:
     order: tuple[Severity, ...] = ("error", "warning", "info")
-    return sorted(found, key=lambda each: order.index(each.severity))
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-# What the variables tell.
+# What the variables say.
 
 
 def _of_logging(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
@@ -179,23 +179,23 @@ def _of_durability(facts: ServerFacts) -> Iterator[Finding]:
     ]
     if lax:
         what = f"{' and '.join(lax)}: if the server's machine fails, its log and its tables may differ by some commits"
-        mend = "; ".join(_set(facts, each.split()[0], "1") for each in lax)
+        mend = "; ".join(_set(facts, setting.split()[0], "1") for setting in lax)
         yield Finding("info", "durability", facts.server, what, mend)
 
 
 def _of_likeness(known: Sequence[ServerFacts]) -> Iterator[Finding]:
     """Whether several servers may stand in for each other."""
-    for at, each in enumerate(known):
+    for at, facts in enumerate(known):
         for other in known[:at]:
-            if each.flavor != other.flavor:
-                what = f"is {each.version_text}, but {other.server} is {other.version_text}"
-                yield Finding("error", "hosts", each.server, what)
-            if each.server_id == other.server_id:
-                what = f"has the server_id {each.server_id} of {other.server}"
-                yield Finding("error", "hosts", each.server, what, _set(each, "server_id", str(each.server_id + 1)))
-            if each.lower_case_table_names != other.lower_case_table_names:
+            if facts.flavor != other.flavor:
+                what = f"is {facts.version_text}, but {other.server} is {other.version_text}"
+                yield Finding("error", "hosts", facts.server, what)
+            if facts.server_id == other.server_id:
+                what = f"has the server_id {facts.server_id} of {other.server}"
+                yield Finding("error", "hosts", facts.server, what, _set(facts, "server_id", str(facts.server_id + 1)))
+            if facts.lower_case_table_names != other.lower_case_table_names:
                 what = f"has another lower_case_table_names than {other.server}: tables would change their names"
-                yield Finding("error", "hosts", each.server, what)
+                yield Finding("error", "hosts", facts.server, what)
 
 
 # What has to be asked.
@@ -208,20 +208,20 @@ def _of_privileges(connection: "pymysql.Connection[Any]", facts: ServerFacts) ->
 
 
 def _of_server_ids(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, chosen: int | None, given: int | None, report_host: str
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, chosen: int | None, in_use: int | None, report_host: str
 ) -> Iterator[Finding]:
-    """chosen: our id by configuration; given: the one in use, which may be made up and then is nobody else's but by
-    a chance of one in billions.
+    """chosen: our id by configuration. in_use: the id in use. databus may have made it up, and then another replica has
+    it by a chance of one in billions only.
     """
     if facts.server_id == 0:
         what = "its server_id is 0, with which it serves no replica"
         yield Finding("error", "server_id", facts.server, what, _set(facts, "server_id", "1"))
-    ours = given or chosen
-    if ours is None:
+    replica_id = in_use or chosen
+    if replica_id is None:
         return
-    if ours == facts.server_id:
-        what = f"server_id {ours} is the server's own; we need another"
-        yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
+    if replica_id == facts.server_id:
+        what = f"server_id {replica_id} is the server's own; we need another"
+        yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(replica_id)}")
     if not facts.lists_replicas_safely:
         if chosen is not None:
             what = (
@@ -238,13 +238,13 @@ def _of_server_ids(
             mend = f"GRANT {privilege} ON *.* TO {account_of(connection)}"
             yield Finding("info", "server_id", facts.server, what, mend)
         return
-    for each in replicas:
-        row = {name.lower(): value for name, value in each.items()}
-        if int(row["server_id"]) == ours and row.get("host") != report_host:
+    for replica in replicas:
+        row = {name.lower(): value for name, value in replica.items()}
+        if int(row["server_id"]) == replica_id and row.get("host") != report_host:
             where = row.get("host") or "an unnamed host"
-            what = f"a replica at {where} has server_id {ours} already: the two would throw each other out"
-            severity: Severity = "error" if chosen == ours else "warning"
-            yield Finding(severity, "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
+            what = f"a replica at {where} has server_id {replica_id} already: the two would throw each other out"
+            severity: Severity = "error" if chosen == replica_id else "warning"
+            yield Finding(severity, "server_id", facts.server, what, f"server_id: {_other_than(replica_id)}")
 
 
 # Words.

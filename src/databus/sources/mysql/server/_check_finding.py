@@ -1,4 +1,4 @@
-"""Findings: one thing about a server each, and what its user may do, which several of them ask."""
+"""Findings: each says one thing about a server. Also the user's grants, which several checks ask for."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIE
 
 def refuse(findings: Iterable[Finding]) -> None:
     """Raise `InputError` with every error among the findings, if there is one."""
-    errors = [str(each) for each in findings if each.severity == "error"]
+    errors = [str(finding) for finding in findings if finding.severity == "error"]
     if errors:
         raise InputError("; ".join(errors))
 
@@ -34,8 +34,8 @@ def grants_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list
 
 def has_global(grants: Iterable[str], privilege: str) -> bool:
     """Whether one of the grants gives it on everything."""
-    for each in grants:
-        found = re.match(r"GRANT (.+?) ON \*\.\* TO ", each)
-        if found and not {privilege, "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
+    for grant in grants:
+        match = re.match(r"GRANT (.+?) ON \*\.\* TO ", grant)
+        if match and not {privilege, "ALL PRIVILEGES"}.isdisjoint(match[1].upper().split(", ")):
             return True
     return False

@@ -1,4 +1,4 @@
-"""What a replica that is captured passes on: everything that its primary logged, or not.
+"""Whether a captured replica logs everything that its primary logged.
 
 A replica's log holds what the replica itself applied and chose to log. What a filter left out is missing from it
 without a trace: with GTIDs, MySQL even logs the transaction's name. So a replica that may hide captured tables is
@@ -91,8 +91,8 @@ def _of_filters(
         return
     hidden = Hidden(config, Selection(config, fold=facts.lower_case_table_names != 0), facts.lower_case_table_names)
     if status:
-        for each in status:
-            row = {name.lower(): str(value or "") for name, value in each.items()}
+        for channel_status in status:
+            row = {name.lower(): str(value or "") for name, value in channel_status.items()}
             channel = row.get("connection_name") or row.get("channel_name") or ""
             yield from _of_row(facts, hidden, row, f" of the channel {channel!r}" if channel else "")
     elif len(config.hosts) > 1:
@@ -105,7 +105,7 @@ def _of_filters(
 
 
 def _set_for_later(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Mapping[str, str]:
-    """The filters that it will have as a replica, as far as it shows them while it is none."""
+    """The filters that it will have once it is a replica, as far as it shows them before."""
     if facts.is_mariadb:
         return facts.variables
     if facts.version < (8, 0, 0):
@@ -123,8 +123,8 @@ def _of_row(facts: ServerFacts, hidden: Hidden, row: Mapping[str, str], where: s
 
 
 def _finding(facts: ServerFacts, name: str, value: str, where: str, hidden: str) -> Finding:
-    shown = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
-    what = f"{name} = {shown}{where} keeps {hidden} from its log, and nothing in the log shows it"
+    excerpt = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
+    what = f"{name} = {excerpt}{where} keeps {hidden} from its log, and nothing in the log shows it"
     mend = (
         "capture its primary, or a replica without that filter. To use this one: remove the filter, and build the "
         "replica again, since what it has left out stays away"
@@ -133,7 +133,7 @@ def _finding(facts: ServerFacts, name: str, value: str, where: str, hidden: str)
 
 
 def _of_laxity(facts: ServerFacts, status: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
-    """What makes a replica go on where it cannot apply a change."""
+    """Settings with which a replica continues although it cannot apply a change."""
     if not status:
         return
     for name in ("slave_skip_errors", "replica_skip_errors", "slave_exec_mode", "replica_exec_mode"):

@@ -1,4 +1,4 @@
-"""The captured tables of a server: whether they are there, readable, logged, and of a kind that can be followed."""
+"""The captured tables of a server: whether they exist, are readable and logged, and can be captured."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAUL
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _CheckedTable:
     database: str
     name: str
     engine: str
@@ -43,9 +43,9 @@ class _Table:
 
 
 def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
-    """All about them that every start looks at."""
+    """What every start checks about them."""
     selection = Selection(config, fold=facts.lower_case_table_names != 0)
-    tables = [each for each in _visible_tables(connection) if selection.selects(each.database, each.name)]
+    tables = [table for table in _visible_tables(connection) if selection.selects(table.database, table.name)]
     account = account_of(connection)
     yield from _of_absence(connection, facts, config, tables)
     if not tables:
@@ -53,15 +53,15 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
     yield from _of_reading(connection, facts, tables, account)
     yield from _of_log_filters(facts, tables)
     yield from _of_engines_without_rows(connection, facts, tables)
-    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL | {_MERGE, "BLACKHOLE"}]
+    lax = [table for table in tables if table.engine.upper() not in _TRANSACTIONAL | {_MERGE, "BLACKHOLE"}]
     if lax:
-        engines = ", ".join(sorted({each.engine for each in lax}))
+        engines = ", ".join(sorted({table.engine for table in lax}))
         what = f"{_listed(lax)} of engine {engines}, without transactions: what a statement that failed half-way has "
         what += "changed stays, and a snapshot of it while it is written is not of one moment"
         yield Finding("warning", "engine", facts.server, what, f"ALTER TABLE {lax[0].identifier} ENGINE = InnoDB")
-    databases = sorted({each.database for each in tables})
+    databases = sorted({table.database for table in tables})
     with_key = _with_key(connection, databases)
-    keyless = [each for each in tables if (each.database, each.name) not in with_key]
+    keyless = [table for table in tables if (table.database, table.name) not in with_key]
     if keyless:
         what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
         mend = f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
@@ -70,16 +70,16 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
             what = "`lock_tables_without_key` wants while they are read"
             yield from _of_locks(connection, facts, keyless, account, "error", what)
     if config.snapshot != "never":
-        told = keyless if config.lock_tables_without_key else ()
+        reported = keyless if config.lock_tables_without_key else ()
         locked, why = _locked_by_snapshots(facts, tables, lax, keyless)
-        locked = [each for each in locked if each not in told]
+        locked = [table for table in locked if table not in reported]
         yield from _of_locks(connection, facts, locked, account, "warning", why)
     yield from _of_cascades(connection, facts, tables, databases)
     yield from _of_time_zones(connection, facts, tables, databases)
 
 
 def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> list[Finding]:
-    """Captured tables that have something that cannot be captured; a start would stop at the first of them."""
+    """Captured tables with a column or type that cannot be captured; a start would stop at the first of them."""
     selection = Selection(config, fold=facts.lower_case_table_names != 0)
     tables = Tables("", selection, config, lambda *_: None, lambda *_: False, {})
 
@@ -90,26 +90,28 @@ def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, co
 
     with telling(facts.server, "reading the tables' definitions"):
         catalogue = read_catalogue(query, ServerKind(facts.flavor, facts.version))
-    found = [
+    findings = [
         Finding("error", "table", facts.server, f"{source_name(*name)} cannot be captured: {why}", "exclude it")
         for name, why in catalogue.unread.items()
         if selection.selects(*name)
     ]
-    for each in catalogue.tables:
-        if tables.selects(each.definition):
+    for table in catalogue.tables:
+        if tables.selects(table.definition):
             try:
-                tables.describe(each.definition)
+                tables.describe(table.definition)
             except DatabusError as error:
-                found.append(Finding("error", "table", facts.server, str(error)))
-    return [*found, *_of_types(facts, config, selection, [each.definition for each in catalogue.tables])]
+                findings.append(Finding("error", "table", facts.server, str(error)))
+    return [*findings, *_of_types(facts, config, selection, [table.definition for table in catalogue.tables])]
 
 
 def _of_types(
     facts: ServerFacts, config: MysqlConfig, selection: Selection, definitions: Sequence[TableDefinition]
 ) -> Iterator[Finding]:
-    """Columns that `types` names and that no captured table has: a name that is misspelled would have no effect."""
-    captured = [each for each in definitions if selection.selects(each.database, each.name)]
-    columns = {selection.name_of(each): {column.name.lower() for column in each.columns} for each in captured}
+    """Columns in `types` that no captured table has: a misspelt name would have no effect."""
+    captured = [definition for definition in definitions if selection.selects(definition.database, definition.name)]
+    columns = {
+        selection.name_of(definition): {column.name.lower() for column in definition.columns} for definition in captured
+    }
     for source, asked in config.types.items():
         known = columns.get(source.lower() if facts.lower_case_table_names else source, set())
         for name in asked:
@@ -118,29 +120,29 @@ def _of_types(
                 yield Finding("warning", "types", facts.server, what, "correct the name, or take it out of `types`")
 
 
-def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
+def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_CheckedTable]:
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES "
         "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
         SYSTEM_DATABASES,
     )
-    return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
+    return [_CheckedTable(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
 
 
 def _of_engines_without_rows(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table]
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_CheckedTable]
 ) -> Iterator[Finding]:
     """A statement on a MERGE table is logged with its name, whichever part it changes. BLACKHOLE keeps nothing."""
-    merged = [each for each in tables if each.engine.upper() == _MERGE]
+    merged = [table for table in tables if table.engine.upper() == _MERGE]
     if merged:
         what = f"{_listed(merged)} of engine MERGE: the log names it for rows of its parts, so neither comes out right"
         yield Finding("error", "engine", facts.server, what, f"add {merged[0].source} to `exclude`")
-    others = [each for each in _visible_tables(connection) if each.engine.upper() == _MERGE and each not in tables]
-    if others and any(each.engine.upper() == "MYISAM" for each in tables):
+    others = [table for table in _visible_tables(connection) if table.engine.upper() == _MERGE and table not in tables]
+    if others and any(table.engine.upper() == "MYISAM" for table in tables):
         what = f"{_listed(others)} of engine MERGE: what is changed through it is not seen in its parts, if captured"
         yield Finding("warning", "engine", facts.server, what, "write to the parts only")
-    empty = [each for each in tables if each.engine.upper() == "BLACKHOLE"]
+    empty = [table for table in tables if table.engine.upper() == "BLACKHOLE"]
     if empty:
         what = f"{_listed(empty)} of engine BLACKHOLE: its rows are logged and captured, and the server keeps none"
         yield Finding(
@@ -149,37 +151,37 @@ def _of_engines_without_rows(
 
 
 def _of_absence(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table]
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig, tables: Sequence[_CheckedTable]
 ) -> Iterator[Finding]:
-    """Patterns that fit nothing, and tables that may be there without the user's seeing them."""
+    """Patterns that fit no table, and tables that may exist although the user cannot see them."""
     account = account_of(connection)
     grants = grants_of(connection, facts)
     sees_all = has_global(grants, "SELECT")
     unseen = "" if sees_all else ", or the user may not see it"
     fold = facts.lower_case_table_names != 0
-    there = {each.source.lower() if fold else each.source for each in tables}
-    visible = [each.source for each in _visible_tables(connection)]
-    for each in (each for each in config.tables if each.count(".") > 1):
-        meant = [other for other in visible if fnmatchcase(".".join(name_parts(other)), each)]
-        if meant and not any(name_fits(other, each) for other in visible):
-            what = f"no table fits {each}, but {min(meant)} is there: write a dot of a database in backquotes"
+    present = {table.source.lower() if fold else table.source for table in tables}
+    visible = [table.source for table in _visible_tables(connection)]
+    for pattern in (pattern for pattern in config.tables if pattern.count(".") > 1):
+        candidates = [other for other in visible if fnmatchcase(".".join(name_parts(other)), pattern)]
+        if candidates and not any(name_fits(other, pattern) for other in visible):
+            what = f"no table fits {pattern}, but {min(candidates)} is there: write a dot of a database in backquotes"
             yield Finding("warning", "tables", facts.server, what, "correct `tables`")
-    named = [each for each in config.tables if split_database(each)[0] and not is_pattern(each)]
-    for each in named:
-        database, name = name_parts(each)
+    named = [pattern for pattern in config.tables if split_database(pattern)[0] and not is_pattern(pattern)]
+    for pattern in named:
+        database, name = name_parts(pattern)
         source = source_name(database, name)
-        if (source.lower() if fold else source) not in there and config.selects(source):
-            what = f"{each} is not there{unseen}"
+        if (source.lower() if fold else source) not in present and config.selects(source):
+            what = f"{pattern} is not there{unseen}"
             grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
             yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     if not tables and len(named) < len(config.tables):
-        databases = sorted({database_name(each.database) for each in _visible_tables(connection)})
+        databases = sorted({database_name(table.database) for table in _visible_tables(connection)})
         seen = f"databases with tables: {', '.join(databases[:_NAMED_MAX]) or 'none'}"
         what = f"no table fits {', '.join(config.tables)}: there is none{unseen}; {seen}"
         grant = f"GRANT SELECT ON *.* TO {account}"
         yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     elif not sees_all:
-        hidden = [each for each in config.tables if is_pattern(each) and not _sees_database(grants, each)]
+        hidden = [pattern for pattern in config.tables if is_pattern(pattern) and not _sees_database(grants, pattern)]
         if hidden:
             what = f"{', '.join(hidden)} may fit tables that the user may not see, and whose rows would not be read"
             yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
@@ -197,9 +199,9 @@ def _sees_database(grants: Iterable[str], pattern: str) -> bool:
 
 
 def _locked_by_snapshots(
-    facts: ServerFacts, tables: Sequence[_Table], lax: Sequence[_Table], keyless: Sequence[_Table]
-) -> tuple[Sequence[_Table], str]:
-    """The tables that a snapshot locks, if only for a moment, and why."""
+    facts: ServerFacts, tables: Sequence[_CheckedTable], lax: Sequence[_CheckedTable], keyless: Sequence[_CheckedTable]
+) -> tuple[Sequence[_CheckedTable], str]:
+    """The tables that a snapshot locks, even if only for a moment, and the reason."""
     if facts.flavor == "mysql" and facts.gtid != "on":
         return tables, "a snapshot does for a moment to find its place in the log, since the server has no GTIDs"
     locked = [*lax, *(keyless if facts.flavor == "mysql" else ())]
@@ -209,22 +211,22 @@ def _locked_by_snapshots(
 def _of_locks(
     connection: "pymysql.Connection[Any]",
     facts: ServerFacts,
-    tables: Sequence[_Table],
+    tables: Sequence[_CheckedTable],
     account: str,
     severity: Severity,
     why: str,
 ) -> Iterator[Finding]:
-    """Whether tables may be locked that are to be. why: what wants that. A warning where only snapshots want it: a
-    capture that has read its tables goes on without.
+    """Whether databus may lock the tables that it is to lock. why: the reason for the locks. Only a warning if nothing
+    but a snapshot needs them: a capture that has read its tables continues without.
     """
     grants = grants_of(connection, facts)
     if has_global(grants, "LOCK TABLES"):
         return
-    refused = [each for each in tables if not _may_lock(grants, each.database)]
+    refused = [table for table in tables if not _may_lock(grants, table.database)]
     if refused:
         what = f"the user may not lock {_listed(refused)}, which {why}; capture stops when it comes to read them"
-        databases = sorted({each.database for each in refused})
-        mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(each)}.* TO {account}" for each in databases)
+        databases = sorted({table.database for table in refused})
+        mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(database)}.* TO {account}" for database in databases)
         yield Finding(severity, "privileges", facts.server, what, mend)
 
 
@@ -232,7 +234,7 @@ def _may_lock(grants: Iterable[str], database: str) -> bool:
     """Whether LOCK TABLES is granted on a database. The name in a grant is a pattern of LIKE."""
     for privileges, name in _grants_on_databases(grants):
         pattern = re.sub(
-            r"\\?.", lambda found: {"%": ".*", "_": "."}.get(found[0], re.escape(found[0][-1])), name, flags=re.DOTALL
+            r"\\?.", lambda match: {"%": ".*", "_": "."}.get(match[0], re.escape(match[0][-1])), name, flags=re.DOTALL
         )
         if not {"LOCK TABLES", "ALL PRIVILEGES"}.isdisjoint(privileges) and re.fullmatch(pattern, database, re.DOTALL):
             return True
@@ -240,27 +242,27 @@ def _may_lock(grants: Iterable[str], database: str) -> bool:
 
 
 def _grants_on_databases(grants: Iterable[str]) -> Iterator[tuple[list[str], str]]:
-    """The privileges that each grant gives on a whole database, and the database as it stands there."""
-    for each in grants:
-        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
-        if found is not None:
-            yield found[1].upper().split(", "), found[2].replace("``", "`")
+    """The privileges that each grant gives on a whole database, and the database as the grant writes it."""
+    for grant in grants:
+        match = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", grant)
+        if match is not None:
+            yield match[1].upper().split(", "), match[2].replace("``", "`")
 
 
 def _of_reading(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_CheckedTable], account: str
 ) -> Iterator[Finding]:
     grants = grants_of(connection, facts)
-    if has_global(grants, "SELECT") and not any(each.startswith("REVOKE") for each in grants):
+    if has_global(grants, "SELECT") and not any(grant.startswith("REVOKE") for grant in grants):
         return
-    unreadable = [each for each in tables[:_PROBES_MAX] if not _is_readable(connection, each)]
+    unreadable = [table for table in tables[:_PROBES_MAX] if not _is_readable(connection, table)]
     if unreadable:
         what = f"the user may not read {_listed(unreadable)}"
-        mend = "; ".join(f"GRANT SELECT ON {each.identifier} TO {account}" for each in unreadable[:_NAMED_MAX])
+        mend = "; ".join(f"GRANT SELECT ON {table.identifier} TO {account}" for table in unreadable[:_NAMED_MAX])
         yield Finding("error", "privileges", facts.server, what, mend)
 
 
-def _is_readable(connection: "pymysql.Connection[Any]", table: _Table) -> bool:
+def _is_readable(connection: "pymysql.Connection[Any]", table: _CheckedTable) -> bool:
     try:
         ask(connection, f"SELECT * FROM {table.identifier} LIMIT 0")  # noqa: S608 - an identifier, quoted
     except pymysql.MySQLError as error:
@@ -272,9 +274,9 @@ def _is_readable(connection: "pymysql.Connection[Any]", table: _Table) -> bool:
     return True
 
 
-def _of_log_filters(facts: ServerFacts, tables: Sequence[_Table]) -> Iterator[Finding]:
+def _of_log_filters(facts: ServerFacts, tables: Sequence[_CheckedTable]) -> Iterator[Finding]:
     def hidden(names: frozenset[str], is_hidden: Callable[[str], bool], option: str) -> Iterator[Finding]:
-        lost = [each for each in tables if names and is_hidden(each.database)]
+        lost = [table for table in tables if names and is_hidden(table.database)]
         if lost:
             what = f"{option} keeps {_listed(lost)} out of the log"
             mend = f"take {option} out of the server's option file, and restart it"
@@ -297,7 +299,7 @@ def _with_key(connection: "pymysql.Connection[Any]", databases: Sequence[str]) -
 
 
 def _of_cascades(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_CheckedTable], databases: Sequence[str]
 ) -> Iterator[Finding]:
     """What InnoDB changes by a foreign key's rule is in no log; MySQL 9.6 does it above the engine, and logs it."""
     if facts.variables.get("innodb_native_foreign_keys", "ON").upper() == "OFF":
@@ -312,7 +314,7 @@ def _of_cascades(
     ask(connection, "SET SESSION sql_quote_show_create = 1")
     hit = [
         (table, constraint)
-        for table in [each for each in tables if (each.database, each.name) in referring][:_PROBES_MAX]
+        for table in [table for table in tables if (table.database, table.name) in referring][:_PROBES_MAX]
         for constraint in _acting_constraints(connection, table)
     ]
     if hit:
@@ -328,7 +330,7 @@ def _of_cascades(
 
 
 def _of_time_zones(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_CheckedTable], databases: Sequence[str]
 ) -> Iterator[Finding]:
     """Generated columns whose value depends on a session's time zone: the log has the writer's, a snapshot ours."""
     rows = ask(
@@ -338,7 +340,7 @@ def _of_time_zones(
         "GENERATION_EXPRESSION <> '') ORDER BY 1, 2, ORDINAL_POSITION",
         list(databases),
     )
-    captured = {(each.database, each.name) for each in tables}
+    captured = {(table.database, table.name) for table in tables}
     moments = {(row["d"], row["t"], _identifier(row["c"])) for row in rows if row["y"] == "timestamp"}
     hit = []
     for row in rows:
@@ -357,7 +359,7 @@ def _of_time_zones(
         yield Finding("warning", "time_zone", facts.server, what, mend)
 
 
-def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) -> list[str]:
+def _acting_constraints(connection: "pymysql.Connection[Any]", table: _CheckedTable) -> list[str]:
     """The foreign keys of a table that change its rows. MariaDB's catalogue tells their rules only to those who may
     write the table; SHOW CREATE TABLE tells every reader.
     """
@@ -367,18 +369,18 @@ def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) ->
         if error_of(error)[0] in {*DENIED, ER.NO_SUCH_TABLE}:
             return []
         raise
-    found = []
+    names = []
     for line in str(row["Create Table"]).splitlines():
         head = re.match(r"\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ", line)
         if head and _ACTS.search(re.sub(r"`(?:[^`]|``)*`", "", line)):
-            found.append(head[1].replace("``", "`"))
-    return found
+            names.append(head[1].replace("``", "`"))
+    return names
 
 
-def _listed(tables: Sequence[_Table]) -> str:
-    names = list(dict.fromkeys(each.source for each in tables))
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
+def _listed(tables: Sequence[_CheckedTable]) -> str:
+    names = list(dict.fromkeys(table.source for table in tables))
+    rest = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + rest
 
 
 def _identifier(name: str) -> str:

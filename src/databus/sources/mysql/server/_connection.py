@@ -1,4 +1,4 @@
-"""Connections to a server, by PyMySQL: authentication and TLS are its own; what goes wrong is told in our words.
+"""Connections to a server, by PyMySQL: authentication and TLS are its own; its errors become databus's.
 
 Every session speaks utf8mb4 and UTC, commits by itself, and has an empty sql_mode, whatever the server's defaults are.
 """
@@ -17,7 +17,7 @@ from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._errors import telling
 
 _INIT: Final = (
-    # DEFAULT would be the server's own limits: one cuts what is read without a word, one refuses what it estimates.
+    # DEFAULT would be the server's own limits: one cuts results in silence, one refuses queries by an estimate.
     "SET time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_big_selects = 1"
     # A generated primary key stands in row images, whether the catalogue shows it or not. MariaDB passes this over.
     "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
@@ -69,12 +69,12 @@ def password_of(config: MysqlConfig) -> str:
 
 
 def connect(
-    config: MysqlConfig, address: str | None = None, *, read_ms_max: int = READ_MS_MAX, **more: Any
+    config: MysqlConfig, address: str | None = None, *, read_ms_max: int = READ_MS_MAX, **driver_options: Any
 ) -> "pymysql.Connection[Any]":
     """A connection to `address` (one of `config.hosts`, `host:port`), or to the first of them that answers.
 
-    read_ms_max: how long the server may stay silent after that before the connection counts as lost. `more` are
-    PyMySQL's own options and win. Raises `ServiceUnavailable` if waiting may help with one of the servers, else
+    read_ms_max: how long the server may stay silent after that before the connection counts as lost. driver_options:
+    PyMySQL's own, which win. Raises `ServiceUnavailable` if waiting may help with one of the servers, else
     `InputError`.
     """
     options: dict[str, Any] = {
@@ -86,7 +86,7 @@ def connect(
         "init_command": _INIT,
         "program_name": "databus",
         "connect_timeout": config.connect_ms_max / 1e3,
-        # Until it is logged in, the server must answer as fast as the network.
+        # Until the log-in is done, the server must answer as fast as the network.
         "read_timeout": config.connect_ms_max / 1e3,
         "write_timeout": config.connect_ms_max / 1e3,
         "max_allowed_packet": 1 << 30,
@@ -94,11 +94,12 @@ def connect(
     context = tls_context(config)
     options |= {"ssl_disabled": True} if context is None else {"ssl": context}
     failures: list[DatabusError] = []
-    for each in config.hosts if address is None else [address]:
-        host, _, port = each.rpartition(":")
+    for host_port in config.hosts if address is None else [address]:
+        host, _, port = host_port.rpartition(":")
         try:
-            with telling(each, "connecting"):
-                connection = pymysql.connect(**{**options, "host": host.strip("[]"), "port": int(port), **more})
+            with telling(host_port, "connecting"):
+                server = {"host": host.strip("[]"), "port": int(port)}
+                connection = pymysql.connect(**{**options, **server, **driver_options})
         except DatabusError as error:
             failures.append(error)
             continue
@@ -110,9 +111,10 @@ def connect(
 def _all_of(failures: Sequence[DatabusError]) -> DatabusError:
     if len(failures) == 1:
         return failures[0]
-    text = "; ".join(str(each) for each in failures)
+    text = "; ".join(str(failure) for failure in failures)
     return next(
-        (type(each)(text) for each in failures if isinstance(each, ServiceUnavailable)), type(failures[0])(text)
+        (type(failure)(text) for failure in failures if isinstance(failure, ServiceUnavailable)),
+        type(failures[0])(text),
     )
 
 
@@ -128,14 +130,14 @@ def set_read_ms_max(connection: "pymysql.Connection[Any]", read_ms_max: int) -> 
 def socket_of(connection: "pymysql.Connection[Any]") -> socket.socket:
     """The socket below, TLS and all, for a stream that PyMySQL cannot read. Close `connection`, not it."""
     inside: Any = connection
-    found = inside._sock  # noqa: SLF001 - no public way to the socket
-    if not isinstance(found, socket.socket):
+    sock = inside._sock  # noqa: SLF001 - no public way to the socket
+    if not isinstance(sock, socket.socket):
         raise ServiceUnavailable("the connection to the server is closed")
-    return found
+    return sock
 
 
 def close_quietly(connection: "pymysql.Connection[Any] | None") -> None:
-    """Close it, whatever state it is in, without a farewell that might wait."""
+    """Close it, whatever state it is in, without COM_QUIT, which might wait."""
     inside: Any = connection
     if inside is not None:
         with suppress(pymysql.MySQLError, OSError):  # it was gone already

@@ -42,7 +42,7 @@ _BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pau
 _GATHER_S: Final = 0.002  # where many changes came while others were worked on: more of them cost hardly more
 _MANY_BYTES: Final = 2 << 10
 _TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
-_AWAY_S: Final = 1.0  # nobody asked for the log for so long: the socket is drained for them, or the server gives up
+_AWAY_S: Final = 1.0  # after so long without `take` the thread drains the socket, else the server would give up
 _JOIN_S_MAX: Final = 10.0
 _ACCEPT_S_MAX: Final = 15.0  # less than a stop may take; what was read from a slow disk is in memory for the next try
 
@@ -61,7 +61,7 @@ class BlockQueue:
         self.bytes_waiting = 0
 
     def put(self, block: Bytes) -> bool:
-        """Add a block, waiting for room. False once nobody takes any more."""
+        """Add a block, waiting for room. False if the queue is closed."""
         with self._changed:
             while self.bytes_waiting and self.bytes_waiting + len(block) > self._bytes_max and not self._is_closed:
                 self._changed.wait()
@@ -111,7 +111,7 @@ class BlockQueue:
             return bool(self._blocks)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing comes after what waits; this is why."""
+        """End the queue with this error, behind the blocks that wait."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
@@ -122,7 +122,7 @@ class BlockQueue:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody takes any more."""
+        """Drop the blocks that wait, and take no more."""
         with self._changed:
             self._is_closed = True
             self._blocks.clear()
@@ -130,7 +130,7 @@ class BlockQueue:
 
 
 class _Reads(Enum):
-    """Who reads the socket."""
+    """Which thread reads the socket."""
 
     NOBODY = 0
     TAKER = 1
@@ -167,7 +167,7 @@ class Dump:
         self.last_heard_s = time.monotonic()
         gtids = position.gtids if by_gtid else None
         if by_gtid and gtids is None:
-            position = replace(position, offset=FIRST_OFFSET)  # the file tells at its begin what was before
+            position = replace(position, offset=FIRST_OFFSET)  # the head of a file lists the GTIDs before it
         with telling(server, "asking for the log"):
             _prepare(connection, gtids if is_mariadb else None, is_mariadb=is_mariadb, heartbeat_ms=heartbeat_ms)
             if is_listed:
@@ -194,7 +194,7 @@ class Dump:
         self._wait_until_accepted()
 
     def _wait_until_accepted(self) -> None:
-        """A server that does not have what comes next says so instead of its first event."""
+        """Wait for the first event; a server that has purged what comes next sends an error instead."""
         try:
             is_there = self.queue.wait_for_first(_ACCEPT_S_MAX)
         except BaseException:
@@ -248,21 +248,21 @@ class Dump:
         return None
 
     def _waits_for_bytes(self, deadline: float) -> bool:
-        """Wait until there is something to read; False if nothing came in time, or somebody woke us."""
+        """Wait until there is something to read; False if nothing came in time, or `wake` was called."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
-        found = self._readable_or_woken.poll(max(deadline - time.monotonic(), 0.0) * 1e3)
-        if len(found) == 1 and found[0][0] == self._woken:
+        readable = self._readable_or_woken.poll(max(deadline - time.monotonic(), 0.0) * 1e3)
+        if len(readable) == 1 and readable[0][0] == self._woken:
             os.read(self._woken, 1 << 16)
             return False
-        if not found and time.monotonic() - self.last_heard_s > self._silence_s:
+        if not readable and time.monotonic() - self.last_heard_s > self._silence_s:
             raise TimeoutError
-        return bool(found)
+        return bool(readable)
 
     def wake(self) -> None:
         """Let `take` return at once. Any thread."""
         self.queue.wake()
-        with self._roles, suppress(BlockingIOError):  # it is full of wakes
+        with self._roles, suppress(BlockingIOError):  # the pipe is full of earlier wakes
             if not self._is_closing:
                 os.write(self._wakes, b"w")
 
@@ -274,7 +274,7 @@ class Dump:
             self._is_closing = True
             self._roles.notify_all()
         self.queue.close()
-        with suppress(OSError):  # the server was faster
+        with suppress(OSError):  # the server has closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(_JOIN_S_MAX)
         close_quietly(self._connection)
@@ -282,7 +282,7 @@ class Dump:
         os.close(self._wakes)
 
     def _run(self) -> None:
-        """The thread: reads while it is to, and where nobody has asked for a while."""
+        """The thread: reads while much comes, and when `take` was not called for a while."""
         try:
             while not self._is_closing:
                 self._read_while_there_is_much()
@@ -316,10 +316,10 @@ class Dump:
         with self._roles:
             if self._reads is _Reads.THREAD:
                 self._reads = _Reads.NOBODY
-            self.queue.wake()  # whoever waits there may read now
+            self.queue.wake()  # a `take` that waits there may read the socket itself now
             while self._reads is not _Reads.THREAD and not self._is_closing:
                 before = self._takes
-                self._roles.wait(_AWAY_S)
+                self._roles.wait(_AWAY_S)  # bounded: if `take` is not called meanwhile, this thread has to read
                 if self._reads is _Reads.NOBODY and self._takes == before:
                     self._reads = _Reads.THREAD
 
@@ -330,7 +330,7 @@ class Dump:
 
     def _read_once(self) -> Bytes:
         """Read what there is, at least one byte, and return the whole events."""
-        # so much less that what it holds fits into the same group
+        # Less by what the splitter holds, so that both fit into the same group.
         held_bytes = min(self._splitter.held_bytes, _RECEIVE_BYTES // 2)
         count = self._receive(self._received[: _RECEIVE_BYTES - held_bytes])
         if count == 0:
@@ -346,7 +346,7 @@ class Dump:
         """
         sock = self._socket
         filled = sock.recv_into(space)
-        is_plain = not isinstance(sock, ssl.SSLSocket)  # whose readiness a descriptor does not tell
+        is_plain = not isinstance(sock, ssl.SSLSocket)  # TLS may hold bytes that a poll of the descriptor does not show
         while is_plain and 0 < filled < len(space):
             is_bulk = filled < _BULK_BYTES and self._is_bulk
             if not (is_bulk or self.queue.bytes_waiting):
@@ -355,14 +355,14 @@ class Dump:
                 break
             count = sock.recv_into(space[filled:])
             if count == 0:
-                break  # the next call will see the end, too
+                break  # the connection ended: the next call sees that too
             filled += count
         self._is_bulk = filled >= _BULK_BYTES // 16
         return filled
 
 
 def _prepare(connection: "pymysql.Connection[Any]", gtids: str | None, *, is_mariadb: bool, heartbeat_ms: int) -> None:
-    """Say what we understand, before the log is asked for. gtids: where MariaDB shall begin."""
+    """Say what databus understands, before it asks for the log. gtids: where MariaDB is to begin."""
     heartbeat_ns = heartbeat_ms * 1_000_000
     settings = ["@master_binlog_checksum=@@global.binlog_checksum", f"@master_heartbeat_period={heartbeat_ns}"]
     if is_mariadb:
@@ -381,7 +381,7 @@ def _prepare(connection: "pymysql.Connection[Any]", gtids: str | None, *, is_mar
 
 
 def _register(connection: "pymysql.Connection[Any]", server_id: int) -> None:
-    """Be listed by SHOW REPLICAS, so that others see our id."""
+    """Have SHOW REPLICAS list this connection, so that others see its id."""
     name = socket.gethostname().encode()[:60]
     body = struct.pack("<I", server_id) + bytes([len(name)]) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
     _command(connection, _REGISTER, body)

@@ -1,4 +1,4 @@
-"""What PyMySQL and sockets raise, in our words: who has to do something, somebody or time.
+"""What PyMySQL and sockets raise, as databus's errors: either somebody has to act, or waiting helps.
 
 No text here holds a password: the server's do not, and ours name users and addresses only.
 """
@@ -84,7 +84,7 @@ def telling(server: str, doing: str) -> Iterator[None]:
 
 
 def server_error(error: pymysql.MySQLError, doing: str, server: str = "the server") -> DatabusError:
-    """The error in our words: `ServiceUnavailable`, `InputError`, or `FatalError` for one that nobody expects here."""
+    """The error as databus's: `ServiceUnavailable`, `InputError`, or `FatalError` for an unexpected one."""
     where = f"{server}: {doing}"
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, OSError):
@@ -115,24 +115,24 @@ def _network_error(cause: OSError, where: str) -> DatabusError:
 
 
 def _network_words(cause: OSError) -> tuple[type[DatabusError], str]:
-    said: tuple[type[DatabusError], str]
+    outcome: tuple[type[DatabusError], str]
     match cause:
         case ssl.SSLCertVerificationError():
             mend = "set tls_ca to the authority that signed it, or tls_server_name to a name that it holds"
-            said = (InputError, f"the server's certificate is not trusted: {cause.verify_message}; {mend}")
+            outcome = (InputError, f"the server's certificate is not trusted: {cause.verify_message}; {mend}")
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-            said = (ServiceUnavailable, "the server ended the connection")
+            outcome = (ServiceUnavailable, "the server ended the connection")
         case ssl.SSLError():
-            said = (InputError, f"TLS failed: {cause.reason or cause}; the server's may be too old for this machine")
+            outcome = (InputError, f"TLS failed: {cause.reason or cause}; the server's may be too old for this machine")
         case socket.gaierror(errno=socket.EAI_AGAIN):
-            said = (ServiceUnavailable, "its name cannot be looked up now")
+            outcome = (ServiceUnavailable, "its name cannot be looked up now")
         case socket.gaierror():
-            said = (InputError, f"there is no such host: {cause.strerror}; correct `hosts`")
+            outcome = (InputError, f"there is no such host: {cause.strerror}; correct `hosts`")
         case TimeoutError():
-            said = (ServiceUnavailable, "no answer in time")
+            outcome = (ServiceUnavailable, "no answer in time")
         case ConnectionRefusedError():
             mend = "is the port in `hosts` right, does the server run, and listen on that address (`bind_address`)?"
-            said = (ServiceUnavailable, f"nothing listens there: connection refused; {mend}")
+            outcome = (ServiceUnavailable, f"nothing listens there: connection refused; {mend}")
         case _:
-            said = (ServiceUnavailable, str(cause.strerror or cause))
-    return said
+            outcome = (ServiceUnavailable, str(cause.strerror or cause))
+    return outcome

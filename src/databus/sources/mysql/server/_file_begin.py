@@ -47,9 +47,9 @@ def file_began_s(
         deadline = time.monotonic() + _ANSWER_S_MAX
         while (left_s := deadline - time.monotonic()) > 0:
             block = dump.take(left_s)
-            found = None if block is None else _written_s(block.tobytes())
-            if found is not None:
-                return found
+            began_s = None if block is None else _written_s(block.tobytes())
+            if began_s is not None:
+                return began_s
     finally:
         dump.close()
     raise ServiceUnavailable(f"{facts.server}: it sent nothing of {position.file} within {_ANSWER_S_MAX:.0f} s")

@@ -1,4 +1,4 @@
-"""Watch: whether a connection on which only heartbeats come is still that of the server's log.
+"""EndWatch: whether a connection on which only heartbeats come still reads the server's present log.
 
 A server that throws its log away (RESET MASTER) while we follow goes on sending heartbeats about a file that is gone,
 and nothing of the new one. So, while nothing comes, the end of its log is asked for now and then.
@@ -19,42 +19,42 @@ _HEARTBEATS: Final = 5  # how often the log's end is compared while nothing come
 
 
 class EndWatch:
-    """Compares where we rest with where the log of `server` ends. ask: for that end."""
+    """Compares the place that capture has reached with the end of the log of `server`. ask: returns that end."""
 
     def __init__(self, server: str, ask: Callable[[], FileOffset], every_s: float) -> None:
         self._server = server
         self._ask = ask
         self._every_s = every_s
         self._due_s = time.monotonic() + every_s
-        self._doubt: FileOffset | None = None  # we rested here when the log was found to end elsewhere
+        self._doubt: FileOffset | None = None  # the place at which the log was seen to end elsewhere
 
-    def look(self, here: FileOffset | None) -> None:
-        """We rest `here`, or nowhere.
+    def look(self, place: FileOffset | None) -> None:
+        """Look at the end of the log, if that is due. place: where capture rests, None while changes come.
 
-        Raises `ServiceUnavailable` if we rest there although the log went on elsewhere since the last look but one, or
+        Raises `ServiceUnavailable` if capture rests there although two looks in a row saw the log end elsewhere, or if
         another server answers at the address by now.
         """
         if time.monotonic() < self._due_s:
             return
-        if here is None:
-            there = None
+        if place is None:
+            end = None
         else:
             try:
-                there = self._ask()
+                end = self._ask()
             except ServerMismatch:  # the address has moved on; the one that we hold may never log anything again
                 raise
             except TransientError:  # then the connection at hand will end by itself
-                there = here
+                end = place
         self._due_s = time.monotonic() + self._every_s
-        if there == here or there is None:
+        if end == place or end is None:
             self._doubt = None
             return
-        if self._doubt == here:
+        if self._doubt == place:
             raise ServiceUnavailable(
-                f"{self._server}: its log ends at {there[0]}:{there[1]}, and nothing has come since {here}; connecting "
+                f"{self._server}: its log ends at {end[0]}:{end[1]}, and nothing has come since {place}; connecting "
                 f"anew"
             )
-        self._doubt = here
+        self._doubt = place
 
 
 def watch_end(facts: ServerFacts, *, config: MysqlConfig) -> EndWatch:

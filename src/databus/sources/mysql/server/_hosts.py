@@ -53,16 +53,16 @@ def connect_again(
     connection = connect(config, facts.server, read_ms_max=read_ms_max)
     try:
         with telling(facts.server, "asking who it is"):
-            found = identity_of(connection, facts.flavor)
+            identity = identity_of(connection, facts.flavor)
     except BaseException:
         close_quietly(connection)
         raise
-    if found == facts.identity:
+    if identity == facts.identity:
         return connection
     close_quietly(connection)
     other = ", ".join(
         f"{name} {value} instead of {facts.identity[name]}"
-        for name, value in found.items()
+        for name, value in identity.items()
         if value != facts.identity.get(name)
     )
     raise ServerMismatch(
@@ -110,18 +110,18 @@ class Hosts:
                 except DatabusError as error:
                     errors.append(error)
             if self._held is None:
-                if len(errors) > 1 and any(isinstance(each, TransientError) for each in errors):
+                if len(errors) > 1 and any(isinstance(error, TransientError) for error in errors):
                     raise ServiceUnavailable("; ".join(map(str, errors)))
                 raise errors[0]
         return self._held
 
     def settle(self, position: LogPosition) -> Trouble | None:
-        """Hold the first that can go on from `position`.
+        """Hold the first server that can go on from `position`.
 
-        Returns what is wrong with the one that was taken, where none can and the policy is to read the tables again.
+        If none can and the policy is to read the tables again, holds one of them, and returns what is wrong with it.
         """
         held, self._held = self._held, None
-        found: list[tuple[ConnectedServer, Trouble]] = []
+        unfit: list[tuple[ConnectedServer, Trouble]] = []
         errors: list[DatabusError] = []
         for address in self._config.hosts:
             try:
@@ -133,13 +133,13 @@ class Hosts:
             if trouble is None:
                 self._held = server
                 break
-            found.append((server, trouble))
+            unfit.append((server, trouble))
         if self._held is not None:
             taken: ConnectedServer | None = self._held
             trouble = None
         else:
-            taken, trouble = self._least_trouble(found, errors)
-        for server, _ in found:
+            taken, trouble = self._least_trouble(unfit, errors)
+        for server, _ in unfit:
             if server is not taken:
                 close_quietly(server.connection)
         self._held = taken
@@ -150,7 +150,7 @@ class Hosts:
         return self._trouble_with(self.connected(), position)
 
     def hand_over(self) -> None:
-        """The server's connection is somebody else's now."""
+        """Forget the held server: the caller owns its connection now."""
         self._held = None
 
     def close(self) -> None:
@@ -177,21 +177,21 @@ class Hosts:
         return facts
 
     def _least_trouble(
-        self, found: Sequence[tuple[ConnectedServer, Trouble]], errors: Sequence[DatabusError]
+        self, unfit: Sequence[tuple[ConnectedServer, Trouble]], errors: Sequence[DatabusError]
     ) -> tuple[ConnectedServer, Trouble]:
         """None of the servers can go on. Raises, unless the policy is to read the tables again."""
-        told = [trouble.error(self._physical) for _, trouble in found]
-        if any(isinstance(error, TransientError) for error in (*errors, *told)):
-            # the one that is away or behind may have what is needed
-            raise ServiceUnavailable("; ".join(str(error) for error in (*told, *errors)))
-        lost = [each for each in found if each[1].fault is not Fault.ERRANT]
+        reasons = [trouble.error(self._physical) for _, trouble in unfit]
+        if any(isinstance(error, TransientError) for error in (*errors, *reasons)):
+            # A server that is away or behind may have what is needed.
+            raise ServiceUnavailable("; ".join(str(error) for error in (*reasons, *errors)))
+        lost = [candidate for candidate in unfit if candidate[1].fault is not Fault.ERRANT]
         if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
-            raise (*told, *errors)[0]
+            raise (*reasons, *errors)[0]
         return lost[0]
 
     def _trouble_with(self, server: ConnectedServer, position: LogPosition) -> Trouble | None:
-        """What keeps a server from going on at `position`. It is not asked twice: one that was reset and is busy may
-        have grown beyond us by then, and look like the one that it was.
+        """What keeps a server from going on at `position`. Ask once only: a server that was reset and is busy may
+        have grown beyond `position` by the second time, and look like the server that it was.
         """
         try:
             place = placed(server.connection, server.facts, position)
@@ -203,7 +203,7 @@ class Hosts:
             raise
 
     def _in_another_file(self, facts: ServerFacts, position: LogPosition) -> Trouble | None:
-        """Whether the file of `position` is another than the one that was captured: after a reset, an event may well
+        """Whether the file of `position` is not the one that was captured: after a reset, an event may well
         begin where one did before.
         """
         if not position.began_s or facts.uuid != position.server_uuid or not facts.has(position.file):

@@ -49,7 +49,7 @@ class LogDistance:
     def _run(self) -> None:
         try:
             self._files = self._ask()
-        except (DatabusError, OSError):  # it does not answer now, which capture itself will find out
+        except (DatabusError, OSError):  # the server does not answer; capture itself notices that
             self._files = ()
 
 

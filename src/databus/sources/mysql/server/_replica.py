@@ -1,4 +1,4 @@
-"""As which replica we ask a server for its log, and from where. Start with `open_dump`."""
+"""The replica as which databus asks a server for its log, and the place. Start with `open_dump`."""
 
 import hashlib
 from typing import Final
@@ -10,7 +10,7 @@ from databus.sources.mysql.server._dump import Dump
 from databus.sources.mysql.server._hosts import ConnectedServer
 from databus.sources.mysql.server._resumable import place_to_ask, scheme_of
 
-_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
+_ID_MIN: Final = 1 << 30  # ids that databus makes up are larger than those that people choose
 
 
 def open_dump(
@@ -22,7 +22,7 @@ def open_dump(
     is_listed: bool = True,
     by_file: bool = False,
 ) -> Dump:
-    """The server's log from `position` on. is_listed: the server may name us among its replicas. by_file: ask by file
+    """The server's log from `position` on. is_listed: the server lists us among its replicas. by_file: ask by file
     and offset also where GTIDs rule.
     """
     by_gtid = scheme_of(server.facts) != "file-offset" and not by_file
@@ -41,11 +41,13 @@ def open_dump(
 
 
 def replica_id(config: MysqlConfig, physical: str, log_id: str) -> int:
-    """Our id as a replica; where none is given, the same for one log, and hardly that of another."""
+    """Our id as a replica; if none is configured, one that stays the same for a log, and hardly is another's."""
     digest = hashlib.blake2b(f"{physical} {log_id.partition(' ')[0]}".encode(), digest_size=4).digest()
     return config.server_id or _ID_MIN | int.from_bytes(digest, "little") & (_ID_MIN - 1)
 
 
-def second_replica_id(ours: int, theirs: int) -> int:
+def second_replica_id(first_id: int, server_id: int) -> int:
     """An id for a second connection that reads the log: with the same one, the server would end the first."""
-    return next(each for each in (ours ^ 1, ours ^ 2, ours ^ 4) if each and each != theirs)
+    return next(
+        candidate for candidate in (first_id ^ 1, first_id ^ 2, first_id ^ 4) if candidate and candidate != server_id
+    )

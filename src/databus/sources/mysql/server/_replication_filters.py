@@ -1,4 +1,4 @@
-"""Replication filters against the captured tables: which of these a filter may hide. Pure; asks nobody.
+"""Replication filters against the captured tables: which of these a filter may hide. Pure, no I/O.
 
 Servers have patterns of LIKE and lists of names, we have patterns of the shell and exclusions. All become sequences of
 characters, `ANY` (one character) and `MANY` (any number of them) over `database.table`. Where it cannot be said for
@@ -39,13 +39,13 @@ class Hidden:
         them.
         """
         for name in _IGNORED:
-            found = [text for text in names_of(filters.get(name, "")) if self._may_hide(name, text)]
-            if found:
-                yield name, f"what is captured of {', '.join(found)}"
+            items = [text for text in names_of(filters.get(name, "")) if self._may_hide(name, text)]
+            if items:
+                yield name, f"what is captured of {', '.join(items)}"
         for group in (("replicate_do_db",), _WANTED_TABLES):
             named = [name for name in group if names_of(filters.get(name, ""))]
             kept = [self._theirs(name, text) for name in named for text in names_of(filters[name])]
-            if named and not all(any(contains(each, ours) for each in kept) for ours in self._captured):
+            if named and not all(any(contains(pattern, captured) for pattern in kept) for captured in self._captured):
                 yield named[0], f"all other {_ALL}"
         for pair in _REWRITTEN.findall(filters.get("replicate_rewrite_db", "")):
             databases = [name.strip() for name in pair if name]
@@ -54,13 +54,13 @@ class Hidden:
                 break
 
     def _may_hide(self, name: str, text: str) -> bool:
-        theirs = self._theirs(name, text)
-        if MANY not in theirs and ANY not in theirs:
+        filter_pattern = self._theirs(name, text)
+        if MANY not in filter_pattern and ANY not in filter_pattern:
             database, _, table = text.partition(".")  # as servers read it
             return self._selection.selects(database, table)
-        for ours in self._captured:
-            narrow = _narrowed(theirs, ours)
-            if overlaps(narrow, ours) and not any(contains(each, narrow) for each in self._excluded):
+        for captured in self._captured:
+            narrow = _narrowed(filter_pattern, captured)
+            if overlaps(narrow, captured) and not any(contains(pattern, narrow) for pattern in self._excluded):
                 return True
         return False
 
@@ -74,10 +74,10 @@ class Hidden:
     def _ours(self, text: str) -> list[Pattern]:
         """A pattern of `tables` or `exclude`, which names a table with or without its database."""
         database, table = map(glob_of, split_database(text.lower() if self._fold else text))
-        found = shell(table)
+        symbols = shell(table)
         if database:
-            return [(*shell(database), ".", *found)]
-        return [(MANY, ".", *found), *([found] if MANY in found else [])]
+            return [(*shell(database), ".", *symbols)]
+        return [(MANY, ".", *symbols), *([symbols] if MANY in symbols else [])]
 
 
 def names_of(listed: str) -> list[str]:
@@ -91,8 +91,8 @@ def like(text: str) -> Pattern:
     >>> like(r"a.b\_%_")
     ('a', '.', 'b', '_', '**', '')
     """
-    found = re.findall(r"\\.|.", text, re.DOTALL)
-    return tuple({"%": MANY, "_": ANY}.get(each, each[-1]) for each in found)
+    symbols = re.findall(r"\\.|.", text, re.DOTALL)
+    return tuple({"%": MANY, "_": ANY}.get(symbol, symbol[-1]) for symbol in symbols)
 
 
 def shell(text: str) -> Pattern:
@@ -101,9 +101,9 @@ def shell(text: str) -> Pattern:
     >>> shell("a.b[cd]*?[*]")
     ('a', '.', 'b', '', '**', '', '*')
     """
-    found = re.findall(r"\[!?\]?[^\]]*\]|.", text, re.DOTALL)
+    symbols = re.findall(r"\[!?\]?[^\]]*\]|.", text, re.DOTALL)
     signs = {"*": MANY, "?": ANY, "[*]": "*", "[?]": "?", "[[]": "["}
-    return tuple(signs.get(each, each if len(each) == 1 else ANY) for each in found)
+    return tuple(signs.get(symbol, symbol if len(symbol) == 1 else ANY) for symbol in symbols)
 
 
 def overlaps(one: Pattern, other: Pattern) -> bool:
@@ -146,11 +146,11 @@ def contains(outer: Pattern, inner: Pattern) -> bool:
     return fits(0, 0)
 
 
-def _narrowed(theirs: Pattern, ours: Pattern) -> Pattern:
-    """Their pattern, of the one database only that ours is of, where both are plain enough."""
-    database, table = _halves(ours), _halves(theirs)
+def _narrowed(filter_pattern: Pattern, captured: Pattern) -> Pattern:
+    """The filter's pattern within the one database of the captured pattern, if both are simple enough."""
+    database, table = _halves(captured), _halves(filter_pattern)
     if database is None or table is None or not _is_plain(database[0]) or not overlaps(table[0], database[0]):
-        return theirs
+        return filter_pattern
     return (*database[0], ".", *table[1])
 
 
@@ -163,4 +163,4 @@ def _halves(pattern: Pattern) -> tuple[Pattern, Pattern] | None:
 
 
 def _is_plain(symbols: Sequence[str] | Iterable[str]) -> bool:
-    return all(len(each) == 1 for each in symbols)
+    return all(len(symbol) == 1 for symbol in symbols)

@@ -1,6 +1,6 @@
-"""Standing: whether a server is the one that a position belongs to, and still has what comes after it.
+"""Whether a server is the one that a position belongs to, and still has what comes after it.
 
-What can be wrong is told apart, since each wants something else of the operator: purged files, a reset or restored
+Each thing that can be wrong is a `Fault` of its own, since operators act differently: purged files, a reset or restored
 server, another server, a replica that is behind us, a replica with transactions of its own.
 """
 
@@ -42,19 +42,20 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a server cannot go on from a position. `missing`: GTIDs or places that are gone or not there, as text."""
+    """Why a server cannot go on from a position."""
 
     fault: Fault
     missing: str
+    """The GTIDs or places that the server does not have, as text."""
     message: str
 
     @property
     def is_other_history(self) -> bool:
-        """Whether what the server has next does not follow what was captured, whatever the numbers say."""
+        """Whether the server's next transactions do not follow the captured ones, whatever their numbers."""
         return self.fault not in {Fault.PURGED, Fault.ERRANT}
 
     def error(self, physical: str) -> DatabusError:
-        """What to raise where nobody allowed to go on."""
+        """What to raise if the configuration does not allow to go on."""
         text = f"{physical}: {self.message}"
         match self.fault:
             case Fault.BEHIND:
@@ -113,7 +114,7 @@ def _with_domains(facts: ServerFacts, position: LogPosition, place: LogPosition 
     if lost:
         return _not_there(facts, position, str(lost), shares=bool(set(have.domains) & set(executed.domains)))
     missing = have.lacks(GtidState.parse(facts.purged))
-    if missing and place is None:  # else the oldest file names domains that were deleted behind it
+    if missing and place is None:  # with a place, the oldest file may name domains that were deleted after it
         return _purged(facts, f"up to {missing}")
     diverged = GtidState({domain: gtid for domain, gtid in have.domains.items() if not _logged(facts, domain, gtid)})
     if diverged:
@@ -130,13 +131,13 @@ def _with_domains(facts: ServerFacts, position: LogPosition, place: LogPosition 
 
 
 def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> LogPosition | None:
-    """Where a MariaDB server has all that comes after `position`, whatever the numbers of its GTIDs say; None where
-    only they tell. Domains that the server has forgotten since (FLUSH BINARY LOGS DELETE_DOMAIN_ID) are left out.
+    """Where a MariaDB server has everything after `position`, whatever the numbers of its GTIDs say; None if only the
+    numbers can say it. Without domains that the server has deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
 
-    A domain that is used again begins at 1 again, and only the place in the log tells its transactions from those of
-    before. Nothing is missing of it behind that place: the server deletes only domains that its files do not hold.
+    A domain that is used again begins at 1 again, and only the place in the log shows which transactions are the new
+    ones. The log has all of it after that place: the server deletes only domains that its files do not hold.
     """
-    names = [each.name for each in facts.logs]
+    names = [log.name for log in facts.logs]
     if scheme_of(facts) != "domains" or facts.uuid != position.server_uuid or not position.offset or not names:
         return None
     have = GtidState.parse(position.gtids or "")
@@ -144,19 +145,19 @@ def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: 
         if position.file not in names:
             if GtidState.parse(gtids_at(connection, names[0], FIRST_OFFSET) or "") != have:
                 return None
-            position = replace(position, file=names[0], offset=FIRST_OFFSET, began_s=0)  # nothing was in between
+            position = replace(position, file=names[0], offset=FIRST_OFFSET, began_s=0)  # no transaction was in between
         places = [(position.file, position.offset)]
         places += [(name, FIRST_OFFSET) for name in names[names.index(position.file) + 1 :]]
         kept = dict(have.domains)
         for file, offset in places:
-            found = gtids_at(connection, file, offset)
-            for domain in () if found is None else GtidState.parse(found).lacks(have).domains:
+            gtids = gtids_at(connection, file, offset)
+            for domain in () if gtids is None else GtidState.parse(gtids).lacks(have).domains:
                 kept.pop(domain, None)
     return replace(position, gtids=str(GtidState(kept)))
 
 
 def is_by_file(facts: ServerFacts, position: LogPosition, place: LogPosition | None) -> bool:
-    """Whether to ask for the log by file and offset, for GTIDs say less than the place that `placed` has found."""
+    """Whether to ask for the log by file and offset, since GTIDs say less than `place`, the answer of `placed`."""
     if place is None:
         return False
     return place.gtids != position.gtids or bool(
@@ -193,8 +194,8 @@ def _with_file(facts: ServerFacts, position: LogPosition) -> Trouble | None:
 
 
 def _size(facts: ServerFacts, file: str) -> int:
-    """Of a file that the server has."""
-    size = next(each.bytes for each in facts.logs if each.name == file)
+    """The size of a file that the server has."""
+    size = next(log.bytes for log in facts.logs if log.name == file)
     return max(size, facts.offset if file == facts.file else 0)
 
 
@@ -204,7 +205,7 @@ def place_to_ask(facts: ServerFacts, position: LogPosition, offset_max: int = OF
     The protocol names no place beyond 4 GiB. A file is that large by its last transaction alone, so all that follows in
     it is the event that names the next file; then that one is asked for.
     """
-    names = [each.name for each in facts.logs]
+    names = [log.name for log in facts.logs]
     if position.offset <= offset_max or position.file not in names[:-1]:
         return position
     at = names.index(position.file)
@@ -214,16 +215,16 @@ def place_to_ask(facts: ServerFacts, position: LogPosition, offset_max: int = OF
     return position
 
 
-_SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand
+_SIZE_MAX: Final = 1 << 32  # beyond, events do not say their own offset
 _GTID_BYTES_MAX: Final = 1_024  # of its event
 _ENCRYPTION_BYTES: Final = 512  # before the log in an encrypted file: they count in its size, not in places
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
 def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> Trouble | None:
-    """Whether the server was reset and has grown beyond us since: then only what stands at our place tells.
+    """Whether the server was reset and has grown beyond `position` since: then only the bytes at that place show it.
 
-    Files are numbered on, whatever else happens; after a transaction stands an event, or the end; and MariaDB says
+    File numbers only grow; after a transaction there is an event, or the end of the file; and MariaDB says
     which GTIDs come before a place.
     """
     base, _, _ = position.file.rpartition(".")
@@ -241,16 +242,16 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
 
 
 def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: LogPosition) -> str | None:
-    """What the server says of our place that it would not say of the end of our transaction; None if all is well."""
+    """What shows that our place is not the end of our transaction on this server; None if it is."""
     file, offset = position.file, position.offset
     with telling(facts.server, f"asking what stands at {file}:{offset}"):
         # None is no answer: so it is also where any event before that place is larger than max_allowed_packet
-        found = gtids_at(connection, file, offset) if facts.is_mariadb and position.gtids is not None else None
-        if found is not None:
-            there = GtidState.parse(found).domains  # a domain may have been deleted, which is no reset
+        gtids = gtids_at(connection, file, offset) if facts.is_mariadb and position.gtids is not None else None
+        if gtids is not None:
+            domains = GtidState.parse(gtids).domains  # a domain may have been deleted, which is no reset
             expected = GtidState.parse(position.gtids or "").domains
-            is_ours = all(there.get(domain, gtid) == gtid for domain, gtid in expected.items())
-            return None if is_ours else f"what precedes that place is {found or 'nothing'}, and was {position.gtids}"
+            is_ours = all(domains.get(domain, gtid) == gtid for domain, gtid in expected.items())
+            return None if is_ours else f"what precedes that place is {gtids or 'nothing'}, and was {position.gtids}"
         rows, error = _events_from(connection, file, offset, 2)
         if error and _is_announced(_events_from(connection, file, offset, 1)[0], offset):
             return None  # the second event is one that the server does not show, larger than max_allowed_packet
@@ -265,10 +266,10 @@ def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFact
 def _events_from(
     connection: "pymysql.Connection[Any]", file: str, offset: int, limit: int
 ) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """What the server lists from a place on, and why it cannot, which servers say in many ways. Nothing if we may not
-    ask. Raises what time or somebody may mend.
+    """The events that the server lists from a place on, and its error if it cannot (servers say that in many ways).
+    Both are empty if we may not ask. Raises errors of the network and of the configuration.
     """
-    encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
+    encoding, connection.encoding = connection.encoding, "latin-1"  # if the place is no event's, the text has any bytes
     try:
         return ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT {limit:d}", file), ""
     except pymysql.MySQLError as error:
@@ -282,7 +283,7 @@ def _events_from(
 
 
 def _is_announced(rows: Sequence[Mapping[str, Any]], offset: int) -> bool:
-    """Whether a transaction begins right there: what bytes inside an event hardly look like."""
+    """Whether a transaction begins right there; bytes inside an event hardly look like that."""
     return any(
         int(row["Pos"]) == offset
         and str(row["Event_type"]).lower().endswith("gtid")
@@ -315,13 +316,17 @@ def _ends_the_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, fi
 
 def in_another_file(facts: ServerFacts, position: LogPosition, began_s: int) -> Trouble:
     """The server's file of that name was begun at another time than the one that was captured."""
-    then, now = (dt.datetime.fromtimestamp(each, dt.UTC).isoformat(" ") for each in (position.began_s, began_s))
+    captured_at, begun_at = (
+        dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(" ") for moment in (position.began_s, began_s)
+    )
     place = f"{position.file} at {position.offset}"
-    return _reset(facts, place, f"it began the file of that name at {now}, and the one that was captured at {then}")
+    return _reset(
+        facts, place, f"it began the file of that name at {begun_at}, and the one that was captured at {captured_at}"
+    )
 
 
 def _errant(facts: ServerFacts, position: LogPosition, own: str) -> Trouble | None:
-    """The server has `own` from itself: as a primary it may, as a replica it may not."""
+    """The server executed `own` itself: a primary may do that, a replica may not."""
     if facts.uuid == position.server_uuid or facts.variables.get("read_only", "OFF").upper() != "ON":
         return None
     return Trouble(
@@ -342,8 +347,8 @@ def _purged(facts: ServerFacts, missing: str) -> Trouble:
     )
 
 
-def _reset(facts: ServerFacts, missing: str, found: str = "") -> Trouble:
-    because = f" ({found})" if found else ""
+def _reset(facts: ServerFacts, missing: str, detail: str = "") -> Trouble:
+    because = f" ({detail})" if detail else ""
     return Trouble(
         Fault.RESET,
         missing,
@@ -353,7 +358,7 @@ def _reset(facts: ServerFacts, missing: str, found: str = "") -> Trouble:
 
 
 def _not_there(facts: ServerFacts, position: LogPosition, lost: str, *, shares: bool) -> Trouble:
-    """The server never executed, or has forgotten, what we have."""
+    """The server never executed, or has forgotten, transactions that were captured."""
     if facts.uuid == position.server_uuid:
         return _reset(facts, lost)
     if not shares:

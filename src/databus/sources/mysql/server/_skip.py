@@ -35,15 +35,17 @@ class NoFeed:
 
 @dataclass(slots=True)
 class Passed:
-    """Transactions that were passed over: their ids, and where the last one ends."""
+    """Transactions that were passed over."""
 
     ids: list[str] = field(default_factory=list)
     ordinal: int = 0
+    """The last one's."""
     commit_us: int = 0
     position: Mapping[str, Any] = field(default_factory=dict)
+    """Where the last one ends."""
 
     def note(self, txid: str, ordinal: int, commit_us: int, position: Mapping[str, Any]) -> None:
-        """One more."""
+        """Add one."""
         self.ids.append(txid)
         self.ordinal, self.commit_us, self.position = ordinal, commit_us, position
 
@@ -53,9 +55,9 @@ def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[
 
     Raises `ServiceUnavailable` if the next does not come within ten seconds.
     """
-    passed = Passed()
+    skipped = Passed()
     end = time.monotonic() + _WAIT_S_MAX
-    while len(passed.ids) < transactions:
+    while len(skipped.ids) < transactions:
         match scanner.next():
             case None:
                 block = dump.take(0.1)
@@ -63,25 +65,25 @@ def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[
                     scanner.feed(block)
                 elif time.monotonic() > end:
                     raise ServiceUnavailable(
-                        f"only {len(passed.ids)} of {transactions} transactions came; nothing was changed. Where "
+                        f"only {len(skipped.ids)} of {transactions} transactions came; nothing was changed. Where "
                         f"nothing comes, nothing need be skipped"
                     )
             case LogRun() as run:
                 end = time.monotonic() + _WAIT_S_MAX
-                _note_run(passed, run, transactions)
+                _note_run(skipped, run, transactions)
             case LoggedStatement() as statement:
                 learn(statement)
                 if statement.is_complete and statement.position is not None:
-                    passed.note(statement.txid, statement.scn, statement.commit_us, statement.position)
+                    skipped.note(statement.txid, statement.scn, statement.commit_us, statement.position)
             case _:  # where a file ends, a heartbeat
                 continue
-    return passed
+    return skipped
 
 
-def _note_run(passed: Passed, run: LogRun, transactions: int) -> None:
+def _note_run(skipped: Passed, run: LogRun, transactions: int) -> None:
     """Note its finished transactions, as far as they are meant."""
     finished = len(run) if run.is_complete else len(run) - 1
-    count = min(finished, transactions - len(passed.ids))
+    count = min(finished, transactions - len(skipped.ids))
     ids = run.txids(0, count).to_pylist() if count else []
     for at, txid in enumerate(ids):
-        passed.note(str(txid), int(run.scn[at]), int(run.commit_us[at]), run.position(at))
+        skipped.note(str(txid), int(run.scn[at]), int(run.commit_us[at]), run.position(at))

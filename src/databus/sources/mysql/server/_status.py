@@ -19,44 +19,49 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of the binary log and its size; an encrypted one is decrypted by the server as it sends it."""
+    """A file of the binary log."""
 
     name: str
     bytes: int
+    """Its size."""
     is_encrypted: bool = False
+    """The server decrypts such a file as it sends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server as it was when it was asked. `server`: its address, for texts.
-
-    uuid: MySQL's server_uuid. MariaDB has none that lasts (its server_uid follows the network card and the port), so
-    it is `mariadb-<server_id>`: server ids must differ, and whether a file is the one that was known is seen by what is
-    in it, see `gtids_at`.
-    gtid: `on` only where every transaction has one and their order can be relied on, MariaDB's strict mode.
-    executed: MySQL's gtid_executed, MariaDB's gtid_binlog_pos. purged: GTIDs that only purged files hold: MySQL's
-    gtid_purged, MariaDB's position at the start of its oldest file. logs: the files that are there, oldest first, and
-    file and offset: the end of the last. variables: all global variables, by lower-case name. identity: see
-    `identity_of`.
-    """
+    """What a server said of itself when it was asked."""
 
     server: str
+    """Its address, for texts."""
     flavor: Flavor
     version: tuple[int, int, int]
     version_text: str
     server_id: int
     uuid: str
+    """MySQL's server_uuid. MariaDB has none that lasts (its server_uid follows the network card and the port), so it is
+    `mariadb-<server_id>`: server ids must differ, and the content of a file shows whether it is the one that was known,
+    see `gtids_at`.
+    """
     logs_changes: bool
     gtid: GtidMode
+    """`on` only if every transaction has a GTID and their order is reliable (MariaDB's strict mode)."""
     executed: str
+    """MySQL's gtid_executed, MariaDB's gtid_binlog_pos."""
     purged: str
+    """GTIDs that only purged files hold: MySQL's gtid_purged, MariaDB's position at the start of its oldest file."""
     logs: tuple[LogFile, ...]
+    """The files that are there, oldest first."""
     file: str
+    """The last of them."""
     offset: int
+    """The end of `file`."""
     logged_only: frozenset[str]
     never_logged: frozenset[str]
     variables: Mapping[str, str]
+    """All global variables, by lower-case name."""
     identity: Mapping[str, str]
+    """See `identity_of`."""
 
     @property
     def lists_replicas_safely(self) -> bool:
@@ -83,8 +88,8 @@ class ServerFacts:
     @property
     def row_metadata(self) -> str | None:
         """`FULL`, `MINIMAL`, MariaDB's `NO_LOG`; None for a server that has no such option."""
-        said = self.variables.get("binlog_row_metadata")
-        return None if said is None else said.upper()
+        value = self.variables.get("binlog_row_metadata")
+        return None if value is None else value.upper()
 
     @property
     def lower_case_table_names(self) -> int:
@@ -102,7 +107,7 @@ class ServerFacts:
 
     def has(self, file: str) -> bool:
         """Whether that file of the log is still there."""
-        return any(each.name == file for each in self.logs)
+        return any(log.name == file for log in self.logs)
 
 
 def ask(connection: "pymysql.Connection[Any]", sql: str, *args: Any) -> list[dict[str, Any]]:
@@ -117,8 +122,8 @@ def gtids_at(connection: "pymysql.Connection[Any]", file: str, offset: int) -> s
 
     The same file and offset with another answer is another log.
     """
-    said = _only(ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", file, offset))
-    return None if said is None else str(said)
+    gtids = _only(ask(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtids", file, offset))
+    return None if gtids is None else str(gtids)
 
 
 _IDENTITY: Final = {
@@ -201,8 +206,8 @@ def log_end(connection: "pymysql.Connection[Any]", server: str) -> tuple[str, in
     with telling(server, "asking where its log ends"):
         version_text = str(_only(ask(connection, "SELECT VERSION() AS version")))
         flavor: Flavor = "mariadb" if "mariadb" in version_text.lower() else "mysql"
-        said = ask(connection, _status_statement(flavor, version_of(version_text)))
-    return (str(said[0]["File"]), int(said[0]["Position"])) if said else ("", 0)
+        rows = ask(connection, _status_statement(flavor, version_of(version_text)))
+    return (str(rows[0]["File"]), int(rows[0]["Position"])) if rows else ("", 0)
 
 
 def log_files(connection: "pymysql.Connection[Any]", server: str) -> list[tuple[str, int]]:
@@ -217,10 +222,10 @@ def version_of(text: str) -> tuple[int, int, int]:
     >>> version_of("5.5.5-10.11.19-MariaDB-log"), version_of("8.0.31")
     ((10, 11, 19), (8, 0, 31))
     """
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text.removeprefix("5.5.5-"))
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.removeprefix("5.5.5-"))
+    if match is None:
         raise InputError(f"the server's version {text!r} is none of MySQL's or MariaDB's")
-    return int(found[1]), int(found[2]), int(found[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _log_status(
@@ -228,7 +233,7 @@ def _log_status(
 ) -> tuple[tuple[LogFile, ...], Mapping[str, Any]]:
     try:
         files = ask(connection, "SHOW BINARY LOGS")
-        said = ask(connection, _status_statement(flavor, version))
+        rows = ask(connection, _status_statement(flavor, version))
     except pymysql.MySQLError as error:
         if error_of(error)[0] != ER.SPECIFIC_ACCESS_DENIED_ERROR:
             raise
@@ -240,7 +245,7 @@ def _log_status(
     logs = tuple(
         LogFile(str(row["Log_name"]), int(row["File_size"]), row.get("Encrypted", "No") == "Yes") for row in files
     )
-    return logs, said[0] if said else {}
+    return logs, rows[0] if rows else {}
 
 
 def _status_statement(flavor: Flavor, version: tuple[int, int, int]) -> str:

@@ -17,7 +17,7 @@ def check_condition(where: str, server: ServerKind) -> None:
     The server itself says whether it is a condition; what it cannot say is that the text closes our bracket, or ends
     our statement, and goes on with one of its own.
 
-    >>> check_condition("id IN (1, 2) AND name <> ')'", Server("mysql", (8, 0, 31)))
+    >>> check_condition("id IN (1, 2) AND name <> ')'", ServerKind("mysql", (8, 0, 31)))
     """
     depth = 0
     try:

@@ -284,7 +284,7 @@ def _other(kind: TypeText, server: ServerKind) -> ColumnType:
 def parse_column_type(column_type: str, charset: str | None, server: ServerKind, sql_mode: int = 0) -> ColumnType:
     """A type as the catalogue spells it, with its character set. Raises `UnreadableStatement`.
 
-    >>> parsed = parse_column_type("varchar(10)", "utf8mb4", Server("mysql", (8, 0, 31)))
+    >>> parsed = parse_column_type("varchar(10)", "utf8mb4", ServerKind("mysql", (8, 0, 31)))
     >>> parsed.type.name, parsed.meta
     ('VARCHAR', 40)
     """

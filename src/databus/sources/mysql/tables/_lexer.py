@@ -129,7 +129,7 @@ def tokens_of(text: str, server: ServerKind, sql_mode: int = 0) -> Iterator[Toke
     """The tokens of a statement, comments left out and executed comments opened. Raises `UnreadableStatement` on the
     way.
 
-    >>> mysql = Server("mysql", (8, 0, 31))
+    >>> mysql = ServerKind("mysql", (8, 0, 31))
     >>> [t.text for t in tokens_of("`a``b` = 'c''d' /*!80000 e /* f */*/ /*!90000 g */", mysql)]
     ['a`b', '=', "c'd", 'e']
     """
