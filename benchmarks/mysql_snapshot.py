@@ -23,7 +23,7 @@ from benchmarks._mysql import source_of
 from benchmarks._peers import run
 from benchmarks.figures import Figure, median_of
 from databus.sources.mysql.rows import describe
-from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
 from databus.sources.mysql.tables import ServerKind as Dialect
 from databus.sources.mysql.tables import read_catalogue
 from databus.sources.snapshots import Placed
@@ -80,7 +80,7 @@ def _ours(server: Server, rows: int) -> float:
     task = _task(server)
     file, offset = server.position()
     position: dict[str, Any] = {"file": file, "offset": offset, "gtids": str(server.gtids()).replace("\n", "")}
-    reader = SnapshotReader(server.connect)
+    reader = MysqlSnapshotReader(server.connect)
     reader.advance(0, position)
     began_s = time.perf_counter()
     reader.begin(task)

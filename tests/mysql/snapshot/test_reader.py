@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from databus.core import LimitExceeded, SourceChanged, UnrepresentableValue, UnsupportedFeature
-from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
 from databus.sources.snapshots import BegunAnew, Placed, SnapshotOptions
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import log_position, task_of
@@ -23,12 +23,12 @@ SMALL = SnapshotOptions(chunk_rows_max=7)
 
 
 @pytest.fixture
-def open_reader(server: Server) -> Iterator[Callable[..., SnapshotReader]]:
+def open_reader(server: Server) -> Iterator[Callable[..., MysqlSnapshotReader]]:
     """Make readers of the shared server; they are closed at the end."""
-    readers: list[SnapshotReader] = []
+    readers: list[MysqlSnapshotReader] = []
 
-    def make(options: SnapshotOptions = SMALL, on_ready: Callable[[], None] = lambda: None) -> SnapshotReader:
-        readers.append(SnapshotReader(server.connect, options, on_ready))
+    def make(options: SnapshotOptions = SMALL, on_ready: Callable[[], None] = lambda: None) -> MysqlSnapshotReader:
+        readers.append(MysqlSnapshotReader(server.connect, options, on_ready))
         readers[-1].advance(0, log_position(server))
         return readers[-1]
 
@@ -44,7 +44,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def take(reader: SnapshotReader, server: Server) -> Placed | BegunAnew:
+def take(reader: MysqlSnapshotReader, server: Server) -> Placed | BegunAnew:
     """The next chunk, the log being followed to its end."""
     until_s = time.monotonic() + WAIT_S
     while time.monotonic() < until_s:
@@ -56,7 +56,7 @@ def take(reader: SnapshotReader, server: Server) -> Placed | BegunAnew:
 
 
 def read_all(
-    reader: SnapshotReader, server: Server, task: TableTask, remains: Any = None, order: Any = None
+    reader: MysqlSnapshotReader, server: Server, task: TableTask, remains: Any = None, order: Any = None
 ) -> list[Placed]:
     reader.begin(task, remains, order)
     chunks: list[Placed] = []
@@ -114,7 +114,7 @@ KEYS = {
 
 @pytest.mark.parametrize("form", KEYS)
 def test_each_row_is_read_once_whatever_the_key(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader], form: str
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], form: str
 ) -> None:
     columns, rows = KEYS[form]
     names = ", ".join(
@@ -144,7 +144,7 @@ NOPAD = {
 @pytest.mark.parametrize("type_", ["CHAR", "VARCHAR"])
 @pytest.mark.parametrize("number", range(3))
 def test_each_row_is_read_once_in_a_collation_without_padding(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader], type_: str, number: int
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], type_: str, number: int
 ) -> None:
     if server.kind not in NOPAD:
         pytest.skip("it has no such collations")
@@ -161,7 +161,7 @@ def test_each_row_is_read_once_in_a_collation_without_padding(
 
 
 def test_an_index_that_queries_do_not_see_is_not_asked_for(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     if server.kind == "mysql-5.7":
         pytest.skip("it has no invisible indexes")
@@ -178,7 +178,7 @@ def test_an_index_that_queries_do_not_see_is_not_asked_for(
 
 @pytest.mark.parametrize("sorted_by", ["hashes", "two directions"])
 def test_a_key_whose_index_is_not_in_its_order_is_read_as_a_whole(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader], sorted_by: str
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], sorted_by: str
 ) -> None:
     """Without an index in that order a server sorts, by the first bytes of long values only."""
     more = "PRIMARY KEY (k)) ENGINE=MEMORY" if sorted_by == "hashes" else "PRIMARY KEY (a, k DESC)) ENGINE=InnoDB"
@@ -199,7 +199,7 @@ def numbers(server: Server, database: str, count: int = 500, more: str = "") -> 
 
 
 def test_it_goes_on_from_any_chunk_after_a_crash(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database)
     first = open_reader()
@@ -228,7 +228,7 @@ REORDERED = {
 @pytest.mark.parametrize("change", REORDERED)
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_place_of_another_order_is_worth_nothing(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader], change: str, restarted: bool
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], change: str, restarted: bool
 ) -> None:
     server.run(
         f"CREATE TABLE {database}.t (n INT NOT NULL, k VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci "
@@ -253,7 +253,7 @@ def test_a_place_of_another_order_is_worth_nothing(
 
 
 def test_an_empty_table_is_one_empty_chunk(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     (chunk,) = read_all(open_reader(), server, task_of(server, database, "t"))
@@ -262,7 +262,7 @@ def test_an_empty_table_is_one_empty_chunk(
 
 
 def test_a_condition_narrows_what_is_read(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database)
     narrowed = TableTask(task.definition, task.table, where="id % 100 = 1 OR id = 500 -- few")
@@ -271,7 +271,7 @@ def test_a_condition_narrows_what_is_read(
 
 
 def test_several_tables_are_read_at_once(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     reader = open_reader()
     for name in ("a", "b", "c"):
@@ -289,7 +289,7 @@ def test_several_tables_are_read_at_once(
 
 
 def test_lost_connections_cost_nothing(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database, 3_000)
     reader = open_reader()
@@ -329,7 +329,7 @@ def test_lost_connections_cost_nothing(
 
 
 def test_rows_above_16_mib_and_chunks_above_their_bytes(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, a LONGTEXT CHARACTER SET latin1, z INT)")
     writer = server.connect(max_allowed_packet=1 << 30)
@@ -351,7 +351,7 @@ def test_rows_above_16_mib_and_chunks_above_their_bytes(
 
 
 def test_it_closes_without_waiting_for_a_query(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database)
     slow = TableTask(task.definition, task.table, where="SLEEP(600) = 0")  # for longer than a test may take
@@ -378,7 +378,7 @@ def test_when_it_ends_it_kills_its_own_sessions_only(
     server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
     server.run(f"INSERT INTO shop.t VALUES {', '.join(f'({n})' for n in range(200))}")
     until_s = time.monotonic() + WAIT_S
-    reader = SnapshotReader(server.connect, SMALL)
+    reader = MysqlSnapshotReader(server.connect, SMALL)
     reader.advance(0, log_position(server))
     reader.begin(task_of(server, "shop", "t"))
     while not reader.is_full or not all(each.is_read for each in reader._readings["shop.t"].chunks):
@@ -410,7 +410,7 @@ def _readers(server: Server) -> list[int]:
 
 
 def test_a_table_altered_meanwhile_waits_for_the_log_to_say_so(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database)
     reader = open_reader()
@@ -430,7 +430,7 @@ def test_a_table_altered_meanwhile_waits_for_the_log_to_say_so(
 
 
 def test_a_table_that_is_not_as_the_log_says_is_an_error(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database)
     server.run(f"ALTER TABLE {database}.t MODIFY id BIGINT NOT NULL")
@@ -439,7 +439,7 @@ def test_a_table_that_is_not_as_the_log_says_is_an_error(
         read_all(reader, server, task)
 
 
-def test_a_view_is_refused(server: Server, database: str, open_reader: Callable[..., SnapshotReader]) -> None:
+def test_a_view_is_refused(server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]) -> None:
     task = numbers(server, database)
     server.run(f"DROP TABLE {database}.t", f"CREATE VIEW {database}.t AS SELECT 1 AS id, 'x' AS v")
     with pytest.raises(UnsupportedFeature, match="is a VIEW"):
@@ -447,7 +447,7 @@ def test_a_view_is_refused(server: Server, database: str, open_reader: Callable[
 
 
 def test_a_table_without_a_key_is_read_as_a_whole(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB")
     server.run(f"INSERT INTO {database}.t VALUES {', '.join(f'({n % 10})' for n in range(3000))}")
@@ -457,7 +457,7 @@ def test_a_table_without_a_key_is_read_as_a_whole(
 
 
 def test_a_table_without_a_key_begins_anew_when_it_is_written(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB", f"INSERT INTO {database}.t VALUES (1), (2)")
     task = task_of(server, database, "t")
@@ -477,7 +477,7 @@ def test_a_table_without_a_key_begins_anew_when_it_is_written(
     assert sorted(again.arrays[0].to_pylist()) == [1, 2, 3, 4]
 
 
-def take_at(reader: SnapshotReader, server: Server, scn: int) -> Placed:
+def take_at(reader: MysqlSnapshotReader, server: Server, scn: int) -> Placed:
     until_s = time.monotonic() + WAIT_S
     while time.monotonic() < until_s:
         reader.advance(scn, log_position(server))
@@ -488,7 +488,7 @@ def take_at(reader: SnapshotReader, server: Server, scn: int) -> Placed:
 
 
 def test_rows_that_the_log_says_more_about_are_dropped(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     task = numbers(server, database, 20)
     reader = open_reader(SnapshotOptions())
@@ -503,7 +503,7 @@ def test_rows_that_the_log_says_more_about_are_dropped(
 
 
 def test_a_date_that_is_none_follows_the_policy(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     connection = server.connect(init_command="SET sql_mode = ''")
     with connection.cursor() as cursor:
@@ -518,7 +518,7 @@ def test_without_gtids_chunks_share_a_low_watermark(new_server: Callable[..., Se
     server = new_server("mysql-5.7", gtid=False)
     server.run("CREATE DATABASE shop")
     task = numbers(server, "shop", 200)
-    reader = SnapshotReader(server.connect, SnapshotOptions(chunk_rows_max=20))
+    reader = MysqlSnapshotReader(server.connect, SnapshotOptions(chunk_rows_max=20))
     try:
         reader.advance(1, log_position(server))
         reader.begin(task)
@@ -537,7 +537,7 @@ def test_without_gtids_chunks_share_a_low_watermark(new_server: Callable[..., Se
 
 @pytest.mark.parametrize("ends", ["begun anew", "dropped"])
 def test_a_lock_is_let_go_when_the_reading_that_has_it_is_wanted_no_more(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader], ends: str
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], ends: str
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB", f"INSERT INTO {database}.t VALUES (1)")
     is_seen, connection = threading.Event(), server.connect()
@@ -565,7 +565,7 @@ def test_a_lock_is_let_go_when_the_reading_that_has_it_is_wanted_no_more(
 
 
 def test_a_table_without_a_key_may_be_locked_while_it_is_read(
-    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
 ) -> None:
     server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB")
     server.run(f"INSERT INTO {database}.t VALUES {', '.join('(1)' for _ in range(100))}")

@@ -15,7 +15,7 @@ from databus.core import DatabusError, UnrepresentableValue
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Policies, describe
 from databus.sources.mysql.snapshot._keys import key_columns
-from databus.sources.mysql.snapshot._result_shape import Columns, Shape
+from databus.sources.mysql.snapshot._result_shape import Columns, ResultShape
 from databus.sources.mysql.snapshot._results import RowReader
 from tests.mysql.rows.images import tables
 
@@ -35,7 +35,7 @@ DEFINITION = TableDefinition(
     ),
     ("id",),
 )
-SHAPE = Shape(DEFINITION, describe(DEFINITION), key_columns(DEFINITION), Policies(zero_dates="null"))
+SHAPE = ResultShape(DEFINITION, describe(DEFINITION), key_columns(DEFINITION), Policies(zero_dates="null"))
 EPOCH_DAYS_2000 = 10_957
 PACKET_MAX = 0xFFFFFF
 
@@ -111,7 +111,12 @@ def source(data: bytes, cuts: Callable[[], int]) -> Callable[[memoryview], int]:
 
 
 def read(
-    data: bytes, cuts: Callable[[], int], rows_max: int = 100, *, shape: Shape = SHAPE, row_bytes_max: int = 1 << 20
+    data: bytes,
+    cuts: Callable[[], int],
+    rows_max: int = 100,
+    *,
+    shape: ResultShape = SHAPE,
+    row_bytes_max: int = 1 << 20,
 ) -> tuple[Columns, Any]:
     columns = Columns(shape, rows_max)
     reader = RowReader(source(data, cuts), 7, row_bytes_max, "a test")
@@ -177,7 +182,7 @@ def test_any_packets_are_an_error_or_rows_of_any_table(
 ) -> None:
     """Where a value is none of its column, or runs on into the next, each kernel keeps to what it was promised."""
     definition = table[0]
-    shape = Shape(definition, describe(definition, zero_dates="null"), (), Policies("null", "replace"))
+    shape = ResultShape(definition, describe(definition, zero_dates="null"), (), Policies("null", "replace"))
     nulls = bytes((len(definition.columns) + 9) // 8)
     bodies = [
         b"\0" + (data.draw(st.binary(min_size=len(nulls), max_size=len(nulls))) if data.draw(st.booleans()) else nulls)
@@ -209,7 +214,7 @@ def test_a_row_of_several_packets_is_read_and_one_that_is_damaged_refused(more: 
 def test_bytes_that_are_no_text_are_replaced_but_not_in_a_key(key: tuple[str, ...]) -> None:
     name = ColumnDefinition("name", FieldType.VARCHAR, 40, "varchar(10)", charset="utf8mb4", is_nullable=False)
     definition = TableDefinition("shop", "t", (name,), key)
-    shape = Shape(definition, describe(definition), (), Policies(invalid_text="replace"))
+    shape = ResultShape(definition, describe(definition), (), Policies(invalid_text="replace"))
     columns, _ = read(packets([b"\0\0" + lenenc(b"a\xffb")]), lambda: 1 << 20, shape=shape)
     if not key:
         assert columns.arrays("a test")[0].to_pylist() == ["a\N{REPLACEMENT CHARACTER}b"]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from databus.sources.mysql.rows import Policies, describe
-from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
 from databus.sources.snapshots import Placed, SnapshotOptions
 from databus.testing.servers import Server
 from tests.mysql.rows import test_types_on_servers as types
@@ -74,7 +74,7 @@ def snapshot(server: Server, database: str, policies: Policies) -> pa.Table:
     """The table t as it is read."""
     definition = definition_of(server, database, "t")
     table = describe(definition, zero_dates=policies.zero_dates, invalid_text=policies.invalid_text)
-    reader = SnapshotReader(server.connect, SnapshotOptions(chunk_rows_max=4))
+    reader = MysqlSnapshotReader(server.connect, SnapshotOptions(chunk_rows_max=4))
     parts = []
     try:
         reader.advance(0, log_position(server))

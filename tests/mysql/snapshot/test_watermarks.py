@@ -18,8 +18,8 @@ import pytest
 from pymysql.constants import CLIENT, ER
 
 from databus.sources.mysql.snapshot._read_session import prepare
-from databus.sources.mysql.snapshot._read_views import LockBusy, Views, query, way_of
-from databus.sources.mysql.snapshot._watermarks import Watermark
+from databus.sources.mysql.snapshot._read_views import LockBusy, ReadViews, query, way_of
+from databus.sources.mysql.snapshot._watermarks import LogWatermark
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
 
@@ -75,8 +75,8 @@ class Seen:
     """A view: what was visible, and its watermarks."""
 
     visible: Ints
-    low: Watermark
-    high: Watermark
+    low: LogWatermark
+    high: LogWatermark
 
 
 class Transactions:
@@ -87,7 +87,7 @@ class Transactions:
         self._places = np.array([(each.file << 40) + each.end for each in found], np.int64)
         self._numbers = np.array([each.gno for each in found], np.int64)
 
-    def upto(self, mark: Watermark) -> Bools:
+    def upto(self, mark: LogWatermark) -> Bools:
         if mark.gtids is not None:
             return self.among(mark.gtids)
         return self._places <= (int(mark.file.rpartition(".")[2]) << 40) + mark.offset
@@ -111,7 +111,7 @@ def wrong_high(connection: "pymysql.Connection[Any]") -> Seen:
         cursor.nextset()
         visible = np.array([row[0] for row in cursor.fetchall()], np.int64)
         cursor.nextset()
-    mark = Watermark("", 0, gtids.replace("\n", ""))
+    mark = LogWatermark("", 0, gtids.replace("\n", ""))
     return Seen(visible, mark, mark)
 
 
@@ -124,7 +124,7 @@ def wrong_low(connection: "pymysql.Connection[Any]", status: str) -> Seen:
         cursor.nextset()
         visible = np.array([row[0] for row in cursor.fetchall()], np.int64)
         cursor.nextset()
-    mark = Watermark(file, offset)
+    mark = LogWatermark(file, offset)
     return Seen(visible, mark, mark)
 
 
@@ -132,7 +132,7 @@ def right(server: Server, *, exact: bool, number: int = VIEWS) -> list[Seen]:
     """Views as they are opened for chunks."""
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=30_000)
+    views = ReadViews(connection, way_of(connection), server.connect, lock_ms_max=30_000)
     definition = definition_of(server, "shop", "t")
     found = []
     low = None
@@ -232,7 +232,7 @@ def test_a_guard_waits_no_longer_than_it_may_and_lets_writers_go(new_server: Cal
     writer.cursor().execute("INSERT INTO shop.t VALUES (1)")
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=3_000)
+    views = ReadViews(connection, way_of(connection), server.connect, lock_ms_max=3_000)
     with pytest.raises(LockBusy, match="LOCK TABLES was not had"):
         views.low_of(definition_of(server, "shop", "t"))
     server.query("INSERT INTO shop.t VALUES (2)")
@@ -245,7 +245,7 @@ def test_a_table_without_transactions_is_read_under_a_lock(server: Server, datab
     server.run(f"CREATE TABLE {database}.m (id INT PRIMARY KEY) ENGINE=MyISAM", f"INSERT INTO {database}.m VALUES (1)")
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=30_000)
+    views = ReadViews(connection, way_of(connection), server.connect, lock_ms_max=30_000)
     view = views.open(definition_of(server, database, "m"), log_position(server), transactional=False)
     writer = threading.Thread(target=server.query, args=(f"INSERT INTO {database}.m VALUES (2)",))
     writer.start()
@@ -281,7 +281,7 @@ def seen_during_alter(server: Server, column: str, *, exact: bool) -> list[objec
     """What a view sees that was opened while the table was being copied, read once it was; None if it came too late."""
     other, connection = server.connect(autocommit=False), server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=3_000)
+    views = ReadViews(connection, way_of(connection), server.connect, lock_ms_max=3_000)
     definition = definition_of(server, "shop", "t")
     assert query(other, "SELECT 1 FROM shop.t LIMIT 1")  # it may copy, but not put the copy in place
     alter = threading.Thread(target=server.run, args=(f"ALTER TABLE shop.t ADD COLUMN {column} INT, ALGORITHM=COPY",))

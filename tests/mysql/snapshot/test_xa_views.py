@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from databus.sources.mysql.snapshot import SnapshotReader, XaHistory, _read_views
+from databus.sources.mysql.snapshot import MysqlSnapshotReader, XaHistory, _read_views
 from databus.sources.mysql.snapshot._read_session import prepare
-from databus.sources.mysql.snapshot._read_views import Views, prepared_xids, query, way_of
+from databus.sources.mysql.snapshot._read_views import ReadViews, prepared_xids, query, way_of
 from databus.sources.snapshots import Placed
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
@@ -31,7 +31,7 @@ def mariadb(plain_server: Callable[[str], Server]) -> Server:
 def test_a_chunk_that_may_lack_what_the_log_calls_committed_is_read_again(mariadb: Server) -> None:
     mariadb.run("DROP DATABASE IF EXISTS xa", "CREATE DATABASE xa", "CREATE TABLE xa.t (id INT PRIMARY KEY, n INT)")
     mariadb.run("INSERT INTO xa.t VALUES (1, 0)")
-    reader = SnapshotReader(mariadb.connect)
+    reader = MysqlSnapshotReader(mariadb.connect)
     reader.advance(5, log_position(mariadb))
     with mariadb.connect(database="xa", autocommit=True) as branch, branch.cursor() as cursor:
         for statement in (f"XA START {XID}", "UPDATE t SET n = 1", f"XA END {XID}", f"XA PREPARE {XID}"):
@@ -108,7 +108,7 @@ def test_a_view_lacks_only_those_that_it_names(mariadb: Server) -> None:
     found = []
     with commits(mariadb), mariadb.connect() as connection:
         prepare(connection)
-        views = Views(connection, way_of(connection), mariadb.connect, lock_ms_max=30_000)
+        views = ReadViews(connection, way_of(connection), mariadb.connect, lock_ms_max=30_000)
         for _ in range(VIEWS):
             view = views.open(definition, None, transactional=True)
             found.append((view, dict(query(connection, "SELECT id, n FROM xa.t"))))

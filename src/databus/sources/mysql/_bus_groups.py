@@ -23,7 +23,7 @@ from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._session_position import Gap, SessionPosition, as_one, said_of
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
-from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
 from databus.sources.mysql.tables import Altered, Created, TableEvent
 from databus.sources.snapshots import BegunAnew, Placed, Progress
 from databus.wire import Group, OpenSnapshot, Rows
@@ -46,7 +46,7 @@ class BusGroups:
         position: SessionPosition,
         tables: Tables,
         history: HistoryKeeper,
-        reader: SnapshotReader | None,
+        reader: MysqlSnapshotReader | None,
         unread: Unread,
     ) -> None:
         self._physical = physical

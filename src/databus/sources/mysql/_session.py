@@ -53,7 +53,7 @@ from databus.sources.mysql.binlog import (
 )
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.rows import DecodePlan
-from databus.sources.mysql.snapshot import SnapshotReader
+from databus.sources.mysql.snapshot import MysqlSnapshotReader
 from databus.sources.mysql.tables import TableState, altered_names
 from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
@@ -78,7 +78,7 @@ class Session:
         tables: Tables,
         history: HistoryKeeper,
         snapshots: Mapping[str, OpenSnapshot],
-        reader: SnapshotReader | None,
+        reader: MysqlSnapshotReader | None,
         lookup: TableLookup | None = None,
         taking_back: TakingBack | None = None,
         prepared: PreparedStore | None = None,

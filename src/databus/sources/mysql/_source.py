@@ -63,7 +63,7 @@ from databus.sources.mysql.server import (
     server_facts,
     watch_end,
 )
-from databus.sources.mysql.snapshot import SnapshotReader
+from databus.sources.mysql.snapshot import MysqlSnapshotReader
 from databus.sources.mysql.snapshot._condition import try_condition
 from databus.sources.mysql.tables import ServerKind, TableHistory
 from databus.sources.snapshots import SnapshotOptions
@@ -467,7 +467,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             snapshots={} if start.gap is not None else resume.snapshots,
             taking_back=taking_back(self.physical, config, resume),
             prepared=prepared,
-            reader=SnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
+            reader=MysqlSnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
             lookup=self._lookup(facts, keeper, server_id),
             unread=start.unread,
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,

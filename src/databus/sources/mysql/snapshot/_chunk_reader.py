@@ -10,14 +10,14 @@ import pymysql
 
 from databus.core import DatabusError, ServiceUnavailable, SourceChanged, TransientError
 from databus.sources.mysql.server import close_quietly, server_error, socket_of
-from databus.sources.mysql.snapshot._keys import KeyValues, Range
+from databus.sources.mysql.snapshot._keys import KeyRange, KeyValues
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
 from databus.sources.mysql.snapshot._read_session import facts_of, prepare
-from databus.sources.mysql.snapshot._read_views import LockBusy, View, Views, log_end, query, way_of
+from databus.sources.mysql.snapshot._read_views import LockBusy, ReadView, ReadViews, log_end, query, way_of
 from databus.sources.mysql.snapshot._result_shape import Columns
-from databus.sources.mysql.snapshot._results import RowReader, Statement
+from databus.sources.mysql.snapshot._results import PreparedStatement, RowReader
 from databus.sources.mysql.snapshot._task import ReadableTable
-from databus.sources.mysql.snapshot._watermarks import Watermark
+from databus.sources.mysql.snapshot._watermarks import LogWatermark
 from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions, TableLocked
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
@@ -29,8 +29,8 @@ _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
 
 
-class ChunkReader:
-    """Reads what it is told to, each chunk in a view of its own."""
+class MysqlChunkReader:
+    """Reads the chunks that it is given, each in a read view of its own."""
 
     def __init__(
         self, connect: Callable[[], pymysql.Connection], options: SnapshotOptions, host: Host[ReadableTable]
@@ -40,7 +40,7 @@ class ChunkReader:
         self._host = host
         self._connection: pymysql.Connection | None = None
         self._guard: pymysql.Connection | None = None
-        self._views: Views | None = None
+        self._views: ReadViews | None = None
         self._charsets: dict[int, str] = {}
         self._identity: tuple[Any, ...] = ()  # of the server that it reads
 
@@ -60,7 +60,7 @@ class ChunkReader:
             if chunk.table.facts is None:
                 facts = facts_of(connection, chunk.table.task.definition)
                 with self._host.changed:
-                    if chunk.table.facts is None:  # else another thread has asked, and works by the answer
+                    if chunk.table.facts is None:  # else another thread has asked meanwhile: keep its answer
                         chunk.table.learn(facts)
             if chunk.table.is_whole:
                 self._read_whole(reading, chunk, connection, views)
@@ -73,24 +73,26 @@ class ChunkReader:
         except DatabusError as error:
             self._leave_to_the_log(reading, chunk, error)
         except pymysql.MySQLError as error:
-            told = _error_of(error, chunk.source)
-            if isinstance(told, TransientError):
-                raise told from error
-            self._leave_to_the_log(reading, chunk, told)
+            reason = _error_of(error, chunk.source)
+            if isinstance(reason, TransientError):
+                raise reason from error
+            self._leave_to_the_log(reading, chunk, reason)
 
     def interrupt(self) -> None:
-        """Have whatever it waits for fail at once. Any thread."""
+        """Let whatever it waits for fail at once. Any thread may call this."""
         for connection in (self._connection, self._guard):
             if connection is not None:
                 with suppress(OSError, ServiceUnavailable):
                     socket_of(connection).shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Give it all up, and have the server do so as well: it would notice only when it sends something.
+        """Close the connections, and kill their sessions: the server would notice the end only when it sends something.
 
-        But not after a restart, nor on another server at that address: there, the numbers are somebody else's.
+        Not after a restart, nor on another server at that address: there, the numbers are other clients' sessions.
         """
-        numbers = [_inside(each).thread_id() for each in (self._connection, self._guard) if each is not None]
+        numbers = [
+            _inside(connection).thread_id() for connection in (self._connection, self._guard) if connection is not None
+        ]
         self.drop()
         if numbers:
             with suppress(pymysql.MySQLError, OSError, DatabusError):
@@ -101,19 +103,19 @@ class ChunkReader:
                 connection.close()
 
     def drop(self) -> None:
-        """Give the connections up, whatever state they are in."""
+        """Close the connections, whatever state they are in."""
         for connection in (self._connection, self._guard):
             close_quietly(connection)
         self._connection = self._guard = self._views = None
 
-    def _session(self) -> tuple[pymysql.Connection, Views]:
+    def _session(self) -> tuple[pymysql.Connection, ReadViews]:
         if self._connection is None or self._views is None:
             self._connection = connection = self._connect()
             if self._host.is_closed:
                 raise ServiceUnavailable("it is closed")
             self._identity = _identity(connection)
             self._charsets = prepare(connection)
-            self._views = Views(connection, way_of(connection), self._make_guard, self._options.lock_ms_max)
+            self._views = ReadViews(connection, way_of(connection), self._make_guard, self._options.lock_ms_max)
         return self._connection, self._views
 
     def _make_guard(self) -> pymysql.Connection:
@@ -121,7 +123,7 @@ class ChunkReader:
         prepare(self._guard)
         return self._guard
 
-    def _open(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views, *, exact: bool) -> View:
+    def _open(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: ReadViews, *, exact: bool) -> ReadView:
         table = chunk.table
         is_transactional = table.facts is not None and table.facts.is_transactional
         floor, low = self._host.position, None
@@ -142,29 +144,29 @@ class ChunkReader:
             chunk.is_held = exact and table.task.locks
         return view
 
-    def _base(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views) -> Watermark:
-        """The low watermark that the table's chunks share; a new one when much has been changed since."""
+    def _base(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: ReadViews) -> LogWatermark:
+        """The low watermark that the table's chunks share; a new one once many keys have been changed since."""
         base = reading.base
         if base is not None and base.low is not None and not self._host.holds_many(reading.source):
-            return cast("Watermark", base.low)
+            return cast("LogWatermark", base.low)
         scn = self._host.scn
         try:
             low = views.low_of(chunk.table.task.definition)
         except LockBusy:
             if base is None or base.low is None:
                 raise
-            return cast("Watermark", base.low)
+            return cast("LogWatermark", base.low)
         with self._host.changed:
             reading.set_base(chunk, low, scn)
         return low
 
     def _read_part(
-        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
+        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: ReadViews
     ) -> None:
         view = self._open(reading, chunk, views, exact=False)
         part, rows_max, shape = chunk.part, reading.rows_max, chunk.table.shape
         if chunk.table.task.where and (place := self._ask_place(chunk.table, connection, part, rows_max)) is not None:
-            part = Range(part.after, place)
+            part = KeyRange(part.after, place)
         statement = self._rows_of(chunk.table, connection, part, rows_max)
         shape.check(statement.columns)
         self._host.check_order(reading, chunk, shape.order(statement.columns))
@@ -176,23 +178,23 @@ class ChunkReader:
             statement.close()
             view.close()
         else:
-            self.drop()
+            self.drop()  # the limit in bytes was reached; no query can follow before the result's end
         if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not chunk.table.task.where)):
-            part = Range(part.after, last)
+            part = KeyRange(part.after, last)
         self._finish(chunk, columns, rows.bytes, where)
         with self._host.changed:
             if reading.owns(chunk) and part.upto != chunk.part.upto:
-                reading.todo.appendleft(Range(part.upto, chunk.part.upto))
+                reading.todo.appendleft(KeyRange(part.upto, chunk.part.upto))
                 chunk.part = part
         self._host.read(reading, chunk)
 
     def _rows_of(
-        self, table: ReadableTable, connection: pymysql.Connection, part: Range, rows_max: int | None
-    ) -> Statement:
+        self, table: ReadableTable, connection: pymysql.Connection, part: KeyRange, rows_max: int | None
+    ) -> PreparedStatement:
         task = table.task
         names = [column.name for column in table.shape.columns]
         sql = rows_query(task.definition, names, table.shape.key, table.index, part, task.where, rows_max)
-        return Statement(connection, sql, self._charsets)
+        return PreparedStatement(connection, sql, self._charsets)
 
     def _finish(self, chunk: ReadChunk, columns: Columns, size: int, where: str) -> None:
         chunk.arrays = columns.arrays(where)
@@ -200,13 +202,13 @@ class ChunkReader:
         chunk.bytes = size
 
     def _ask_place(
-        self, table: ReadableTable, connection: pymysql.Connection, part: Range, rows: int
+        self, table: ReadableTable, connection: pymysql.Connection, part: KeyRange, rows: int
     ) -> KeyValues | None:
         sql = place_query(table.task.definition, table.shape.key, table.index, part, rows)
-        return Statement(connection, sql, self._charsets).one_place(table.shape.key)
+        return PreparedStatement(connection, sql, self._charsets).one_place(table.shape.key)
 
     def _split(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
-        """Leave a part of the range to a thread that has nothing to do."""
+        """Leave a part of the range to an idle thread."""
         estimate = chunk.table.rows_estimate
         if estimate is not None and estimate - reading.rows < _SPLIT_ROWS_MIN * reading.rows_max:
             return
@@ -215,8 +217,8 @@ class ChunkReader:
             return
         with self._host.changed:
             if reading.owns(chunk):
-                reading.todo.append(Range(place, chunk.part.upto))
-                chunk.part = Range(chunk.part.after, place)
+                reading.todo.append(KeyRange(place, chunk.part.upto))
+                chunk.part = KeyRange(chunk.part.after, place)
                 self._host.changed.notify_all()
 
     def _middle(self, chunk: ReadChunk, connection: pymysql.Connection, rows_max: int) -> KeyValues | None:
@@ -231,7 +233,7 @@ class ChunkReader:
         return self._ask_place(chunk.table, connection, part, _SPLIT_CHUNKS * rows_max)
 
     def _read_whole(
-        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
+        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: ReadViews
     ) -> None:
         """The whole table in one view; its parts are handed over as they come."""
         self._host.check_order(reading, chunk, ())
@@ -270,8 +272,8 @@ class ChunkReader:
                 raise ReadAbandoned(f"{chunk.source} is read anew")
 
     def _confirm(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
-        """Under a lock, what has been followed by now of the log is in the table as it was read, if the lock is still
-        held then: the connection answers, so it is.
+        """Under a lock, the rows that were read contain everything that the log shows by now, if the lock still holds:
+        the connection answers, so it does.
         """
         if not chunk.is_held:
             return
@@ -288,18 +290,18 @@ class ChunkReader:
         return position is not None and chunk.high is not None and chunk.high.is_in(position)
 
     def _wait_until_placed(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
-        """Under a lock, nobody writes the table until its last row has its place."""
+        """Keep the lock until the table's last row has its place in the log, so that nobody writes the table before."""
         with self._host.changed:
             while chunk.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
 
     def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: DatabusError) -> None:
-        """It may be that the table is not as it was: if the log says so, all is well; if it does not, the error stands.
+        """The table may have been altered: if the log shows that, all is well; if it does not, the error is raised.
 
-        What changed it may have come after the view was opened, so the log is followed to where it ends now.
+        The change may have come after the view was opened, so the log is followed to its present end.
         """
         if chunk.low is not None:
-            self.drop()  # perhaps in the middle of a result
+            self.drop()  # the connection may be in the middle of a result
         connection, _ = self._session()
         end = log_end(connection)
         with self._host.changed:
@@ -308,7 +310,7 @@ class ChunkReader:
 
 
 def _error_of(error: pymysql.MySQLError, source: str) -> DatabusError:
-    """What a server says that cannot read a table, in our words."""
+    """The error of a server that cannot read a table, as databus's."""
     match error.args[0]:
         case code if code == _DEFINITION_CHANGED:
             return ServiceUnavailable(f"{source}: it was altered while it was read")
@@ -321,17 +323,17 @@ def _error_of(error: pymysql.MySQLError, source: str) -> DatabusError:
 
 
 def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
-    """Which server this is, and when it was started, by its own clock: the same however that is set meanwhile.
+    """Which server this is, and when it was started, by its own clock. The same, however that clock is set meanwhile.
 
-    A server that takes a second for each answer may seem to be another one; then its queries are left to it.
+    A server that takes a second for each answer may seem to be another one; then its sessions are not killed.
     """
-    (who,) = query(connection, _WHO)
+    (identity,) = query(connection, _WHO)
     for _ in range(_LOOKS_MAX):
         ((_, uptime_s),) = query(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")
-        before, (who,) = who, query(connection, _WHO)
-        if who == before:  # else a second has begun in between
+        before, (identity,) = identity, query(connection, _WHO)
+        if identity == before:  # else the clock has moved on by a second in between: the difference may be one off
             break
-    *names, now_s = who
+    *names, now_s = identity
     return (*names, (int(now_s) - int(uptime_s)) % (1 << 64))  # set back to before the start, the uptime is negative
 
 

@@ -1,4 +1,4 @@
-"""Conditions: text that an operator gives, to stand between brackets in our own statements."""
+"""Conditions: text of an operator that databus puts between brackets into its own statements."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -33,8 +33,8 @@ def check_condition(where: str, server: ServerKind) -> None:
 
 
 def try_condition(physical: str, config: MysqlConfig, facts: ServerFacts, sources: Sequence[str], where: str) -> None:
-    """Raise `InputError` if the server does not understand it for these tables: once begun, a reading that fails stops
-    capture.
+    """Raise `InputError` if the server does not understand it for these tables: once a snapshot has begun, an error
+    stops capture.
     """
     check_condition(where, ServerKind(facts.flavor, facts.version))
     with closing(connect_again(config, facts)) as connection, connection.cursor() as cursor:

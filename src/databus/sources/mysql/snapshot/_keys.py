@@ -48,7 +48,7 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of a key. numbers: how many an ENUM or SET has, 0 elsewhere."""
+    """A column of a key."""
 
     name: str
     type: FieldType
@@ -56,6 +56,7 @@ class KeyColumn:
     form: Form
     charset: str
     numbers: int
+    """How many numbers an ENUM or SET has; 0 for other types."""
 
     @classmethod
     def of(cls, column: ColumnDefinition) -> "KeyColumn":
@@ -90,7 +91,7 @@ class KeyColumn:
         return self.form == "int" and not self.is_numbered and self.type is not FieldType.YEAR
 
     def is_date(self, value: KeyValue) -> bool:
-        """Whether a value of a column of dates is one that a calendar has."""
+        """Whether a value of a column of dates is a valid date."""
         try:
             date.fromisoformat(str(value)[:10])
         except ValueError:
@@ -106,7 +107,7 @@ class KeyColumn:
         return value if self.form in {"decimal", "float"} else f"'{value}'"
 
     def check(self, value: object) -> KeyValue:
-        """The value, from JSON. Raises `CorruptData` if it is none of this column: it becomes a part of a query."""
+        """The value, from JSON. Raises `CorruptData` if it is not one of this column: it becomes a part of a query."""
         if self.form in {"int", "bit"}:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
@@ -248,22 +249,24 @@ def _time(raw: memoryview) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """A part of a table: the rows after one place, up to and including another; None is the table's own end."""
+class KeyRange:
+    """A part of a table: the rows after one place, up to and including another."""
 
     after: KeyValues | None = None
+    """None for the table's beginning."""
     upto: KeyValues | None = None
+    """None for the table's end."""
 
     def to_json(self) -> list[list[KeyValue] | None]:
         """As JSON."""
         return [None if place is None else list(place) for place in (self.after, self.upto)]
 
     @classmethod
-    def from_json(cls, columns: Sequence[KeyColumn], value: object) -> "Range":
+    def from_json(cls, columns: Sequence[KeyColumn], value: object) -> "KeyRange":
         """Read what `to_json` wrote. Raises `CorruptData` for a value that is no place in this key."""
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise CorruptData(f"{str(value)[:100]!r} is no range of keys; the snapshot must begin anew")
-        return cls(*(_place(columns, each) for each in value))
+        return cls(*(_place(columns, place) for place in value))
 
 
 def _place(columns: Sequence[KeyColumn], value: object) -> KeyValues | None:
@@ -271,4 +274,4 @@ def _place(columns: Sequence[KeyColumn], value: object) -> KeyValues | None:
         return None
     if not isinstance(value, list | tuple) or len(value) != len(columns):
         raise CorruptData(f"{str(value)[:100]!r} is no key of {len(columns)} columns; the snapshot must begin anew")
-    return tuple(column.check(each) for column, each in zip(columns, value, strict=True))
+    return tuple(column.check(part) for column, part in zip(columns, value, strict=True))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.snapshot._keys import KeyColumn, Range, above, quoted, upto
+from databus.sources.mysql.snapshot._keys import KeyColumn, KeyRange, above, quoted, upto
 
 
 def table_name(definition: TableDefinition) -> str:
@@ -11,8 +11,8 @@ def table_name(definition: TableDefinition) -> str:
     return f"{quoted(definition.database)}.{quoted(definition.name)}"
 
 
-def _select(key: Sequence[KeyColumn], part: Range) -> str:
-    """SELECT, in a mode in which MySQL from 8.0 on compares columns with dates that no calendar has, where a place is
+def _select(key: Sequence[KeyColumn], part: KeyRange) -> str:
+    """SELECT, in a mode in which MySQL from 8.0 on compares columns with invalid dates, where a place is
     one: others compare them anyway. Not for all queries: expressions of VIRTUAL columns may give other values in it.
     """
     values = (*zip(key, part.after or (), strict=False), *zip(key, part.upto or (), strict=False))
@@ -24,14 +24,14 @@ def _numbers(key: Sequence[KeyColumn]) -> list[str]:
     return [f"{quoted(column.name)} | 0" for column in key if column.is_numbered]  # 64 bits on every server
 
 
-def _from(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range, where: str | None) -> str:
+def _from(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange, where: str | None) -> str:
     conditions = []
     if part.after is not None:
         conditions.append(above(key, part.after))
     if part.upto is not None:
         conditions.append(upto(key, part.upto))
     if where:
-        conditions.append(f"{where}\n")  # behind a comment at its end, the bracket stands on a line of its own
+        conditions.append(f"{where}\n")  # if it ends in a comment, our bracket is on the next line
     hint = f" FORCE INDEX ({quoted(index)})" if index else ""
     text = " AND ".join(f"({condition})" for condition in conditions)
     return f" FROM {table_name(definition)}{hint}" + (f" WHERE {text}" if text else "")
@@ -42,7 +42,7 @@ def rows_query(
     columns: Sequence[str],
     key: Sequence[KeyColumn],
     index: str,
-    part: Range,
+    part: KeyRange,
     where: str | None,
     rows_max: int | None,
 ) -> str:
@@ -53,13 +53,13 @@ def rows_query(
     return f"{_select(key, part)} {', '.join(names)}{_from(definition, key, index, part, where)}{order}{limit}"
 
 
-def first_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range) -> str:
-    """Read the first row of a part, and nothing of it."""
+def first_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange) -> str:
+    """Read the first row of a part, without any of its values."""
     order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
     return f"{_select(key, part)} 1{_from(definition, key, index, part, None)}{order} LIMIT 1"
 
 
-def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range, rows: int) -> str:
+def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange, rows: int) -> str:
     """The key of the row so many rows (at least one) into the part; no row if it has fewer."""
     names = [*_numbers(key), *(quoted(column.name) for column in key)]
     order = ", ".join(quoted(column.name) for column in key)
@@ -67,7 +67,7 @@ def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: st
     return f"{_select(key, part)} {', '.join(names)}{source} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
 
 
-def bounds_query(definition: TableDefinition, column: KeyColumn, part: Range) -> str:
+def bounds_query(definition: TableDefinition, column: KeyColumn, part: KeyRange) -> str:
     """The lowest and highest value of the only column of a key in a part: two dives into its index."""
     name = quoted(column.name)
     return f"SELECT MIN({name}), MAX({name}){_from(definition, (column,), '', part, None)}"

@@ -1,4 +1,4 @@
-"""The session of a connection that reads tables: nothing that the server displays otherwise than it stores it."""
+"""The session of a connection that reads tables: the server must show values exactly as it stores them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,17 +30,17 @@ _UNKNOWN_VARIABLE = 1193
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server says about a table. index: by which its rows can be read in the order of its key; empty if there
-    is none.
-    """
+    """What the server says about a table."""
 
     is_transactional: bool
     rows_estimate: int | None
+    """The server's own, which may be far off."""
     index: str
+    """The index by which rows can be read in the order of the key; empty if there is none."""
 
 
 def prepare(connection: pymysql.Connection) -> dict[int, str]:
-    """Set the session up; the character sets by their collations' numbers."""
+    """Set the session up. Returns the character sets by their collations' numbers."""
     for setting in _SETTINGS:
         query(connection, f"SET {setting}")
     for setting in _OPTIONAL:
@@ -49,8 +49,8 @@ def prepare(connection: pymysql.Connection) -> dict[int, str]:
         except pymysql.MySQLError as error:
             if error.args[0] != _UNKNOWN_VARIABLE:
                 raise
-    found = query(connection, "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL")
-    return {int(number): str(name) for number, name in found}
+    rows = query(connection, "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL")
+    return {int(number): str(name) for number, name in rows}
 
 
 def facts_of(connection: pymysql.Connection, definition: TableDefinition) -> Facts:
@@ -78,12 +78,12 @@ def _index(connection: pymysql.Connection, definition: TableDefinition, named: s
 
     Otherwise the server would sort for each chunk, of long values the first bytes only (`max_sort_length`).
     """
-    found = query(
+    rows = query(
         connection,
         "SELECT column_name, collation_name FROM information_schema.columns "  # noqa: S608 - as above
         f"WHERE {named} AND collation_name IS NOT NULL",
     )
-    collations = {str(name): str(collation) for name, collation in found}
+    collations = {str(name): str(collation) for name, collation in rows}
     key = key_columns(definition)
     if not all(column.is_compared_as_ordered(collations.get(column.name, "")) for column in key):
         return ""

@@ -37,9 +37,9 @@ import pymysql
 
 from databus.core import InputError, ServiceUnavailable
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.snapshot._keys import Range
+from databus.sources.mysql.snapshot._keys import KeyRange
 from databus.sources.mysql.snapshot._queries import first_query, table_name
-from databus.sources.mysql.snapshot._watermarks import Position, Watermark
+from databus.sources.mysql.snapshot._watermarks import LogWatermark, Position
 from databus.sources.snapshots import TableLocked
 
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
@@ -52,7 +52,7 @@ _BEHIND_S_MAX: Final = 10.0
 
 
 class LockBusy(TableLocked):
-    """Transactions that wrote the table are open; nobody knows for how long."""
+    """Transactions that wrote the table are open, for an unknown time."""
 
 
 class Way(StrEnum):
@@ -71,7 +71,7 @@ def query(connection: pymysql.Connection, sql: str) -> list[tuple[Any, ...]]:
 
 
 def query_by_name(connection: pymysql.Connection, sql: str) -> list[dict[str, Any]]:
-    """The same for what servers and releases answer in other columns: each row by their names."""
+    """The same, each row by its columns' names: their order differs between servers and releases."""
     with connection.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(sql)
         return [{str(name): _text(cell) for name, cell in row.items()} for row in cursor.fetchall()]
@@ -88,7 +88,7 @@ def way_of(connection: pymysql.Connection) -> Way:
     return Way.GTID if query(connection, "SELECT @@global.gtid_mode")[0][0] == "ON" else Way.GUARD
 
 
-def log_end(connection: pymysql.Connection) -> Watermark:
+def log_end(connection: pymysql.Connection) -> LogWatermark:
     """The end of the server's log. Raises `InputError` if it keeps none."""
     try:
         rows = query(connection, "SHOW MASTER STATUS")
@@ -98,7 +98,7 @@ def log_end(connection: pymysql.Connection) -> Watermark:
         rows = query(connection, "SHOW BINARY LOG STATUS")  # its name from MySQL 8.4 on
     if not rows:
         raise InputError("the server keeps no binary log: set `log_bin` and restart it")
-    return Watermark(str(rows[0][0]), int(rows[0][1]))
+    return LogWatermark(str(rows[0][0]), int(rows[0][1]))
 
 
 def prepared_xids(connection: pymysql.Connection) -> frozenset[str]:
@@ -110,21 +110,21 @@ def prepared_xids(connection: pymysql.Connection) -> frozenset[str]:
             rows = cursor.fetchall()
     finally:
         connection.encoding = encoding
-    found = set()
-    for kind, gtrid_bytes, _, told in rows:
-        raw = told.encode("latin-1") if isinstance(told, str) else bytes(told)
-        found.add(f"{raw[:gtrid_bytes].hex()},{raw[gtrid_bytes:].hex()},{kind}")
-    return frozenset(found)
+    xids = set()
+    for kind, gtrid_bytes, _, xid_data in rows:
+        raw = xid_data.encode("latin-1") if isinstance(xid_data, str) else bytes(xid_data)
+        xids.add(f"{raw[:gtrid_bytes].hex()},{raw[gtrid_bytes:].hex()},{kind}")
+    return frozenset(xids)
 
 
-class View:
+class ReadView:
     """A consistent moment. low, high: its watermarks. Close it, also after an error.
 
     prepared: ids of XA transactions that it may lack, even where their commits are below `low`.
     """
 
     def __init__(
-        self, low: Watermark, high: Watermark, close: Callable[[], None], prepared: frozenset[str] = frozenset()
+        self, low: LogWatermark, high: LogWatermark, close: Callable[[], None], prepared: frozenset[str] = frozenset()
     ) -> None:
         self.low = low
         self.high = high
@@ -132,8 +132,8 @@ class View:
         self.prepared = prepared
 
 
-class Views:
-    """Opens views on one connection. guard: makes another one, where one is needed, configured alike."""
+class ReadViews:
+    """Opens views on one connection. guard: makes a second connection of the same configuration, if one is needed."""
 
     def __init__(
         self, connection: pymysql.Connection, way: Way, guard: Callable[[], pymysql.Connection], lock_ms_max: int
@@ -152,15 +152,15 @@ class Views:
         transactional: bool,
         exact: bool = False,
         held: bool = False,
-        low: Watermark | None = None,
+        low: LogWatermark | None = None,
         first: str | None = None,
-    ) -> View:
+    ) -> ReadView:
         """A view of this table that holds everything logged up to `floor`.
 
-        exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: one
-        of before, where a guard is what gives them. first: how to read a row of the table, if not just any.
+        exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: an
+        earlier one, if a guard makes them. first: the query that reads one row of the table; by default, any row.
         """
-        first = first or first_query(definition, (), "", Range())
+        first = first or first_query(definition, (), "", KeyRange())
         until_s = time.monotonic() + _BEHIND_S_MAX
         while True:
             view = self._open(definition, transactional=transactional, exact=exact, held=held, low=low, first=first)
@@ -174,15 +174,15 @@ class Views:
             time.sleep(_BEHIND_S)  # no server tells when a commit becomes visible
 
     def close(self) -> None:
-        """Let the guard go."""
+        """Close the guard's connection."""
         if self._guard is not None:
-            with suppress(pymysql.MySQLError, OSError):  # it was gone already
+            with suppress(pymysql.MySQLError, OSError):  # the server has ended it already
                 self._guard.close()
             self._guard = None
 
     @property
     def need_low(self) -> bool:
-        """Whether ordinary views need a low watermark of before; see `low_of`."""
+        """Whether ordinary views need an earlier low watermark; see `low_of`."""
         return self._way is Way.GUARD
 
     def _open(
@@ -192,9 +192,9 @@ class Views:
         transactional: bool,
         exact: bool,
         held: bool,
-        low: Watermark | None,
+        low: LogWatermark | None,
         first: str,
-    ) -> View:
+    ) -> ReadView:
         if held or not transactional:
             return self._under_lock(definition)
         if exact and self._way is not Way.COMMIT_ORDER:
@@ -206,15 +206,15 @@ class Views:
                 raise AssertionError("a view needs a low watermark of before")
             return self._after(low, first)
         (gtids,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
-        return self._after(Watermark("", 0, str(gtids).replace("\n", "")), first)
+        return self._after(LogWatermark("", 0, str(gtids).replace("\n", "")), first)
 
-    def _after(self, low: Watermark, first: str) -> View:
-        """A view opened after its low watermark was had, and before its high one is."""
+    def _after(self, low: LogWatermark, first: str) -> ReadView:
+        """Open a view. Its low watermark was read before; its high one is read after."""
         query(self._connection, _BEGIN)
         query(self._connection, first)
-        return View(low, log_end(self._connection), self._commit)
+        return ReadView(low, log_end(self._connection), self._commit)
 
-    def low_of(self, definition: TableDefinition) -> Watermark:
+    def low_of(self, definition: TableDefinition) -> LogWatermark:
         """A low watermark for all views of the table that are opened from now on, by a guard's lock."""
         guard = self._guarding()
         self._lock(guard, definition)
@@ -223,46 +223,46 @@ class Views:
         finally:
             self._unlock(guard)
 
-    def _in_commit_order(self) -> View:
+    def _in_commit_order(self) -> ReadView:
         before = log_end(self._connection)
         prepared = prepared_xids(self._connection)
         query(self._connection, _OPEN)
-        found = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
-        place = {str(name).lower(): value for name, value in found.items()}
+        status = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
+        place = {str(name).lower(): value for name, value in status.items()}
         if not place.get("binlog_snapshot_file"):
             raise InputError("the server keeps no binary log: set `log_bin` and restart it")
-        mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
+        mark = LogWatermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
         low = before if before.precedes(mark) else mark  # the log's end runs ahead of what is visible
-        return View(low, mark, self._commit, prepared)
+        return ReadView(low, mark, self._commit, prepared)
 
-    def _guarded(self, definition: TableDefinition, first: str) -> View:
+    def _guarded(self, definition: TableDefinition, first: str) -> ReadView:
         guard = self._guarding()
         kind = self._lock(guard, definition)
         try:
             mark = log_end(guard)
             query(self._connection, _OPEN)
-            if kind == "READ":  # `WRITE` keeps this read waiting, but any copying ALTER out as well
+            if kind == "READ":  # under `WRITE` this read would wait, and no ALTER can copy the table
                 query(self._connection, first)
         finally:
             self._unlock(guard)
-        return View(mark, mark, self._commit)
+        return ReadView(mark, mark, self._commit)
 
     def _guarding(self) -> pymysql.Connection:
         if self._guard is None:
             self._guard = self._make_guard()
         return self._guard
 
-    def _under_lock(self, definition: TableDefinition) -> View:
+    def _under_lock(self, definition: TableDefinition) -> ReadView:
         self._lock(self._connection, definition)
         try:
             mark = log_end(self._connection)
         except BaseException:
             self._unlock(self._connection)
             raise
-        return View(mark, mark, lambda: self._unlock(self._connection))
+        return ReadView(mark, mark, lambda: self._unlock(self._connection))
 
     def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> str:
-        """Have `LOCK TABLES t READ`, or `WRITE` where writers keep it waiting; says which."""
+        """Take `LOCK TABLES t READ`, or `WRITE` if writers keep that waiting. Returns which."""
         for kind in ("READ", "WRITE"):
             query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
             try:

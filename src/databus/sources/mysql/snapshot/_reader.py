@@ -6,16 +6,16 @@ from typing import Any
 import pymysql
 
 from databus.sources import snapshots
-from databus.sources.mysql.snapshot._chunk_reader import ChunkReader
+from databus.sources.mysql.snapshot._chunk_reader import MysqlChunkReader
 from databus.sources.mysql.snapshot._task import ReadableTable, TableTask
 from databus.sources.mysql.snapshot._xa_history import XaHistory
 from databus.sources.snapshots import ReadChunk, SnapshotOptions
 
 
-class SnapshotReader(snapshots.SnapshotReader[ReadableTable]):
+class MysqlSnapshotReader(snapshots.SnapshotReader[ReadableTable]):
     """See `databus.sources.snapshots.SnapshotReader`. connect: makes a connection; called by several threads.
 
-    `xa` is told of each XA transaction that the log prepares or commits, before the log is followed beyond that.
+    Tell `xa` each XA transaction that the log prepares or commits, before the log is followed beyond that.
     """
 
     def __init__(
@@ -24,16 +24,16 @@ class SnapshotReader(snapshots.SnapshotReader[ReadableTable]):
         options: SnapshotOptions | None = None,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        given = options or SnapshotOptions()
-        super().__init__(lambda host: ChunkReader(connect, given, host), given, on_ready)
+        snapshot_options = options or SnapshotOptions()
+        super().__init__(lambda host: MysqlChunkReader(connect, snapshot_options, host), snapshot_options, on_ready)
         self.xa = XaHistory()
 
     def lacks(self, chunk: ReadChunk) -> bool:
-        """Whether an XA transaction that is committed in the log was not yet in what was read."""
+        """Whether the rows read lack an XA transaction that is committed in the log."""
         return self.xa.is_any_committed(chunk.prepared, chunk.after)
 
     def begin(self, task: TableTask, remains: tuple[Any, ...] | None = None, order: tuple[str, ...] = ()) -> None:
-        """Read a table, or what `remains` of it; see `begin_table`."""
+        """Read a table, or the parts that `remains` names; see `begin_table`."""
         import databus.sources.mysql.snapshot._result_kernels  # noqa: F401 - compiled once, before threads race for it
 
         self.begin_table(ReadableTable(task), remains, order)

@@ -9,7 +9,7 @@ VALID: Final = 2  # where its validity bits begin
 SCALE: Final = 3  # DECIMAL's digits after the point; BIT's bytes in the arena, 0 for a single bit
 VAR: Final = 4  # its number among the columns of variable size; -1 for the others
 NULLS: Final = 5  # counted
-FIRST_NONE: Final = 6  # counted: the first row with a date that no calendar has; -1 for none
+FIRST_NONE: Final = 6  # counted: the first row with an invalid date; -1 for none
 FIELDS: Final = 7
 
 # Operations; up to COPY64 a value has a fixed size, the others are behind their length.

@@ -75,7 +75,7 @@ _WORD: Final = 0xFFFFFFFF
 
 @small
 def _moment_us(at: int, length: int) -> int:
-    """A DATE, DATETIME or TIMESTAMP as microseconds; NONE for one that no calendar has."""
+    """A DATE, DATETIME or TIMESTAMP as microseconds; NONE for an invalid date."""
     if length == 0:
         return NONE
     days = days_of(load16(at), load8(at + 2), load8(at + 3))

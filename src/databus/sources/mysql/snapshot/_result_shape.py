@@ -99,17 +99,16 @@ _TEXTS: Final = _STRINGS | _BLOBS
 
 @dataclass(frozen=True, slots=True)
 class ResultColumn:
-    """A column of a result, as the server describes it. charset: by name; empty for one that we have no name of.
-
-    collation: the server's number of it.
-    """
+    """A column of a result, as the server describes it."""
 
     name: str
     type: int
     flags: int
     charset: str
+    """By name; empty for a number that databus has no name for."""
     decimals: int
     collation: int
+    """The server's number of it."""
 
     @property
     def is_unsigned(self) -> bool:
@@ -118,28 +117,26 @@ class ResultColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The result's columns: a number for each ENUM and SET of the key, the key's columns, then the others.
-
-    definition, table: the same columns in both, except for those that are excluded. key: empty for a table that is read
-    as a whole.
-    """
+class ResultShape:
+    """The result's columns: a number for each ENUM and SET of the key, the key's columns, then the others."""
 
     definition: TableDefinition
+    """Its columns are those of `table`, and the excluded ones."""
     table: TableSchema
     key: tuple[KeyColumn, ...]
+    """Empty for a table that is read as a whole."""
     policies: Policies
 
     @property
     def numbers(self) -> list[str]:
-        """The names of the columns whose number the query asks for besides the value: it is what orders them."""
+        """The names of the columns whose number the query asks for besides the value: the number orders them."""
         return [column.name for column in self.key if column.is_numbered]
 
     @property
     def columns(self) -> list[ColumnDefinition]:
         """The table's columns in the query's order, excluded ones left out.
 
-        Raises `SourceChanged` if the definition is not the table's: after a crash in between, one may know more.
+        Raises `SourceChanged` if the definition is not the table's: after a crash, one of the two may be newer.
         """
         by_name = {column.name: column for column in self.definition.columns}
         for described in self.table.columns:
@@ -157,36 +154,38 @@ class Shape:
         columns, extra = self.columns, len(self.numbers)
         if len(result) != extra + len(columns):
             raise SourceChanged(f"{self.table.source}: the server answers {len(result)} columns to a query of others")
-        for column, found in zip(columns, result[extra:], strict=True):
-            said = _difference(column, found)
-            if said:
+        for column, received in zip(columns, result[extra:], strict=True):
+            difference = _difference(column, received)
+            if difference:
                 raise SourceChanged(
                     f"{self.table.source}: column {column.name!r} is known as {column.column_type}, but the server "
-                    f"answers {said}: it was altered since"
+                    f"answers {difference}: it was altered since"
                 )
 
     def order(self, result: list[ResultColumn]) -> tuple[str, ...]:
-        """What decides the order of the rows of a result that was checked: of each column of the key, name, type and
+        """What decides the order of a checked result's rows: for each column of the key its name, type and
         collation. Empty for a table that is read as a whole.
         """
         extra = len(self.numbers)
         ordering = zip(self.columns[: len(self.key)], result[extra:], strict=False)
-        return tuple(f"{column.name} {column.column_type} {found.collation}" for column, found in ordering)
+        return tuple(f"{column.name} {column.column_type} {received.collation}" for column, received in ordering)
 
 
-def _difference(column: ColumnDefinition, found: ResultColumn) -> str:
+def _difference(column: ColumnDefinition, received: ResultColumn) -> str:
     kind = column.type
-    if found.type not in _SHOWN_AS.get(kind, {int(kind)}):
-        return f"type {found.type}"
-    if kind in _SIGNED_OR_NOT and found.is_unsigned != column.is_unsigned:
-        return "unsigned numbers" if found.is_unsigned else "signed numbers"
-    if kind is FieldType.NEWDECIMAL and found.decimals != column.meta & 0xFF:
-        return f"{found.decimals} digits after the point"
-    if bool(found.flags & _ENUM) != (kind is FieldType.ENUM) or bool(found.flags & _SET) != (kind is FieldType.SET):
-        return f"type {found.type} with flags {found.flags:#x}"
-    is_text = found.type in _TEXTS and kind is not FieldType.JSON and column.charset is not None
-    if is_text and found.charset and found.charset != _charset(column):
-        return f"character set {found.charset}"
+    if received.type not in _SHOWN_AS.get(kind, {int(kind)}):
+        return f"type {received.type}"
+    if kind in _SIGNED_OR_NOT and received.is_unsigned != column.is_unsigned:
+        return "unsigned numbers" if received.is_unsigned else "signed numbers"
+    if kind is FieldType.NEWDECIMAL and received.decimals != column.meta & 0xFF:
+        return f"{received.decimals} digits after the point"
+    if bool(received.flags & _ENUM) != (kind is FieldType.ENUM) or bool(received.flags & _SET) != (
+        kind is FieldType.SET
+    ):
+        return f"type {received.type} with flags {received.flags:#x}"
+    is_text = received.type in _TEXTS and kind is not FieldType.JSON and column.charset is not None
+    if is_text and received.charset and received.charset != _charset(column):
+        return f"character set {received.charset}"
     return ""
 
 
@@ -227,14 +226,14 @@ def _operation(column: ColumnDefinition, kind: str) -> tuple[int, int, int]:
 class Columns:
     """The columns of up to `rows_max` rows while they are decoded."""
 
-    def __init__(self, shape: Shape, rows_max: int) -> None:
+    def __init__(self, shape: ResultShape, rows_max: int) -> None:
         self._shape = shape
         self._columns = shape.columns
         self.rows = 0
         self.rows_max = rows_max
         operations = [(COPY64, 8, 0)] * len(shape.numbers)
         received = [_received(column, shape.table.column(column.name).type) for column in self._columns]
-        operations += [_operation(*each) for each in zip(self._columns, received, strict=True)]
+        operations += [_operation(*pair) for pair in zip(self._columns, received, strict=True)]
         self.program = np.zeros((len(operations), FIELDS), np.int64)
         bits = _aligned((rows_max + 7) // 8)
         end = 0
@@ -252,10 +251,10 @@ class Columns:
         self.texts = [np.empty(_TEXT_BYTES, np.uint8) for _ in range(texts)]
         self.filled = [0] * texts
 
-    def make_room(self, var: int, more: int) -> Bytes:
+    def make_room(self, var: int, added_bytes: int) -> Bytes:
         """The text of a column, with room for so many bytes more and the slack."""
         text = self.texts[var]
-        wanted = self.filled[var] + more + _SLACK
+        wanted = self.filled[var] + added_bytes + _SLACK
         if len(text) < wanted:
             larger = np.empty(max(wanted, 2 * len(text)), np.uint8)
             larger[: self.filled[var]] = text[: self.filled[var]]
@@ -265,8 +264,8 @@ class Columns:
     def arrays(self, place: str) -> list[pa.Array]:
         """The arrays, in the table's order.
 
-        Raises `UnrepresentableValue` for a date that is none, by policy, or text that is none; `SourceChanged` for a
-        null in a column that has none; `LimitExceeded` for a row that is too large even without its largest values.
+        Raises `UnrepresentableValue` for an invalid date or invalid text, by policy; `SourceChanged` for a
+        NULL in a NOT NULL column; `LimitExceeded` for a row that is too large even without its largest values.
         """
         extra = len(self._shape.numbers)
         arrays = {}

@@ -30,6 +30,7 @@ class ResultRows:
 
     table: str
     place: str
+    """The query that they came from, in words."""
 
     def row(self, number: int) -> str:
         """The place of a row."""

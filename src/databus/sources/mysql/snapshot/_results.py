@@ -1,7 +1,7 @@
 """Results of the binary protocol, read from the socket into columns.
 
 PyMySQL's connection prepares and executes the statement; the rows are then read past it, in large pieces, and decoded
-by kernels. A result is read to its end or its connection is given up: nobody reads on in the middle of one.
+by kernels. A result is read to its end, or its connection is closed: no query begins in the middle of a result.
 """
 
 import struct
@@ -44,7 +44,7 @@ _PACKET_MAX: Final = 0xFFFFFF
 _GUARD: Final = 8  # bytes behind the buffer's end, for loads of whole words
 
 
-class Statement:
+class PreparedStatement:
     """One query, executed. columns: of its result. Raises what PyMySQL raises."""
 
     def __init__(self, connection: pymysql.Connection, sql: str, charsets: Mapping[int, str]) -> None:
@@ -83,7 +83,7 @@ class Statement:
             place = read_place(key, len(self.columns), memoryview(packet.get_all_data()))
 
     def close(self) -> None:
-        """Let the server forget it. The result must have been read to its end."""
+        """Close it on the server. The result must have been read to its end."""
         self._command(_CLOSE, struct.pack("<I", self._id))
 
 
@@ -204,7 +204,7 @@ class RowReader:
         raise CorruptData(f"{self._place}: row {columns.rows} of a result, its column {column}: {WORDS[code]}")
 
     def _wait_for_packet(self) -> int:
-        """Have the next packet in the buffer whole; its size."""
+        """Read until the buffer has the whole next packet. Returns its size."""
         while self._hi - self._lo < 4 or self._hi - self._lo < 4 + self._size():
             self._fill()
         return self._size()
@@ -213,7 +213,7 @@ class RowReader:
         return int.from_bytes(bytes(self._buffer[self._lo : self._lo + 3]), "little")
 
     def _fill(self) -> None:
-        """Read more, behind what is there."""
+        """Read more into the buffer, behind the bytes that are there."""
         held = self._hi - self._lo
         capacity = len(self._buffer) - _GUARD
         wanted = 4 + self._size() if held >= 4 else 4

@@ -1,4 +1,4 @@
-"""What is read of a table, and how: its key, the server's word on it, and the shape of the results."""
+"""What is read of a table, and how: its key, the server's facts about it, and the shape of the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.rows import Policies
-from databus.sources.mysql.snapshot._keys import KeyColumn, Range, key_columns
+from databus.sources.mysql.snapshot._keys import KeyColumn, KeyRange, key_columns
 from databus.sources.mysql.snapshot._read_session import Facts
-from databus.sources.mysql.snapshot._result_shape import Shape
+from databus.sources.mysql.snapshot._result_shape import ResultShape
 
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """A table to read. table: its schema, without excluded columns. where: a condition in SQL on the rows to read.
-
-    locks: read it while nobody may write it; only for a table without a key that is never left in peace.
-    """
+    """A table to read."""
 
     definition: TableDefinition
     table: TableSchema
+    """Its schema, without excluded columns."""
     where: str | None = None
+    """A condition in SQL on the rows to read."""
     policies: Policies = field(default_factory=Policies)
     locks: bool = False
+    """Read it under a lock. Only for a table without a key that is written too often to be read otherwise."""
 
     @property
     def source(self) -> str:
@@ -35,7 +35,7 @@ class ReadableTable:
 
     def __init__(self, task: TableTask) -> None:
         self.task = task
-        self.shape = Shape(task.definition, task.table, key_columns(task.definition), task.policies)
+        self.shape = ResultShape(task.definition, task.table, key_columns(task.definition), task.policies)
         self.facts: Facts | None = None
 
     def unasked(self) -> "ReadableTable":
@@ -46,7 +46,7 @@ class ReadableTable:
         """What the server says about the table."""
         self.facts = facts
         if not facts.index:
-            self.shape = Shape(self.task.definition, self.task.table, (), self.task.policies)
+            self.shape = ResultShape(self.task.definition, self.task.table, (), self.task.policies)
 
     @property
     def key(self) -> Sequence[KeyColumn]:
@@ -68,14 +68,14 @@ class ReadableTable:
         """The server's own, which may be far off."""
         return None if self.facts is None else self.facts.rows_estimate
 
-    def everything(self) -> Range:
+    def everything(self) -> KeyRange:
         """From the table's beginning to its end."""
-        return Range()
+        return KeyRange()
 
-    def part_of(self, value: object) -> Range:
+    def part_of(self, value: object) -> KeyRange:
         """Read what `json_of` wrote. Raises `CorruptData`."""
-        return Range.from_json(self.shape.key, value)
+        return KeyRange.from_json(self.shape.key, value)
 
-    def json_of(self, part: Range) -> object:
+    def json_of(self, part: KeyRange) -> object:
         """The keys between which it is."""
         return part.to_json()

@@ -9,14 +9,13 @@ Position = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Watermark:
-    """A place in one server's log. gtids: the executed set that stands for it instead, where file and offset would be
-    wrong.
-    """
+class LogWatermark:
+    """A place in one server's log."""
 
     file: str
     offset: int
     gtids: str | None = None
+    """The executed set, which stands for the place if file and offset would be wrong."""
 
     def contains(self, position: Position) -> bool:
         """As a low watermark: whether everything logged up to `position` is in what was read."""
@@ -30,8 +29,8 @@ class Watermark:
         """As a high watermark: whether the log up to `position` holds everything that was read."""
         return _order(self.file, self.offset) <= _order(str(position["file"]), int(position["offset"]))
 
-    def precedes(self, other: "Watermark") -> bool:
-        """Whether it stands in the log before that one, or at the same place."""
+    def precedes(self, other: "LogWatermark") -> bool:
+        """Whether it is before that one in the log, or at the same place."""
         return _order(self.file, self.offset) <= _order(other.file, other.offset)
 
 

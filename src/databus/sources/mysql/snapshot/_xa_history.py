@@ -1,4 +1,4 @@
-"""XA transactions as the log tells of them, as far as it decides whether a view shows what one of them changed.
+"""XA transactions in the log, as far as they decide whether a view shows what one of them changed.
 
 MariaDB writes XA COMMIT to its log first and has the engine commit a moment later, in no order with consistent
 snapshots: one that is opened in between lacks rows that its place in the log contains. The server still names the
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 EVENTS_MAX: Final = 1 << 16
-"""How many prepares and commits are remembered; a commit is asked about for a moment only."""
+"""How many prepares and commits are remembered; each is needed for a moment only."""
 
 
 class XaHistory:
@@ -34,8 +34,8 @@ class XaHistory:
         return any(self._is_committed(xid, scn) for xid in xids)
 
     def _is_committed(self, xid: str, scn: int) -> bool:
-        upto = [is_commit for at, is_commit in self._events.get(xid, ()) if at <= scn]
-        return bool(upto) and upto[-1]
+        commits = [is_commit for at, is_commit in self._events.get(xid, ()) if at <= scn]
+        return bool(commits) and commits[-1]
 
     def _add(self, xid: str, scn: int, *, is_commit: bool) -> None:
         self._events.setdefault(xid, deque()).append((scn, is_commit))
