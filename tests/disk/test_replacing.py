@@ -14,7 +14,7 @@ from databus.pipeline.outputs._delta_known import Known
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import LeftOut
 from databus.sources.mysql._unread_tables import Asked, Unread
-from databus.sources.mysql._xa_lookup import Wanted
+from databus.sources.mysql._xa_lookup import WantedTransaction
 from databus.sources.mysql.binlog import TransactionOrigin
 from databus.sources.mysql.tables import Catalogue, HistoryStore, ServerKind, TableHistory
 
@@ -45,7 +45,7 @@ def note_rolled_back(folder: Path) -> None:
 
 
 def note_wanted(folder: Path) -> None:
-    Wanted("X'31'", make_scn(1, 5)).save(folder)
+    WantedTransaction("X'31'", make_scn(1, 5)).save(folder)
 
 
 def note_unread(folder: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from databus.core import InputError, ServiceUnavailable
 from databus.sources.mysql import MysqlConfig
-from databus.sources.mysql._captured_tables import Selection
+from databus.sources.mysql._captured_tables import TableSelection
 from databus.sources.mysql.server import Hidden, check_source, like
 from databus.testing.servers import Server
 from tests.mysql.following import config_of, create, hosts
@@ -211,7 +211,7 @@ def test_filters_that_count_as_harmless_leave_no_captured_table_out(
     config = MysqlConfig.model_validate(
         {"type": "mysql", "hosts": "h", "user": "u", "tables": tables, "exclude": exclude}
     )
-    selection = Selection(config, fold=False)
+    selection = TableSelection(config, fold=False)
     said = list(Hidden(config, selection, 0).by({name: ",".join(items) for name, items in filters.items()}))
     lost = [
         (database, table)

@@ -12,8 +12,8 @@ from databus.sources.mysql._unread_tables import KEY, Asked, Unread
 
 
 def position(unread):
-    told = unread.told()
-    return {} if told is None else {KEY: json.loads(json.dumps(told))}
+    entry = unread.position_entry()
+    return {} if entry is None else {KEY: json.loads(json.dumps(entry))}
 
 
 def taken(unread):

@@ -1,7 +1,7 @@
-"""What the bus itself adds where the log stands between two transactions.
+"""What the bus itself adds between two transactions of the log.
 
-Begins and ends of readings, their chunks, gaps, and what a table is where the log shows it without a statement. None of
-it is a function of the log. Who follows the log tells what it saw and how far it is, and asks for what has its place
+Begins and ends of snapshots, their chunks, gaps, and what a table is where the log shows it without a statement. None
+of it is a function of the log. The session says what it saw in the log and how far it is, and asks for what belongs
 there.
 """
 
@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from databus.core import ChangeType, ConfigError, ControlKind, UnsupportedFeature, crash_point, name_parts
 from databus.schema import TableSchema, frame_schema
-from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._session_position import Gap, SessionPosition, as_one, said_of
+from databus.sources.mysql._session_position import Gap, SessionPosition, as_one, held_entry
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
@@ -29,7 +29,7 @@ from databus.sources.snapshots import BegunAnew, Placed, Progress
 from databus.wire import Group, OpenSnapshot, Rows
 
 READ: Final = ("read",)
-"""As the last key of an open snapshot: its rows are all in the log, and its end is not."""
+"""As the last key of an open snapshot: all of its rows are in the log, but not its end."""
 
 
 class BusGroups:
@@ -44,7 +44,7 @@ class BusGroups:
         physical: str,
         config: MysqlConfig | BinlogConfig,
         position: SessionPosition,
-        tables: Tables,
+        tables: CapturedTables,
         history: HistoryKeeper,
         reader: MysqlSnapshotReader | None,
         unread: Unread,
@@ -58,13 +58,13 @@ class BusGroups:
         self._unread = unread
         self._tables_max = config.snapshot_tables_max if isinstance(config, MysqlConfig) else 1
         self._asked: deque[Asked] = deque()
-        self._read: deque[str] = deque()  # to their last row, and the log does not say so yet
+        self._read: deque[str] = deque()  # tables read to the last row, of which the log does not say so yet
         self.advance()
 
     # What the session's caller wants
 
     def begin(self, names: Sequence[str], gap: Gap | None) -> list[Group]:
-        """What is said first: that something was lost, and that these tables are being read."""
+        """The session's first groups: that something was lost, and that these tables are being read."""
         names = [name for name in names if self._is_readable(name)]
         groups: list[Group] = []
         if gap is not None:
@@ -88,11 +88,11 @@ class BusGroups:
         return groups + self.ask([Asked(name) for name in names])
 
     def _retyped(self) -> list[TableDefinition]:
-        """The tables of which options now say otherwise which columns come as text."""
-        return [each for each in self._history.definitions() if self._tables.is_retyped(each)]
+        """The tables in which other columns come as text than before, since options have changed."""
+        return [definition for definition in self._history.definitions() if self._tables.is_retyped(definition)]
 
     def _retype(self, definition: TableDefinition) -> Group:
-        """What consumers are told of a table whose columns come otherwise than before. It must be read again."""
+        """The control for a table whose columns come in other types than before. It must be read again."""
         if self._config.on_class3 == "stop":
             raise ConfigError(
                 f"{self._physical}: by `types` or `zero_dates` columns of {definition.source} come otherwise than its "
@@ -102,10 +102,10 @@ class BusGroups:
         return self._position.control(ControlKind.SCHEMA, table, schema_body(table, known, "", 3))
 
     def go_on_reading(self) -> None:
-        """Take up the snapshots that were open in the log."""
+        """Continue the snapshots that were open in the log."""
         if self._reader is None:
             return
-        retyped = {each.source for each in self._retyped()}  # `begin` begins them anew
+        retyped = {definition.source for definition in self._retyped()}  # `begin` begins them again
         for name, opened in list(self._position.snapshots.items()):
             if name in retyped:
                 continue
@@ -115,7 +115,7 @@ class BusGroups:
                 continue
             if opened.last_key == READ:
                 self._read.append(name)
-            elif opened.last_key == ():  # read as a whole, so there is no place to go on from
+            elif opened.last_key == ():  # the table is read as a whole, so there is no key to continue from
                 self._asked.append(Asked(name, opened.where))
             else:
                 self._reader.begin(task, opened.last_key, opened.order)
@@ -134,9 +134,9 @@ class BusGroups:
         """The tables that wait to be read."""
         return self._unread
 
-    def told(self, group: Group) -> Group:
+    def with_waiting(self, group: Group) -> Group:
         """The group with a commit that says which tables wait, and which are held and will be read."""
-        waiting, held = self._unread.told(), said_of(self._tables.held)
+        waiting, held = self._unread.position_entry(), held_entry(self._tables.held)
         if waiting is None and not held:
             return group
         unread = {} if waiting is None else {UNREAD_KEY: waiting}
@@ -148,7 +148,7 @@ class BusGroups:
         return [] if self._reader is None else self._reader.progress()
 
     def close(self) -> None:
-        """Let the reader go."""
+        """Close the reader."""
         if self._reader is not None:
             self._reader.close()
 
@@ -170,12 +170,12 @@ class BusGroups:
             self._reader.control(source, scn)
 
     def advance(self) -> None:
-        """Everything up to here was seen."""
+        """Tell the reader how far the log was followed."""
         if self._reader is not None:
             self._reader.advance(self._position.place.scn, self._position.place.position)
 
     def redefine(self, events: Sequence[TableEvent]) -> None:
-        """Tables that are being read are read on as what they are now, whatever consumers are told of the change."""
+        """Continue to read tables by their new definitions, whatever controls consumers get of the change."""
         if self._reader is None:
             return
         for event in events:
@@ -183,7 +183,7 @@ class BusGroups:
                 self.read_on_as_it_is(event.after.source)
 
     def read_on_as_it_is(self, source: str) -> None:
-        """A table that is being read is read on as what it is now, so that its rows have one schema."""
+        """Continue to read a table by its new definition, so that its rows have one schema."""
         if self._reader is not None and self._reader.watches(source):
             task = self._task(source)
             if task is not None:
@@ -198,18 +198,18 @@ class BusGroups:
     # What has its place here
 
     def add(self) -> list[Group] | None:
-        """Begin what was asked for, or place a chunk, of which nothing may be left; None if there is nothing to add."""
+        """Begin a snapshot that was asked for, or place a chunk, which may be empty; None if nothing is to be added."""
         if self._read or self._asked or self._unread:
             groups = self._end_read() or self._begin_asked() or self._begin_unread()
             if groups:
                 return as_one(groups, self._position.place.position)
-        found = None if self._reader is None else self._reader.take()
-        if found is None:
+        placed = None if self._reader is None else self._reader.take()
+        if placed is None:
             return None
-        if isinstance(found, BegunAnew):
-            where = self._position.snapshots[found.source].where
-            return [self.begin_snapshot(found.source, where, tells_reader=False)]
-        return list(self._chunk(found))
+        if isinstance(placed, BegunAnew):
+            where = self._position.snapshots[placed.source].where
+            return [self.begin_snapshot(placed.source, where, tells_reader=False)]
+        return list(self._chunk(placed))
 
     def _end_read(self) -> list[Group]:
         groups: list[Group] = []
@@ -224,7 +224,7 @@ class BusGroups:
         asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
         if not asked:
             return []
-        groups = self.ask([Asked(*each) for each in asked.items() if self._is_readable(each[0])])
+        groups = self.ask([Asked(*entry) for entry in asked.items() if self._is_readable(entry[0])])
         return groups or [Group(self._position.commit())]  # so that the log says that they wait
 
     def _begin_unread(self) -> list[Group]:
@@ -236,7 +236,7 @@ class BusGroups:
         return groups
 
     def _is_readable(self, source: str) -> bool:
-        """Whether the table is not gone meanwhile, nor held: then all of it is read later, whatever was asked for."""
+        """Whether the table still exists and is not held. A held one is read later, as a whole, whatever was asked."""
         return source in self._tables.in_force and source not in self._tables.held
 
     def _has_room(self) -> bool:
@@ -245,19 +245,19 @@ class BusGroups:
         return self._reader.has_room(self._tables_max)
 
     def ask(self, asked: Sequence[Asked]) -> list[Group]:
-        """The begins of these readings, as far as there is room for them; the others wait, which is durable then."""
+        """Begin these snapshots, as far as there is room for them; the others wait, durably."""
         groups: list[Group] = []
         waiting: list[Asked] = []
-        for each in asked:
-            if each.source in self._position.snapshots or (not (self._unread or waiting) and self._has_room()):
-                groups.append(self.begin_snapshot(*each))
+        for request in asked:
+            if request.source in self._position.snapshots or (not (self._unread or waiting) and self._has_room()):
+                groups.append(self.begin_snapshot(*request))
             else:
-                waiting.append(each)
+                waiting.append(request)
         self._unread.add(waiting)
         return groups
 
     def begin_snapshot(self, source: str, where: str | None = None, *, tells_reader: bool = True) -> Group:
-        """The begin of a reading, which supersedes one that is open."""
+        """The begin of a snapshot, which replaces an open one of the table."""
         seq = self._position.next_seqs()
         self._position.snapshots[source] = OpenSnapshot(seq, None, (self._position.place.scn, seq), where)
         task = self._task(source)
@@ -267,8 +267,8 @@ class BusGroups:
         return self._position.control(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
 
     def refuse_class3(self, source: str) -> None:
-        """Raise, before anybody hears of it, if a table whose data changed unseen may not be read again: a session that
-        begins here anew stops here too.
+        """Raise, before a control goes out, if a table whose data changed unseen may not be read again. So a session
+        that begins here again stops here too.
         """
         if self._config.on_class3 == "stop":
             raise UnsupportedFeature(
@@ -277,13 +277,13 @@ class BusGroups:
             )
 
     def tell_class3(self, table: TableSchema, known: TableSchema | None) -> list[Group]:
-        """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
+        """The groups for a table that changed without a statement that consumers know: it is read again."""
         body = schema_body(table, known, "", 3)
         groups = [self._position.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]
         return as_one(groups, self._position.place.position)
 
     def _task(self, source: str) -> TableTask | None:
-        """What the reader must know of a table; None if it is none any more."""
+        """What the reader must know of a table; None if there is no such table any more."""
         database, name = name_parts(source)
         definition = self._history.definition(database, name)
         table = self._tables.in_force.get(source)
@@ -293,7 +293,7 @@ class BusGroups:
         return TableTask(definition, table, self._where(source), self._tables.policies(definition), locks)
 
     def _where(self, source: str) -> str | None:
-        """What narrows the reading of a table: the request's own condition, or the configuration's."""
+        """The condition on the rows that a snapshot reads: the request's own, or the configuration's."""
         opened = self._position.snapshots.get(source)
         if opened is not None and opened.where is not None:
             return opened.where

@@ -1,4 +1,4 @@
-"""Tables: which are captured, what each is at the log's present position, and how its rows are decoded."""
+"""Which tables are captured, what each is at the log's present position, and how its rows are decoded."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from databus.core import FatalError, SourceChanged, UnsupportedFeature, glob_of,
 from databus.schema import TableSchema, diff
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql._session_position import Held
+from databus.sources.mysql._session_position import HeldTable
 from databus.sources.mysql.binlog import TableMap
 from databus.sources.mysql.rows import DecodePlan, Omitter, Policies, bus_type, describe, make_plan, text_columns
 from databus.sources.mysql.tables import check_agreement, from_table_map
@@ -26,7 +26,7 @@ class ReadingOptions(Protocol):
     row_bytes_max: int
 
 
-class Selection:
+class TableSelection:
     """Which tables are captured, and which of their columns. fold: whether the server compares names in lower case."""
 
     def __init__(self, config: MysqlConfig | BinlogConfig, *, fold: bool) -> None:
@@ -61,8 +61,8 @@ class Selection:
         if not asked and not dates:
             return frozenset()
         kept = [column for column in definition.columns if column.name not in self.excluded(definition)]
-        shown = replace(definition, columns=tuple(column for column in kept if not column.is_hidden))
-        return text_columns(shown, {name.lower() for name in asked}, dates=dates)
+        visible = replace(definition, columns=tuple(column for column in kept if not column.is_hidden))
+        return text_columns(visible, {name.lower() for name in asked}, dates=dates)
 
     def name_of(self, definition: TableDefinition) -> str:
         """The table as options name it, in lower case where the server compares names so."""
@@ -83,19 +83,19 @@ def _folded(config: MysqlConfig | BinlogConfig) -> dict[str, object]:
     }
 
 
-class Tables:
+class CapturedTables:
     """Definitions and plans at the present position. known: looks a definition up in the history. is_other:
     whether a name is one of a view or a sequence. json_form: how the server prints JSON, which MySQL 8.0 changed.
     why_unknown: why the history has no definition of a table, for errors.
 
-    `in_force` are the schemas that consumers have been told, by source. `held` are tables that are not captured for now
-    (see `_held_tables`). `omitter` counts what rows have lost, if one may.
+    `in_force` has the schemas that consumers know, by source. `held` has tables that are not captured for now (see
+    `_held_tables`). `omitter` counts the omitted values, if values may be omitted.
     """
 
     def __init__(
         self,
         physical: str,
-        selection: Selection,
+        selection: TableSelection,
         options: ReadingOptions,
         known: Callable[[str, str], TableDefinition | None],
         is_other: Callable[[str, str], bool],
@@ -105,7 +105,7 @@ class Tables:
     ) -> None:
         self.selection = selection
         self.in_force = dict(in_force)
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldTable] = {}
         self._physical = physical
         self._options = options
         self._known = known
@@ -169,7 +169,7 @@ class Tables:
         self._stale.clear()
 
     def doubt_plans(self, newest: DecodePlan) -> None:
-        """The table is another than was known: its other table maps are compared again when they come again."""
+        """The table has changed: compare its other table maps again when they come again."""
         source = newest.definition.source
         self._stale |= {
             slot for slot, plan in self._plans.items() if plan is not newest and plan.definition.source == source
@@ -184,12 +184,12 @@ class Tables:
         return slot not in self._stale and (slot in self._plans or slot in self._refused)
 
     def is_news(self, table: TableSchema) -> bool:
-        """Whether that is not what the table was up to here."""
+        """Whether the table had another schema up to here."""
         known = self.in_force.get(table.source)
         return known is None or known.fingerprint != table.fingerprint
 
     def is_another(self, table: TableSchema) -> bool:
-        """Whether consumers know the table as another one: its values may not be what they were."""
+        """Whether consumers know the table in a way by which its values may have changed."""
         known = self.in_force.get(table.source)
         if known is None:
             return False
@@ -198,22 +198,22 @@ class Tables:
         return is_converted or not diff(known, table).is_empty
 
     def is_retyped(self, definition: TableDefinition) -> bool:
-        """Whether options now say otherwise than consumers know which columns of the table come as text."""
+        """Whether by the options now other columns of the table come as text than consumers know."""
         known = self.in_force.get(definition.source)
         if known is None or definition.source in self.held or not self.selects(definition):
             return False
         texts = self.selection.texts(definition)
-        came = {column.name: column.type == "string" for column in known.columns}
+        is_text = {column.name: column.type == "string" for column in known.columns}
         return any(
-            came[column.name] != (column.name in texts)
+            is_text[column.name] != (column.name in texts)
             for column in definition.columns
-            if column.name in came and bus_type(column) != "string"
+            if column.name in is_text and bus_type(column) != "string"
         )
 
     def prepare(self, slot: int, table_map: TableMap, looked_up: TableDefinition | None = None) -> DecodePlan:
         """Make the plan of a new table map. looked_up: what the table is, where the history does not fit the map.
 
-        Raises `SourceChanged` where nothing says what its columns are, or what is known is not what the map says.
+        Raises `SourceChanged` if its columns are unknown, or the known definition is not what the map says.
         """
         known = looked_up or self._known(table_map.database, table_map.name)
         if table_map.metadata.names is not None:

@@ -11,7 +11,7 @@ from databus.sources.mysql._definition import BINARY
 
 UTF8MB3: Final = "utf8mb3"
 UNKNOWN: Final = "\udcff"
-"""In a str: here stands something that is no text, or that nobody says."""
+"""In a str: a byte that is not valid text, or that is unknown."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -80,10 +80,10 @@ def charset_of_number(number: int) -> str | None:
     if number <= 0:
         return None
     if number <= len(_FIRST_COLLATIONS):
-        found = _FIRST_COLLATIONS[number - 1]
+        name = _FIRST_COLLATIONS[number - 1]
     else:
-        found = _RANGES[max(bisect_right(_STARTS, number) - 1, 0)][1]
-    return None if found == "." else found
+        name = _RANGES[max(bisect_right(_STARTS, number) - 1, 0)][1]
+    return None if name == "." else name
 
 
 def canonical_charset(name: str) -> str | None:
@@ -118,7 +118,7 @@ def is_text(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """Text in which U+FFFD stands for what is none."""
+    """The text with U+FFFD for bytes that are not valid text."""
     if is_text(text):
         return text
     return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)

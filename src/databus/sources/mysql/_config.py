@@ -36,11 +36,11 @@ def _listed(value: object) -> object:
 
 
 def _check_charsets(charsets: dict[str, str]) -> dict[str, str]:
-    found = {database: canonical_charset(name) for database, name in charsets.items()}
-    unknown = [f"{charsets[database]!r}" for database, name in found.items() if name is None]
+    canonical = {database: canonical_charset(name) for database, name in charsets.items()}
+    unknown = [f"{charsets[database]!r}" for database, name in canonical.items() if name is None]
     if unknown:
         raise ValueError(f"no character sets of MySQL or MariaDB: {', '.join(unknown)}")
-    return {database: name for database, name in found.items() if name is not None}
+    return {database: name for database, name in canonical.items() if name is not None}
 
 
 Address = Annotated[str, AfterValidator(_address)]
@@ -252,14 +252,14 @@ class BinlogConfig(SourceConfig):
 
 
 def _unmatched(config: SourceConfig, captured: Sequence[str], absent: Mapping[str, str]) -> Mapping[str, str]:
-    """Of the absent entries, those that no captured table's name differs from in case only: whether such two names are
-    one table is the server's `lower_case_table_names`.
+    """The absent entries, without those that differ from a captured table's name in case only: the server's
+    `lower_case_table_names` decides whether such two names are one table.
     """
     folded = config.model_copy(update={"tables": [entry.lower() for entry in absent]})
-    still = SourceConfig.unmatched(folded, [table.lower() for table in captured])
-    return {entry: option for entry, option in absent.items() if entry.lower() in still}
+    unmatched = SourceConfig.unmatched(folded, [table.lower() for table in captured])
+    return {entry: option for entry, option in absent.items() if entry.lower() in unmatched}
 
 
 def _merging(config: "MysqlConfig | BinlogConfig") -> Sequence[str]:
-    said = {"zero_dates": "null", "invalid_text": "replace", "on_large_row": "marker"}
-    return [f"{option}: {value}" for option, value in said.items() if getattr(config, option) == value]
+    lossy = {"zero_dates": "null", "invalid_text": "replace", "on_large_row": "marker"}
+    return [f"{option}: {value}" for option, value in lossy.items() if getattr(config, option) == value]

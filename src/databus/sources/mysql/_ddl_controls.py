@@ -1,4 +1,4 @@
-"""Controls: what consumers are told of what a statement of the log did to a captured table. Pure, but for `Tables`."""
+"""Controls: what consumers get when a statement of the log changes a captured table. Pure, but for `CapturedTables`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from databus.core import ControlKind, UnsupportedFeature, source_name
 from databus.formats import to_json_value
 from databus.schema import TableSchema
-from databus.sources.mysql._captured_tables import Selection, Tables
+from databus.sources.mysql._captured_tables import CapturedTables, TableSelection
 from databus.sources.mysql._charsets import shown
 from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 
 
-def is_captured(event: TableEvent, selection: Selection) -> bool:
+def is_captured(event: TableEvent, selection: TableSelection) -> bool:
     """Whether that is about a table whose rows are captured."""
     match event:
         case Created(after) | Altered(_, after):
@@ -19,13 +19,13 @@ def is_captured(event: TableEvent, selection: Selection) -> bool:
         case Dropped(before) | Truncated(before):
             return selection.selects(before.database, before.name)
         case Unknown(_, _, tables, _):
-            return any(selection.selects(*each) for each in tables)
+            return any(selection.selects(*name) for name in tables)
 
 
 def controls_of(
-    event: TableEvent, tables: Tables, physical: str
+    event: TableEvent, tables: CapturedTables, physical: str
 ) -> Iterator[tuple[ControlKind, TableSchema, dict[str, Any]]]:
-    """What consumers are told of what became of a captured table."""
+    """The controls for an event of a captured table: kind, table and body of each."""
     match event:
         case Dropped(before, _):
             known = tables.in_force.pop(before.source, None)
@@ -45,12 +45,12 @@ def controls_of(
             event = event.as_text(selection.texts(event.before), selection.texts(event.after))
             known, table = tables.redefine(event.after)
             if (known is not None and known.fingerprint == table.fingerprint and event.number == 1) or known is None:
-                return  # an index, a comment; or nobody knows the table yet
+                return  # an index or a comment; or no consumer knows the table yet
             body = schema_body(table, known, event.ddl, event.number)
             body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
             yield ControlKind.SCHEMA, table, body
         case Unknown(ddl, why, named_tables, is_all):
-            named = ", ".join(source_name(*each) for each in named_tables)
+            named = ", ".join(source_name(*name) for name in named_tables)
             raise UnsupportedFeature(
                 f"{physical}: a statement may have changed {named} and is not understood ({why}): "
                 f"{shown(ddl[:500])!r}. {_mend(is_all=is_all)}"

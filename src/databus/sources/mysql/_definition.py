@@ -56,36 +56,41 @@ BINARY: Final = "binary"
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """One column.
-
-    type, meta: as a table map has them, once ENUM, SET and CHAR are told apart: `meta` is DECIMAL's precision << 8 |
-    scale, the bytes that a CHAR or VARCHAR may take, the bytes of a BLOB's length, the fraction's digits of a time, the
-    bytes of an ENUM or SET, BIT's bytes << 8 | odd bits. column_type: the database's own words for the whole, such as
-    `decimal(10,2) unsigned` or `enum('a','b')`, as information_schema has them. charset: of text, ENUM and SET;
-    `binary` for bytes; None elsewhere. members: of ENUM and SET, with surrogates for what is no text or not known.
-    is_invisible, is_generated: captured like any other column. is_hidden: the server's own, such as DB_ROW_HASH_1: it
-    stands in row images, and no query sees it; never captured. default: the literal that existing rows get when the
-    column is added, in SQL; None for NULL or none. uses: the columns that its expression may name, none of an ordinary
-    column; None where it is not known whether it is generated, or from what. is_auto_increment: as far as is known.
-    is_steady: of a generated column, whether it is not stored, or its expression gives the same in every session; two
-    definitions that differ only in that are equal, as one and the same expression has many spellings.
-    """
+    """One column."""
 
     name: str
     type: FieldType
+    """As a table map has it, but ENUM, SET and CHAR are distinguished."""
     meta: int
+    """As a table map has it: DECIMAL's precision << 8 | scale, the bytes that a CHAR or VARCHAR may take, the bytes of
+    a BLOB's length, the digits of a time's fraction, the bytes of an ENUM or SET, BIT's bytes << 8 | odd bits.
+    """
     column_type: str
+    """The whole type as information_schema spells it, such as `decimal(10,2) unsigned` or `enum('a','b')`."""
     is_unsigned: bool = False
     is_nullable: bool = True
     charset: str | None = None
+    """Of text, ENUM and SET; `binary` for bytes; None for other types."""
     members: tuple[str, ...] = ()
+    """Of ENUM and SET, with surrogates for bytes that are not valid text or not known."""
     is_generated: bool = False
+    """Captured like any other column."""
     is_invisible: bool = False
+    """Captured like any other column."""
     default: str | None = None
+    """In SQL: the literal that existing rows get when the column is added; None for NULL or no default."""
     is_hidden: bool = False
+    """The server's own, such as DB_ROW_HASH_1: it is in row images, but no query sees it. Never captured."""
     uses: tuple[str, ...] | None = ()
+    """The columns that its expression may name; empty for an ordinary column; None if it is unknown whether it is
+    generated, or from what.
+    """
     is_auto_increment: bool = False
+    """As far as is known."""
     is_steady: bool = field(default=False, compare=False)
+    """Whether a generated column is not stored, or its expression gives the same value in every session. Definitions
+    that differ only in this are equal, since the same expression has many spellings.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without what is as by default."""
@@ -142,17 +147,18 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table: its columns in the log's order, and the names of its primary key's (or, without one, the first NOT NULL
-    unique key's) columns in key order. charset: the default of columns added without one. is_versioned: MariaDB's WITH
-    SYSTEM VERSIONING: its log holds rows of the past as if they were inserted.
-    """
+    """A table."""
 
     database: str
     name: str
     columns: tuple[ColumnDefinition, ...]
+    """In the log's order."""
     key: tuple[str, ...] = ()
+    """The names of the columns of the primary key (or, without one, of the first NOT NULL unique key), in key order."""
     charset: str = "utf8mb4"
+    """The default of columns that are added without one."""
     is_versioned: bool = False
+    """MariaDB's WITH SYSTEM VERSIONING: the log has rows of the past as if they were inserted."""
 
     @property
     def hidden(self) -> frozenset[str]:

@@ -31,24 +31,25 @@ class NotProven(ServiceUnavailable):
 
 
 @dataclass(slots=True)
-class Found:
-    """What the catalogue says of a table. table: None if there is none. is_other: a view or a sequence has its name.
-
-    later: how many statements behind the place may have changed it: what is found holds from behind the last of them
-    on. last: the last of them, for errors.
-    """
+class CatalogueAnswer:
+    """What the catalogue says of a table."""
 
     table: TableState | None
+    """None if there is none."""
     is_other: bool = False
+    """A view or a sequence has its name."""
     later: int = 0
+    """How many statements after the place may have changed the table: the answer holds from behind the last of them on.
+    """
     last: str = field(default="", compare=False)
+    """The last of these statements, for errors."""
 
 
 def touched_by(statement: LoggedStatement, server: ServerKind) -> set[Name]:
     """The tables that a statement may change, in lower case."""
     query = statement.query
-    found = touched_names(query.text, server, query.sql_mode or 0, query.database)
-    return {lower(name) for name in (*found.certain, *found.possible)}
+    touched = touched_names(query.text, server, query.sql_mode or 0, query.database)
+    return {lower(name) for name in (*touched.certain, *touched.possible)}
 
 
 def lower(name: Name) -> Name:
@@ -82,23 +83,23 @@ class TableLookup:
         changed it; `ServiceUnavailable` where the server cannot be asked.
         """
         try:
-            found = self.tables_at([(database, name)], position)[database, name]
+            answer = self.tables_at([(database, name)], position)[database, name]
         except NotProven as error:
             raise SourceChanged(f"{error}, so the catalogue of now does not say what {database}.{name} was") from error
-        if found.table is None:
+        if answer.table is None:
             raise SourceChanged(f"it has no table {database}.{name} now")
-        if found.later:
+        if answer.later:
             raise SourceChanged(
-                f"{found.last} came later, so the catalogue of now does not say what {database}.{name} was here"
+                f"{answer.last} came later, so the catalogue of now does not say what {database}.{name} was here"
             )
-        return found.table
+        return answer.table
 
     def tables_at(
         self, names: Sequence[Name], position: LogPosition, read_s_max: float = _READ_S_MAX
-    ) -> dict[Name, Found]:
+    ) -> dict[Name, CatalogueAnswer]:
         """What the catalogue says of these tables, and from where behind `position` on that holds.
 
-        Raises `SourceChanged` for a table of a kind that nobody can read, `NotProven` where one is locked or changes
+        Raises `SourceChanged` for a table of a kind that databus cannot read, `NotProven` if one is locked or changes
         while it is asked for, or the log goes on for more than can be read in `read_s_max`; `ServiceUnavailable` where
         the server cannot be asked.
         """
@@ -111,22 +112,22 @@ class TableLookup:
             if catalogue.unread:
                 (database, table), why = next(iter(catalogue.unread.items()))
                 raise SourceChanged(f"{database}.{table}: {why}")
-            found = _found(names, catalogue)
-            self._count_later(server, found, position, (begin, _end_of_log(server)), read_s_max)
-            return found
+            answers = _answers_of(names, catalogue)
+            self._count_later(server, answers, position, (begin, _end_of_log(server)), read_s_max)
+            return answers
         finally:
             close_quietly(server.connection)
 
     def _count_later(
         self,
         server: ConnectedServer,
-        found: dict[Name, Found],
+        answers: dict[Name, CatalogueAnswer],
         position: LogPosition,
         asked: tuple[tuple[int, int], tuple[int, int]],
         read_s_max: float,
     ) -> None:
-        """asked: where the log ended before and after the catalogue was read, which has what stands before the first,
-        and may or may not have what stands between.
+        """Count the statements that the catalogue may not contain. asked: where the log ended before and after the
+        catalogue was read: it has everything before the first, and may or may not have what is between the two.
         """
         begin, end = asked
         scanner = self._open_scanner(position)
@@ -141,11 +142,11 @@ class TableLookup:
                         is_behind = before >= begin or (
                             statement.position is not None and _place(LogPosition.from_json(statement.position)) > begin
                         )
-                        for name in [name for name in found if lower(name) in touched]:
+                        for name in [name for name in answers if lower(name) in touched]:
                             if is_behind:
                                 raise NotProven(f"{source_name(*name)} is being changed: {statement.text[:200]!r}")
-                            found[name].later += 1
-                            found[name].last = f"{statement.text[:200]!r} (at {statement.place})"
+                            answers[name].later += 1
+                            answers[name].last = f"{statement.text[:200]!r} (at {statement.place})"
                     case None:
                         if _place(scanner.position) >= end:
                             return
@@ -182,7 +183,7 @@ def _end_of_log(server: ConnectedServer) -> tuple[int, int]:
 
 
 def _place(position: LogPosition) -> tuple[int, int]:
-    """To compare places of one server's log; before all others where the file is not known yet."""
+    """A place of one server's log, to be compared; before all others while the file is not known yet."""
     return (file_number(position.file), position.offset) if position.file else (0, 0)
 
 
@@ -202,6 +203,6 @@ def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> N
         # lost is found out by the next query.
 
 
-def _found(names: Sequence[Name], catalogue: Catalogue) -> dict[Name, Found]:
+def _answers_of(names: Sequence[Name], catalogue: Catalogue) -> dict[Name, CatalogueAnswer]:
     tables = {(table.database, table.name): table for table in catalogue.tables}
-    return {name: Found(tables.get(name), name in catalogue.others) for name in names}
+    return {name: CatalogueAnswer(tables.get(name), name in catalogue.others) for name in names}

@@ -68,14 +68,14 @@ class HistoryKeeper:
         self._unread = catalogue.unread
 
     def doubt_unknown(self, sources: Iterable[str]) -> None:
-        """Consumers have been told of these tables: what happens to them matters, though they may not be known here."""
+        """Note these tables as known to consumers: what happens to them matters, even if the history lacks them."""
         for source in sources:
             database, name = name_parts(source)
             if self._history.definition(database, name) is None:
                 self._history.doubt(database, name)
 
     def begin(self, scn: int) -> None:
-        """What is known now holds from `scn` on."""
+        """Keep what is known now, as of `scn`."""
         if self._store is not None:
             self._store.begin(scn, self._history)
             self._is_begun = True
@@ -87,7 +87,7 @@ class HistoryKeeper:
         describe: Describe,
         connection: "pymysql.Connection[Any] | None",
     ) -> None:
-        """Know what was known at `scn`.
+        """Load what was known at `scn`.
 
         Where the file is missing, tables are taken from the server's catalogue as far as they are provably the same as
         at `scn`: those that consumers know (`in_force`) and that describe themselves alike. Raises `SourceChanged`
@@ -112,15 +112,15 @@ class HistoryKeeper:
 
     def definitions(self) -> list[TableDefinition]:
         """All tables that are known, captured or not."""
-        found = (self._history.definition(*name) for name in list(self._history.names()))
-        return [definition for definition in found if definition is not None]
+        definitions = (self._history.definition(*name) for name in list(self._history.names()))
+        return [definition for definition in definitions if definition is not None]
 
     def definition(self, database: str, name: str) -> TableDefinition | None:
-        """What a table is here; None if nobody knows."""
+        """What a table is here; None if that is unknown."""
         return self._history.definition(database, name)
 
     def refuse_unread(self, captured: Callable[[str, str], bool]) -> None:
-        """Raise `SourceChanged` if a captured table is of a kind that nobody can read."""
+        """Raise `SourceChanged` if a captured table is of a kind that databus cannot read."""
         for name, why in self._unread.items():
             if captured(*name):
                 raise SourceChanged(
@@ -128,7 +128,7 @@ class HistoryKeeper:
                 )
 
     def why_unknown(self, database: str, name: str) -> str:
-        """Why nobody knows what a table is; empty where that is not known, either."""
+        """Why a table's definition is unknown; empty if the reason is unknown too."""
         return self._history.why_unknown(database, name)
 
     def is_unlogged(self, database: str, name: str) -> bool:
@@ -150,7 +150,7 @@ class HistoryKeeper:
         self._keep(scn)
 
     def forget(self, name: tuple[str, str], scn: int) -> None:
-        """Nobody knows any more what that table is, of which consumers have been told."""
+        """Forget a table's definition, which consumers have got."""
         self._change(HistoryChanges(tables={name: None}, notes={doubtful(name): True, told(name): True}), scn)
 
     def lacks(self, name: tuple[str, str], scn: int, *, is_other: bool) -> None:
@@ -165,7 +165,7 @@ class HistoryKeeper:
         return events
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._store is not None:
             self._store.close()
 
@@ -188,7 +188,7 @@ class HistoryKeeper:
         return self._store is not None and self._store.bytes > _LONG_BYTES
 
     def compact(self, durable_scn: int) -> None:
-        """Keep no more of the past than is needed to start at `durable_scn` or later, where that is worth it."""
+        """Drop what is not needed to start at `durable_scn` or later, if that is worth it."""
         if self._store is not None and self._is_begun:
             self._store.compact(durable_scn)
 

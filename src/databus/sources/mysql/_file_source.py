@@ -31,7 +31,7 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
+from databus.sources.mysql._captured_tables import CapturedTables, TableSelection, json_form_of
 from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._durable_history import HistoryKeeper
@@ -39,7 +39,7 @@ from databus.sources.mysql._kernels import load_first_kernels
 from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._prepared_store import open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
-from databus.sources.mysql._session import Session
+from databus.sources.mysql._session import BinlogSession
 from databus.sources.mysql._session_position import StreamPosition
 from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._transaction_ids import contains
@@ -69,15 +69,15 @@ def log_files(path: str) -> list[Path]:
     place = Path(path)
     if place.is_file():
         return [place]
-    found = [each for each in place.glob("*") if _NUMBERED.fullmatch(each.name) and each.is_file()]
-    if not found:
+    files = [file for file in place.glob("*") if _NUMBERED.fullmatch(file.name) and file.is_file()]
+    if not files:
         raise ConfigError(f"path: {path}: no binary log files (such as binlog.000001) are there")
-    stems = {each.name.rpartition(".")[0] for each in found}
+    stems = {file.name.rpartition(".")[0] for file in files}
     if len(stems) > 1:
         raise ConfigError(
             f"path: {path}: files of several servers are there: {', '.join(sorted(stems))}; name a folder each"
         )
-    return sorted(found, key=lambda each: file_number(each.name))
+    return sorted(files, key=lambda file: file_number(file.name))
 
 
 class FileFeed:
@@ -105,7 +105,9 @@ class FileFeed:
             if block is not None:
                 return block
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._waiting.wait(min(left_s, _LOOK_S)):  # nobody tells when a file grows
+            if left_s <= 0 or self._waiting.wait(
+                min(left_s, _LOOK_S)
+            ):  # bounded: nothing signals that a file has grown
                 self._waiting.clear()
                 return None
 
@@ -113,7 +115,7 @@ class FileFeed:
         while True:
             try:
                 if self._file is None:
-                    path = next(each for each in log_files(self._path) if each.name == self._next)
+                    path = next(file for file in log_files(self._path) if file.name == self._next)
                     self._file, self._place, self._head = path.open("rb"), path, b""
                     self._on_file(self._next)
                 block = np.fromfile(self._file, np.uint8, _READ_BYTES)
@@ -123,14 +125,14 @@ class FileFeed:
                 if is_renewed:
                     continue
                 files = log_files(self._path)
-                here = next(each for each in files if each.name == self._next)
-                following = [each for each in files if file_number(each.name) > file_number(self._next)]
+                current = next(file for file in files if file.name == self._next)
+                following = [file for file in files if file_number(file.name) > file_number(self._next)]
                 if not following:
                     return None
                 block = np.fromfile(self._file, np.uint8, _READ_BYTES)  # written before the next file was
                 if len(block):
                     return block
-                if not self._leave(here, following):
+                if not self._leave(current, following):
                     return None
             except StopIteration:
                 raise PositionPurged(f"{self._path}: the file {self._next} is gone; put it back") from None
@@ -149,21 +151,21 @@ class FileFeed:
         self._head = self._head or head_of(self._file)
         try:
             with path.open("rb") as file:
-                ours, found = os.fstat(self._file.fileno()), os.fstat(file.fileno())
+                opened, present = os.fstat(self._file.fileno()), os.fstat(file.fileno())
                 head = head_of(file)
         except FileNotFoundError:
-            return False  # it is missed once what it held has been read
+            return False  # an error follows once the bytes of the open file are read
         if head and self._head and head != self._head:
             raise SourceChanged(
                 f"{path}: was begun at {_text_of(head)}, and the file of that name that has been read at "
                 f"{_text_of(self._head)}: {_OTHER_FOLDER}"
             )
-        if found.st_size < read:
+        if present.st_size < read:
             raise ServiceUnavailable(
-                f"{path}: has {found.st_size} bytes, and {read} have been read; perhaps it is being copied again, and "
-                f"capture tries again"
+                f"{path}: has {present.st_size} bytes, and {read} have been read; perhaps it is being copied again, "
+                f"and capture tries again"
             )
-        if (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino):
+        if (present.st_dev, present.st_ino) == (opened.st_dev, opened.st_ino):
             return False
         self._file.close()
         self._file = path.open("rb")
@@ -195,7 +197,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
     def tables(self) -> Sequence[TableSchema]:
         """See `Source.tables`: those in the file of definitions; others are known once the log shows them."""
         _, tables = self._tables({}, None)
-        return [tables.describe(each) for each in self._definitions() if tables.selects(each)]
+        return [tables.describe(definition) for definition in self._definitions() if tables.selects(definition)]
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
@@ -228,7 +230,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
             prepared=prepared,
             event_bytes_max=max(2 * self._config.row_bytes_max, _EVENT_BYTES_MAX) + (1 << 20),
         )
-        self._session = Session(
+        self._session = BinlogSession(
             self.physical,
             self._config,
             self._clock,
@@ -268,15 +270,15 @@ class BinlogSource(SessionSource[BinlogConfig]):
 
     def _bytes_behind(self, file: str, offset: int) -> int | None:
         try:
-            files = [(each.name, each.stat().st_size) for each in log_files(self._config.path)]
+            files = [(file.name, file.stat().st_size) for file in log_files(self._config.path)]
             return bytes_behind(files, file, offset)
-        except (ConfigError, OSError):  # a file has just gone; reading finds out
+        except (ConfigError, OSError):  # a file was just removed; reading notices that
             return None
 
-    def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, Tables]:
+    def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, CapturedTables]:
         flavor, version = file_server(log_files(self._config.path)[0])
         case_option = self._config.lower_case_table_names
-        selection = Selection(self._config, fold=bool(case_option))
+        selection = TableSelection(self._config, fold=bool(case_option))
         history = TableHistory(
             ServerKind(flavor, version),
             selection.selects,
@@ -289,7 +291,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
         )
         keeper = HistoryKeeper(self.physical, history, folder)
         form = json_form_of(flavor, version)
-        return keeper, Tables(
+        return keeper, CapturedTables(
             self.physical,
             selection,
             self._config,
@@ -304,8 +306,8 @@ class BinlogSource(SessionSource[BinlogConfig]):
         if self._config.definitions is None:
             return []
         try:
-            found = json.loads(Path(self._config.definitions).read_text())
-            return [TableDefinition.from_json(each) for each in found]
+            values = json.loads(Path(self._config.definitions).read_text())
+            return [TableDefinition.from_json(value) for value in values]
         except OSError as error:
             raise ConfigError(f"definitions: {self._config.definitions}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -314,7 +316,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
     def _checked(self, position: LogPosition, files: Sequence[Path]) -> LogPosition:
         if not position.file:
             raise SourceChanged(f"{self.physical}: the log's position, {position}, is none of binary log files")
-        held = next((each for each in files if each.name == position.file), None)
+        held = next((file for file in files if file.name == position.file), None)
         if held is None and files and file_number(position.file) < file_number(files[0].name):
             raise PositionPurged(f"{self.physical}: {position.file} is gone from {self._config.path}; put it back")
         if held is None or held.stat().st_size < position.offset:
@@ -325,10 +327,10 @@ class BinlogSource(SessionSource[BinlogConfig]):
         with held.open("rb") as file:
             head = head_of(file)
         if position.began_s and began_s(head) != position.began_s:
-            then = dt.datetime.fromtimestamp(position.began_s, dt.UTC).isoformat(" ")
+            captured_at = dt.datetime.fromtimestamp(position.began_s, dt.UTC).isoformat(" ")
             raise SourceChanged(
                 f"{self.physical}: {held} was begun at {_text_of(head)}, and the file of that name that was captured "
-                f"at {then}: {_OTHER_FOLDER}"
+                f"at {captured_at}: {_OTHER_FOLDER}"
             )
         return position
 

@@ -1,5 +1,5 @@
-"""Held tables: those that a statement may have changed that nobody understood. Nothing of them is captured from there
-on, until it is known what they are; then consumers are told, and they are read again.
+"""Held tables: a statement that databus does not understand may have changed them. From there on their rows are not
+captured, until it is known what they are; then consumers get a control, and the tables are read again.
 
 What a table is, the server's catalogue says, from the place on behind which no statement of the log names the table
 any more (`TableLookup`). Up to there its rows are left out, since nothing says how to decode them; the reading has what
@@ -17,13 +17,13 @@ from databus.core import ControlKind, source_name
 from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._bus_groups import BusGroups
-from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._charsets import shown
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
-from databus.sources.mysql._definition_lookup import Found, NotProven, TableLookup, lower, touched_by
+from databus.sources.mysql._definition_lookup import CatalogueAnswer, NotProven, TableLookup, lower, touched_by
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._session_position import Held, SessionPosition, as_one
+from databus.sources.mysql._session_position import HeldTable, SessionPosition, as_one
 from databus.sources.mysql._unread_tables import Asked
 from databus.sources.mysql.binlog import LoggedStatement, LogPosition, LogRun, TableMap
 from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Unknown
@@ -33,13 +33,13 @@ _READ_S_MAX: Final = 20.0
 _AGAIN_S: Final = 60.0
 
 
-def held_after(held: dict[str, Held], events: Iterable[TableEvent], scn: int) -> None:
+def held_after(held: dict[str, HeldTable], events: Iterable[TableEvent], scn: int) -> None:
     """Move past what became of tables: a statement that is understood says what a table is, or that it is gone."""
     for event in events:
         match event:
             case Unknown(_, _, names, _):
                 for name in names:
-                    held.setdefault(source_name(*name), Held(name, scn))
+                    held.setdefault(source_name(*name), HeldTable(name, scn))
             case Created(definition) | Altered(_, definition) | Dropped(definition):
                 held.pop(definition.source, None)
             case _:
@@ -48,11 +48,14 @@ def held_after(held: dict[str, Held], events: Iterable[TableEvent], scn: int) ->
 
 @dataclass(slots=True)
 class _Wait:
-    """What is known of a held table. found: what it is, once as many statements have come as it says."""
+    """What is known of a held table."""
 
     ddl: str = ""
-    found: Found | None = None
+    """The first statement that was not understood."""
+    answer: CatalogueAnswer | None = None
+    """What the table is, once as many statements have come as `later` says; None until the server was asked."""
     due_s: float = 0.0
+    """When the server is asked next."""
 
 
 class HeldTables:
@@ -66,7 +69,7 @@ class HeldTables:
         physical: str,
         config: MysqlConfig | BinlogConfig,
         position: SessionPosition,
-        tables: Tables,
+        tables: CapturedTables,
         history: HistoryKeeper,
         lookup: TableLookup | None,
         bus_groups: BusGroups,
@@ -79,13 +82,13 @@ class HeldTables:
         self._bus_groups = bus_groups
         self._logger = logger_of("databus.sources.mysql").bind(physical=physical)
         self._waits = {source: _Wait() for source in tables.held}
-        self._scn = 0  # of the last statement; rows may follow it in its transaction
+        self._scn = 0  # of the last statement: its transaction may go on with rows, and no table is released inside it
         self.count = 0
         for held in tables.held.values():  # the history may have known it again, and the log not
             history.forget(held.name, position.place.scn)
 
     def take(self, events: Sequence[TableEvent], scn: int) -> list[TableEvent]:
-        """What is left of a statement's events once the tables are held that it may have changed."""
+        """Hold the tables that a statement may have changed; its other events are the result."""
         left = [event for event in events if not (isinstance(event, Unknown) and self._holds(event))]
         if not self._waits and len(left) == len(events):
             return left
@@ -97,7 +100,7 @@ class HeldTables:
         return left
 
     def saw(self, statement: LoggedStatement, scn: int) -> None:
-        """Move past a statement of the log: it may be the last one that what was found had to wait for."""
+        """Move past a statement of the log: it may be the last one that a table's definition had to wait for."""
         self._scn = scn
         if not self._waits:
             return
@@ -105,10 +108,10 @@ class HeldTables:
         for source, wait in self._waits.items():
             if lower(self._tables.held[source].name) not in touched:
                 continue
-            if wait.found is None:
+            if wait.answer is None:
                 wait.due_s = 0.0
-            elif wait.found.later:
-                wait.found.later -= 1
+            elif wait.answer.later:
+                wait.answer.later -= 1
 
     def without(self, run: LogRun, table_maps: Sequence[TableMap]) -> LogRun:
         """The run without the rows of held tables."""
@@ -118,13 +121,13 @@ class HeldTables:
         return run.only(~np.isin(run.event_slot, slots)) if slots else run
 
     def add(self) -> list[Group] | None:
-        """Between two transactions: what consumers are told of the tables of which it is known here what they are; None
-        without any.
+        """Between two transactions: the groups that release the tables whose definition is known here; None if there is
+        no such table.
         """
         if not self._waits or self._lookup is None or self._position.place.scn < self._scn:
             return None
         self._look_up(self._lookup)
-        known = [source for source, wait in self._waits.items() if wait.found is not None and not wait.found.later]
+        known = [source for source, wait in self._waits.items() if wait.answer is not None and not wait.answer.later]
         if not known:
             return None
         groups = [group for source in known for group in self._release(source)]
@@ -158,39 +161,39 @@ class HeldTables:
 
     def _look_up(self, lookup: TableLookup) -> None:
         now_s = time.monotonic()
-        due = [source for source, wait in self._waits.items() if wait.found is None and wait.due_s <= now_s]
+        due = [source for source, wait in self._waits.items() if wait.answer is None and wait.due_s <= now_s]
         if not due:
             return
         names = {source: self._tables.held[source].name for source in due}
         try:
-            found = lookup.tables_at(
+            answers = lookup.tables_at(
                 list(names.values()), LogPosition.from_json(self._position.place.position), _READ_S_MAX
             )
         except NotProven as why:
             self._logger.info("held tables are not read yet", tables=due, why=str(why))
-            found = {}
+            answers = {}
         for source in due:
-            self._waits[source].found = found.get(names[source])
+            self._waits[source].answer = answers.get(names[source])
             self._waits[source].due_s = time.monotonic() + _AGAIN_S
 
     def _release(self, source: str) -> Iterable[Group]:
         """The table is captured again, from here on."""
         held, wait = self._tables.held[source], self._waits[source]
-        found, scn = wait.found, self._position.place.scn
-        assert found is not None  # noqa: S101 - its caller has looked
-        if found.table is None:
-            self._history.lacks(held.name, scn, is_other=found.is_other)
+        answer, scn = wait.answer, self._position.place.scn
+        assert answer is not None  # noqa: S101 - its caller has looked
+        if answer.table is None:
+            self._history.lacks(held.name, scn, is_other=answer.is_other)
             self._forget(source)
             known = self._tables.in_force.pop(source, None)
             if known is not None:
                 body = {"kind": ControlKind.DROP, "source": source}
                 yield self._position.control(ControlKind.DROP, known, body)
             return
-        # What it is refused for comes before anything is told: a session that begins here anew stops here too.
-        table = self._tables.describe(found.table.definition)
-        self._history.put(found.table, scn)
+        # `describe` raises before a control goes out: so a session that begins here again stops here too.
+        table = self._tables.describe(answer.table.definition)
+        self._history.put(answer.table, scn)
         self._forget(source)
-        known, _ = self._tables.redefine(found.table.definition)
+        known, _ = self._tables.redefine(answer.table.definition)
         self._tables.forget_plans()
         if held.scn < scn:
             yield self._gap(held, table)
@@ -198,8 +201,8 @@ class HeldTables:
         yield self._position.control(ControlKind.SCHEMA, table, body)
         yield from self._bus_groups.ask([Asked(source)])
 
-    def _gap(self, held: Held, table: TableSchema) -> Group:
-        """Rows of the table may have been left out since it is held."""
+    def _gap(self, held: HeldTable, table: TableSchema) -> Group:
+        """The gap of a table: its rows were not captured while it was held."""
         body = {
             "kind": ControlKind.GAP,
             "source": table.source,

@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def load_kernels(physical: str, say: Callable[[str], None] = lambda _: None) -> None:
-    """Load them all; the first time on a machine they are compiled. say: told what is being done, and "" at the end."""
+    """Load them all; the first time on a machine they are compiled. say: gets what is being done, and "" at the end."""
     _load((*_FOLLOWING, *_READING, *_DECODING), (*_DECODING, *_READING), physical, say)
 
 
@@ -47,33 +47,33 @@ def load_first_kernels(physical: str, say: Callable[[str], None] = lambda _: Non
         _load(_FOLLOWING, (*_DECODING, *_READING), physical, say)
 
 
-def _load(names: Iterable[str], behind: Sequence[str], physical: str, say: Callable[[str], None]) -> None:
-    """behind: what another process compiles meanwhile, in this order."""
+def _load(names: Iterable[str], next_modules: Sequence[str], physical: str, say: Callable[[str], None]) -> None:
+    """Load modules one after the other. next_modules: those that another process compiles meanwhile, in this order."""
     from databus.sources.mysql._compile import when_something_is_missing  # which imports Numba, for half a second
 
-    with _lock, _progress.told_to(physical, say, behind):
+    with _lock, _progress.reporting_to(physical, say, next_modules):
         when_something_is_missing(_progress.missing)
         for name in names:
             import_module(f"{_PACKAGE}.{name}")
         pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change
 
 
-class _Progress:
-    """What is said of the compiling in this process, and the processes that compile meanwhile."""
+class _CompileProgress:
+    """Reports what this process compiles, and has the processes that compile meanwhile."""
 
     def __init__(self) -> None:
         self._says: dict[str, Callable[[str], None]] = {}  # by physical source: all of them wait
         self._began_s: float | None = None
         self._is_loading = False
         self._part = 0
-        self._behind: Sequence[str] = ()
+        self._next_modules: Sequence[str] = ()
         self._others: list[subprocess.Popen[bytes]] | None = None
 
     @contextmanager
-    def told_to(self, physical: str, say: Callable[[str], None], behind: Sequence[str]) -> Iterator[None]:
-        """While kernels are loaded one after the other. Who is told stays: others may be missing later."""
+    def reporting_to(self, physical: str, say: Callable[[str], None], next_modules: Sequence[str]) -> Iterator[None]:
+        """While kernels are loaded one after the other. `say` is kept: kernels may have to be compiled later too."""
         self._says[physical] = say
-        self._behind = behind
+        self._next_modules = next_modules
         self._is_loading = True
         try:
             yield
@@ -89,7 +89,7 @@ class _Progress:
             self._say("")
             return
         if self._others is None:
-            self._others = [*_begin_others(self._behind)]
+            self._others = [*_begin_others(self._next_modules)]
         self._began_s = self._began_s or time.monotonic()
         since_s = int(time.monotonic() - self._began_s)
         name = module.removeprefix(f"{_PACKAGE}.")
@@ -105,7 +105,7 @@ class _Progress:
             )
 
     def end(self) -> None:
-        """Leave no other process behind; what it has compiled so far stays."""
+        """Stop the other processes; what they have compiled so far stays."""
         for process in self._others or ():
             process.kill()
 
@@ -114,17 +114,17 @@ class _Progress:
             say(doing)
 
 
-def _begin_others(behind: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def _begin_others(next_modules: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Processes that compile meanwhile, as far as there are processors; two meet in the middle."""
-    for names in (behind, behind[::-1])[: len(os.sched_getaffinity(0)) - 1]:
+    for names in (next_modules, next_modules[::-1])[: len(os.sched_getaffinity(0)) - 1]:
         command = [sys.executable, "-m", f"{_PACKAGE}._kernels", *names]
-        nothing = subprocess.DEVNULL
-        process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603 - our own
+        devnull = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=devnull, stdout=devnull, stderr=devnull)  # noqa: S603 - our own
         threading.Thread(target=process.wait, name="compiling", daemon=True).start()
         yield process
 
 
-_progress: Final = _Progress()
+_progress: Final = _CompileProgress()
 atexit.register(_progress.end)
 
 

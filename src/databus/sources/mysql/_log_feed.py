@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Feed(Protocol):
+class LogFeed(Protocol):
     """Where the log's bytes come from."""
 
     def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
@@ -18,5 +18,5 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go."""
+        """Close it."""
         ...

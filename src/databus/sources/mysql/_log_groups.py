@@ -27,28 +27,32 @@ _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Consecutive rows events of a run: `lo..hi`, all of whose transactions but the first begin in it."""
+class _RunPiece:
+    """Consecutive rows events of a run, `lo` to `hi` - 1. All transactions but the first begin in this piece."""
 
     run: LogRun
     lo: int
     hi: int
     bytes: int
+    """The bytes of their row images."""
 
     @property
     def last_transaction(self) -> int:
-        """That of its last event; -1 without any."""
+        """The transaction of its last event; -1 without events."""
         return int(self.run.event_transaction[self.hi - 1]) if self.hi > self.lo else -1
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """Pieces that make one group: transactions `first` to `last` of the last piece's run."""
+    """Pieces that make one group."""
 
-    pieces: list[_Piece]
+    pieces: list[_RunPiece]
     first: int
+    """The first transaction of the last piece's run that is in it."""
     last: int
+    """The last one."""
     continues: bool
+    """The last transaction goes on in the next group."""
 
 
 class Assembler:
@@ -69,7 +73,7 @@ class Assembler:
         self._group_bytes_max = group_bytes_max
         self._row_bytes_max = row_bytes_max
         self._plan_of = plan_of
-        self._waiting: list[_Piece] = []  # of the transaction that the last run left unfinished
+        self._waiting: list[_RunPiece] = []  # of the transaction that the last run left unfinished
         self._waiting_bytes = 0
         self._is_open = False  # a part of that transaction has been yielded
         self._small: dict[int, tuple[DecodePlan, SmallEvents | None]] = {}  # by slot
@@ -91,28 +95,28 @@ class Assembler:
         self._is_open, self.seq, self.position, self._yielded_events = False, 0, position, 0
 
     def abandon(self) -> bool:
-        """Forget the transaction at hand: it did not happen. Returns whether a part of it was yielded."""
+        """Forget the transaction at hand: it was rolled back. Returns whether a part of it was yielded."""
         was_open, self._is_open = self._is_open, False
         self._waiting, self._waiting_bytes, self.seq, self._yielded_events = [], 0, 0, 0
         return was_open
 
     def take_back(self, first: int) -> bool:
-        """Events from number `first` on of the transaction at hand did not happen. Returns whether none is yielded."""
+        """Drop the transaction's events from number `first` on: rolled back. Returns whether none was yielded."""
         kept = []
         for piece in self._waiting:
             numbers = piece.run.event_number[piece.lo : piece.hi]
             hi = piece.lo + int(np.searchsorted(numbers, first))
             size = int((piece.run.event_end[piece.lo : hi] - piece.run.event_start[piece.lo : hi]).sum())
             if hi > piece.lo:
-                kept.append(_Piece(piece.run, piece.lo, hi, size))
+                kept.append(_RunPiece(piece.run, piece.lo, hi, size))
         self._waiting, self._waiting_bytes = kept, sum(piece.bytes for piece in kept)
         return not (self._is_open and self._yielded_events > first)
 
     def add(
         self, run: LogRun, snapshots: Mapping[str, OpenSnapshot], first: int = 0, until: int | None = None
     ) -> Iterator[Group]:
-        """The groups that are complete with this run. `snapshots`: those open, for the commits. first: the transactions
-        before that one are passed over. until: the transactions from that one on are left out, to be added later.
+        """The groups that are complete with this run. snapshots: the open ones, for the commits. first: transactions
+        before it are passed over. until: transactions from it on are added later.
         """
         if not run.continues and not self.is_between_transactions:
             raise AssertionError("a run begins a transaction while another is unfinished")
@@ -121,7 +125,7 @@ class Assembler:
             try:
                 group = self._group(stretch, snapshots)
             except FatalError:
-                # One of its transactions cannot be captured: those before it are, each by itself.
+                # A transaction of the run cannot be captured: yield those before it one by one.
                 self.seq, self.position, self._is_open = before
                 for single in _singles(stretch):
                     yield self._group(single, snapshots)
@@ -131,7 +135,7 @@ class Assembler:
     def _stretches(self, run: LogRun, first: int, transactions: int) -> Iterator[_Stretch]:
         if self._fits_as_it_is(run, first, transactions):
             events = len(run.event_slot)
-            pieces = [_Piece(run, 0, events, 0)]
+            pieces = [_RunPiece(run, 0, events, 0)]
             yield _Stretch(pieces, 0, transactions - 1, continues=False)
             return
         firsts = np.searchsorted(run.event_transaction, np.arange(transactions + 1))
@@ -156,7 +160,7 @@ class Assembler:
             yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=False)
 
     def _fits_as_it_is(self, run: LogRun, first: int, transactions: int) -> bool:
-        """Whether all of a run is one group: nearly always, where a server is followed."""
+        """Whether the whole run is one group: nearly always so, if a server is followed."""
         if first or transactions < len(run) or not run.is_complete or not self.is_between_transactions:
             return False
         return not len(run.event_slot) or int(run.event_end[-1] - run.event_start[0]) <= self._group_bytes_max
@@ -177,11 +181,11 @@ class Assembler:
         if is_complete:
             yield self._take(run, lo, hi, until, transaction, transaction, continues=False)
         elif hi > lo:
-            self._waiting.append(_Piece(run, lo, hi, int(until[hi] - until[lo])))
+            self._waiting.append(_RunPiece(run, lo, hi, int(until[hi] - until[lo])))
             self._waiting_bytes += self._waiting[-1].bytes
 
     def _take(self, run: LogRun, lo: int, hi: int, until: Ints, first: int, last: int, *, continues: bool) -> _Stretch:
-        pieces = [*self._waiting, _Piece(run, lo, hi, int(until[hi] - until[lo]))]
+        pieces = [*self._waiting, _RunPiece(run, lo, hi, int(until[hi] - until[lo]))]
         self._waiting, self._waiting_bytes = [], 0
         return _Stretch(pieces, first, last, continues)
 
@@ -192,7 +196,7 @@ class Assembler:
             for rows in self._rows(piece):
                 batches.setdefault(rows.table.fingerprint, []).append(rows)
         if stretch.pieces[-1].last_transaction < last and (last > 0 or not run.continues):
-            self.seq = 0  # it holds no row of a captured table
+            self.seq = 0  # the last transaction has no row of a captured table
         if not stretch.continues:
             self.position = run.position(last)
         txid = run.txid(last)
@@ -217,7 +221,7 @@ class Assembler:
             if piece.hi > piece.lo:
                 self._yielded_events = int(piece.run.event_number[piece.hi - 1]) + 1
 
-    def _rows(self, piece: _Piece) -> Iterator[Rows]:
+    def _rows(self, piece: _RunPiece) -> Iterator[Rows]:
         """The rows of a piece by table map; sets `seq` to that of its last event's last image."""
         run, lo, hi = piece.run, piece.lo, piece.hi
         if lo == hi:
@@ -227,11 +231,11 @@ class Assembler:
             return
         slots, transactions = run.event_slot[lo:hi], run.event_transaction[lo:hi]
         counts = np.zeros(hi - lo, np.int64)
-        found: list[tuple[DecodePlan, Decoded, npt.NDArray[np.intp]]] = []
+        parts: list[tuple[DecodePlan, Decoded, npt.NDArray[np.intp]]] = []
         for slot in _in_order(slots):
-            mine = np.flatnonzero(slots == slot)
+            indexes = np.flatnonzero(slots == slot)
             plan = self._plan_of(int(slot))
-            events = mine + lo
+            events = indexes + lo
             for decoded in decode(
                 plan,
                 run.buffer,
@@ -241,18 +245,18 @@ class Assembler:
                 run.place,
                 row_bytes_max=self._row_bytes_max,
             ):
-                part = mine[decoded.first_event :][: len(decoded.images_per_event)]
+                part = indexes[decoded.first_event :][: len(decoded.images_per_event)]
                 counts[part] = decoded.images_per_event
-                found.append((plan, decoded, part))
+                parts.append((plan, decoded, part))
         before = np.cumsum(counts) - counts
         begins = np.searchsorted(transactions, transactions)  # of each event: the first one of its transaction
         starts = before - before[begins]
         if self._is_open or (run.continues and transactions[0] == 0):
             starts[transactions == transactions[0]] += self.seq
         self.seq = int(starts[-1] + counts[-1])
-        for plan, decoded, mine in found:
+        for plan, decoded, indexes in parts:
             if len(decoded.change_types):
-                yield Rows(plan.table, self._batch(run, plan, decoded, starts[mine], transactions[mine]))
+                yield Rows(plan.table, self._batch(run, plan, decoded, starts[indexes], transactions[indexes]))
 
     def _rows_of_one(self, run: LogRun, event: int) -> Iterator[Rows]:
         """The same for one event: an array's operations cost more than all else of a small transaction."""
@@ -268,10 +272,10 @@ class Assembler:
         if small is not None and run.event_end[event] - run.event_start[event] <= SMALL_BYTES:
             numbers = int(run.scn[transaction]) + self._base, self.seq, int(run.commit_us[transaction])
             txid = run.txid(transaction)
-            found = small.decode(*images, numbers=numbers, txid=txid, row_bytes_max=self._row_bytes_max)
-            if found is not None:
-                self.seq += found.images
-                yield Rows(plan.table, found.batch, found.body)
+            small_batch = small.decode(*images, numbers=numbers, txid=txid, row_bytes_max=self._row_bytes_max)
+            if small_batch is not None:
+                self.seq += small_batch.images
+                yield Rows(plan.table, small_batch.batch, small_batch.body)
             return
         before = np.array([self.seq], np.int64)
         for decoded in decode(plan, *images, row_bytes_max=self._row_bytes_max):
@@ -301,17 +305,17 @@ def _singles(stretch: _Stretch) -> Iterator[_Stretch]:
     run, at, done = piece.run, piece.lo, stretch.first - 1
     of_events = run.event_transaction[piece.lo : piece.hi]
     if waiting and not (len(of_events) and of_events[0] == stretch.first):
-        yield _Stretch([*waiting, _Piece(run, at, at, 0)], stretch.first, stretch.first, continues=False)
+        yield _Stretch([*waiting, _RunPiece(run, at, at, 0)], stretch.first, stretch.first, continues=False)
         waiting, done = [], stretch.first
     for transaction in np.unique(of_events).tolist():
         if transaction - 1 > done:
-            yield _Stretch([_Piece(run, at, at, 0)], done + 1, transaction - 1, continues=False)
+            yield _Stretch([_RunPiece(run, at, at, 0)], done + 1, transaction - 1, continues=False)
         end = min(int(np.searchsorted(run.event_transaction, transaction, side="right")), piece.hi)
         is_last = transaction == stretch.last
-        yield _Stretch([*waiting, _Piece(run, at, end, 0)], transaction, transaction, is_last and stretch.continues)
+        yield _Stretch([*waiting, _RunPiece(run, at, end, 0)], transaction, transaction, is_last and stretch.continues)
         waiting, at, done = [], end, transaction
     if done < stretch.last:
-        yield _Stretch([_Piece(run, at, at, 0)], done + 1, stretch.last, stretch.continues)
+        yield _Stretch([_RunPiece(run, at, at, 0)], done + 1, stretch.last, stretch.continues)
 
 
 def _in_order(slots: npt.NDArray[np.int32]) -> list[int]:

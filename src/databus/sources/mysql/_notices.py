@@ -1,4 +1,4 @@
-"""What a source tells people now and then: how far readings are, that a purge is near. Start with `Notices`."""
+"""Notices in the log of a source: how far snapshots are, and that a purge is near. Start with `Notices`."""
 
 import time
 from collections.abc import Sequence
@@ -21,25 +21,25 @@ class Notices:
         self.progress_due_s = 0.0
 
     def of_progress(self, tables: Sequence[Progress], unread: int) -> None:
-        """Say now and then how far the tables are that are being read."""
+        """Log now and then how far the snapshots are."""
         if not tables or time.monotonic() < self.progress_due_s:
             return
         self.progress_due_s = time.monotonic() + _PROGRESS_EVERY_S
-        for each in tables:
+        for table in tables:
             self._logger.info(
                 "reading a table",
-                table=each.source,
-                rows=each.rows,
-                bytes=each.bytes,
-                percent_estimated=None if each.percent is None else round(each.percent, 1),
-                left_s_estimated=None if each.left_s is None else int(each.left_s),
-                elapsed_s=int(each.elapsed_s),
+                table=table.source,
+                rows=table.rows,
+                bytes=table.bytes,
+                percent_estimated=None if table.percent is None else round(table.percent, 1),
+                left_s_estimated=None if table.left_s is None else int(table.left_s),
+                elapsed_s=int(table.elapsed_s),
                 tables_waiting=unread,
-                **({"waits": each.said} if each.said else {}),
+                **({"waits": table.said} if table.said else {}),
             )
 
     def of_purge(self, lag: SourceLag) -> None:
-        """Say in time that the server will soon purge what is not captured yet; once in ten minutes."""
+        """Warn that the server will soon purge what is not captured yet; at most once in ten minutes."""
         left_ms = lag.retention_left_ms
         if left_ms is None or left_ms >= self._retention_warn_ms or time.monotonic() < self._warn_due_s:
             return

@@ -1,4 +1,4 @@
-"""Telling people what rows have lost that were too large: once a table at first, then now and then with the count."""
+"""Warnings about the omitted values of rows that were too large: one for each table, later again with the count."""
 
 import time
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from databus.sources.mysql.rows import Omitter
 _EVERY_S: Final = 600.0
 
 
-class Logger(Protocol):
-    """What is told to."""
+class WarningLogger(Protocol):
+    """A logger that warns."""
 
     def warning(self, event: str, **values: object) -> object:
         """Say it."""
@@ -20,10 +20,10 @@ class Logger(Protocol):
 class OmissionReport:
     """Warnings about the values that `omitter` took, none if there is none."""
 
-    def __init__(self, logger: Logger, omitter: Omitter | None) -> None:
+    def __init__(self, logger: WarningLogger, omitter: Omitter | None) -> None:
         self._logger = logger
         self._omitter = omitter
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._due_s: dict[str, float] = {}
 
     @property
@@ -32,14 +32,14 @@ class OmissionReport:
         return {} if self._omitter is None else self._omitter.counts()
 
     def tell(self, *, is_last: bool = False) -> None:
-        """Warn of each table that lost more than was told, at most once in ten minutes unless this is the last time."""
+        """Warn of each table with more omitted values than reported, at most once in ten minutes unless `is_last`."""
         if self._omitter is None:
             return
         now_s = time.monotonic()
         for table, count in self._omitter.counts().items():
-            if count == self._told.get(table) or (not is_last and now_s < self._due_s.get(table, now_s)):
+            if count == self._reported.get(table) or (not is_last and now_s < self._due_s.get(table, now_s)):
                 continue
-            self._told[table], self._due_s[table] = count, now_s + _EVERY_S
+            self._reported[table], self._due_s[table] = count, now_s + _EVERY_S
             self._logger.warning(
                 "values were left out of rows above row_bytes_max",
                 table=table,

@@ -1,7 +1,7 @@
 """Reading a MySQL or MariaDB server for a comparison: one transaction with a consistent snapshot.
 
 The server's own values come through PyMySQL as text and are read here, by the type that information_schema names: by
-nothing of what decodes the log. What the snapshot holds is told by the server's position before it and after it: if
+nothing of what decodes the log. The server's position before and after shows what the snapshot holds: if
 both are the same, nothing was committed in between.
 """
 
@@ -45,12 +45,13 @@ def mysql_oracle(config: MysqlConfig) -> Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the server's log ends. ordinal: of the last transaction, where that is a matter of GTIDs."""
+    """Where the server's log ends."""
 
     file: str
     offset: int
     gtids: str
     ordinal: int | None
+    """The last transaction's, on a server with GTIDs."""
 
 
 class _ServerReading(Reading):
@@ -97,24 +98,25 @@ class _ServerReading(Reading):
         return [self._table(source, columns[source]) for source in sorted(columns)]
 
     def _table(self, source: str, columns: Sequence["_Column"]) -> OracleTable:
-        key = self._key(source, {each.name for each in columns if each.is_nullable == "YES"})
+        key = self._key(source, {column.name for column in columns if column.is_nullable == "YES"})
         excluded = self._config.excluded_columns(source, key)
-        kept = [each for each in columns if each.name not in excluded]
+        kept = [column for column in columns if column.name not in excluded]
         zero = self._config.zero_dates == "null"
         asked = {name.lower() for name in self._config.types.get(source, {})}
         dates = _DATES if self._config.zero_dates == "text" else ()
-        texts = {each.name for each in kept if each.name.lower() in asked or each.data_type in dates}
+        texts = {column.name for column in kept if column.name.lower() in asked or column.data_type in dates}
         return OracleTable(
             source,
-            tuple(each.name for each in kept),
+            tuple(column.name for column in kept),
             key,
             tuple(
                 _or_null(
-                    str if each.name in texts else _reader(each), is_null_if_wrong=zero and each.data_type in _DATES
+                    str if column.name in texts else _reader(column),
+                    is_null_if_wrong=zero and column.data_type in _DATES,
                 )
-                for each in kept
+                for column in kept
             ),
-            tuple(each.expression for each in kept),
+            tuple(column.expression for column in kept),
         )
 
     def _key(self, source: str, nullable: set[str]) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ def _mark(connection: Connection) -> _Mark:
         return _Mark(file, offset, gtids, _size_of(gtids))
     if settings.get("gtid_strict_mode") == "ON":
         gtids = str(_ask(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
-        return _Mark(file, offset, gtids, sum(int(each.rpartition("-")[2]) for each in gtids.split(",") if each))
+        return _Mark(file, offset, gtids, sum(int(gtid.rpartition("-")[2]) for gtid in gtids.split(",") if gtid))
     return _Mark(file, offset, "", None)
 
 
@@ -262,7 +264,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def _or_null(read: Callable[[Any], Any], *, is_null_if_wrong: bool) -> Callable[[Any], Any]:
-    """NULL stays; what no calendar has is as the policy says, or stays what the server shows and so differs."""
+    """NULL stays. An invalid date is as the policy says, or stays as the server shows it, and so differs."""
 
     def value(text: Any) -> Any:
         if text is None:

@@ -1,7 +1,7 @@
 """PreparedStore: XA transactions between their prepare and their commit, in a file beside the log.
 
-Their rows come in the server's log with the prepare; what becomes of them it says at any time later. So they are kept,
-durably before the relay's log goes beyond the prepare, until the relay's log is durable beyond the commit.
+Their rows come in the server's log with the prepare; whether they are committed, it says at any time later. So they are
+kept, durably before the relay's log goes beyond the prepare, until the relay's log is durable beyond the commit.
 
 One file of records, appended to: a prepared transaction with its events, or the end of one. What is on it for later
 than where the relay's log ends is dropped when it is opened: the server's log brings it again.
@@ -41,11 +41,7 @@ _GARBAGE_BYTES_MAX: Final = 16 << 20
 
 @dataclass(slots=True)
 class _Entry:
-    """One prepared transaction. data: its events, while they are not in the file; else `offset` is where they begin.
-
-    ended: the SCN of its commit or rollback, 0 while there is none. altered: one of its tables, once a statement has
-    changed that; altered_scn: where.
-    """
+    """One prepared transaction."""
 
     xid: str
     scn: int
@@ -53,17 +49,22 @@ class _Entry:
     size_bytes: int
     crc: int
     data: bytes | None = None
+    """Its events, while they are not in the file."""
     offset: int = -1
+    """Where its events begin in the file; -1 while they are not there."""
     ended: int = 0
+    """The SCN of its commit or rollback; 0 before that."""
     altered: str = ""
+    """One of its tables that a statement has changed since the prepare; empty if none was."""
     altered_scn: int = 0
+    """The SCN of that statement."""
 
 
 class PreparedStore:
     """See `binlog.Prepared`. scn: where the relay's log ends; what was prepared later is forgotten.
 
     folder: nowhere durable without one. selection: what is captured, as text; a transaction of which something else was
-    left out is forgotten when that changes. bytes_max: what all of them may take. `history`: is told of each of them.
+    omitted is forgotten when that changes. bytes_max: what all of them may take. `history` gets each of them.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class PreparedStore:
         return bool(self._ended)
 
     def clear(self) -> None:
-        """Something of the log was lost: what was prepared may have been decided there."""
+        """Forget all: a part of the log was lost, and may have committed what was prepared, or rolled it back."""
         self._entries, self._unwritten, self._ended, self._live_bytes, self._count = {}, [], deque(), 0, 0
         self._open_count = self._unwritten_bytes = 0
         self._truncate(len(_MAGIC))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._file.close()
         if self._spool is not None:
             self._spool.close()
@@ -163,7 +164,7 @@ class PreparedStore:
 
     def altered(self, xid: str) -> str:
         """See `Prepared.altered`."""
-        return next((each.altered for each in self._entries.get(xid, ()) if each.altered and not each.ended), "")
+        return next((entry.altered for entry in self._entries.get(xid, ()) if entry.altered and not entry.ended), "")
 
     def forget(self, xid: str, ordinal: int) -> None:
         """See `Prepared.forget`."""
@@ -173,23 +174,25 @@ class PreparedStore:
 
     @property
     def has_open(self) -> bool:
-        """Whether anything is prepared and not decided."""
+        """Whether a transaction is prepared and neither committed nor rolled back."""
         return bool(self._open_count)
 
     def alter(self, tables: Collection[tuple[str, str]], scn: int) -> None:
         """A statement changes these tables, (database, name), while what is prepared may have rows of them."""
         names = {(database.casefold(), name.casefold()) for database, name in tables}
-        for entry in (each for entries in self._entries.values() for each in entries):
+        for entry in (candidate for entries in self._entries.values() for candidate in entries):
             if entry.ended or entry.altered:
                 continue
-            met = [each for each in tables_in(self._pieces(entry)) if (each[0].casefold(), each[1].casefold()) in names]
-            if met:
-                entry.altered, entry.altered_scn = source_name(*min(met)), scn
+            touched = [
+                table for table in tables_in(self._pieces(entry)) if (table[0].casefold(), table[1].casefold()) in names
+            ]
+            if touched:
+                entry.altered, entry.altered_scn = source_name(*min(touched)), scn
                 if entry.offset >= 0:
                     self._append_altered(entry)
 
     def sync(self, scn: int) -> None:
-        """Have everything on disk that is open at `scn`. Raises `DiskFull`."""
+        """Write everything to disk that is open at `scn`. Raises `DiskFull`."""
         if self._unwritten:
             self._write_all(scn)
         if self._is_unsynced:
@@ -227,19 +230,19 @@ class PreparedStore:
 
     def _end(self, xid: str, scn: int) -> _Entry | None:
         """The transaction of that id that is open at `scn` ends there."""
-        found = [each for each in self._entries.get(xid, ()) if not each.ended and each.scn <= scn]
-        if not found:
+        open_entries = [entry for entry in self._entries.get(xid, ()) if not entry.ended and entry.scn <= scn]
+        if not open_entries:
             return None
-        for entry in found:  # an older one is one whose end was passed over
+        for entry in open_entries:  # of an older one, the end was passed over
             entry.ended = scn
             self._open_count -= 1
             self._ended.append(entry)
             if entry.offset >= 0:
                 self._append(_ENDED, entry.xid, scn, is_whole=True, crc=0, size=0)
-        return found[-1]
+        return open_entries[-1]
 
     def _drop(self, entry: _Entry) -> None:
-        left = [each for each in self._entries[entry.xid] if each is not entry]
+        left = [other for other in self._entries[entry.xid] if other is not entry]
         if left:
             self._entries[entry.xid] = left
         else:
@@ -247,14 +250,14 @@ class PreparedStore:
         self._live_bytes -= entry.size_bytes
         self._count -= 1
         if entry.data is not None:
-            self._unwritten = [each for each in self._unwritten if each is not entry]
+            self._unwritten = [other for other in self._unwritten if other is not entry]
             self._unwritten_bytes -= entry.size_bytes
 
     def _pieces(self, entry: _Entry) -> Iterator[bytes]:
         return whole_events(iter([entry.data]) if entry.data is not None else self._read(entry), 1 << 62)
 
     def _read(self, entry: _Entry) -> Iterator[bytes]:
-        """From the file, whatever is appended to it or moved in it meanwhile."""
+        """Its events, from the file. The file may be appended to or compacted meanwhile."""
         done, crc = 0, 0
         while done < entry.size_bytes:
             self._file.flush()
@@ -290,32 +293,32 @@ class PreparedStore:
             raise CorruptData(
                 f"{self._file.name}: it does not begin with {_MAGIC!r}; remove it: the server's log is read again"
             )
-        found, at = self._records(scn, end)
-        for entry in found:
+        entries, at = self._records(scn, end)
+        for entry in entries:
             if not entry.ended:
                 self._note(entry)
         self._truncate(at if self._count else len(_MAGIC))
 
     def _records(self, scn: int, end: int) -> tuple[list[_Entry], int]:
         """What was prepared up to `scn`, and where the last whole record ends."""
-        found: dict[tuple[str, int], _Entry] = {}
+        entries: dict[tuple[str, int], _Entry] = {}
         at = len(_MAGIC)
         while (record := self._record(at, end)) is not None:
             kind, entry, selection, at = record
             if entry.scn > scn or entry.scn >> 55 != self._timeline:
                 continue
             if kind == _ENDED:
-                for each in found.values():
-                    if each.xid == entry.xid and each.scn <= entry.scn and not each.ended:
-                        each.ended = entry.scn
+                for older in entries.values():
+                    if older.xid == entry.xid and older.scn <= entry.scn and not older.ended:
+                        older.ended = entry.scn
             elif kind == _ALTERED:
-                for each in found.values():
-                    if each.xid == entry.xid and each.scn <= entry.scn and not each.ended:
-                        each.altered = os.pread(self._file.fileno(), entry.size_bytes, entry.offset).decode()
-                        each.altered_scn = entry.scn
+                for older in entries.values():
+                    if older.xid == entry.xid and older.scn <= entry.scn and not older.ended:
+                        older.altered = os.pread(self._file.fileno(), entry.size_bytes, entry.offset).decode()
+                        older.altered_scn = entry.scn
             elif entry.is_whole or selection == self._selection:
-                found[entry.xid, entry.scn] = entry
-        return list(found.values()), at
+                entries[entry.xid, entry.scn] = entry
+        return list(entries.values()), at
 
     def _record(self, at: int, end: int) -> tuple[int, _Entry, int, int] | None:
         """Kind, entry and selection of the record at a place, and where the next is; None if none is whole there."""
@@ -391,7 +394,9 @@ class PreparedStore:
         moved: list[tuple[_Entry, int]] = []
         with replacing(path) as file:
             file.write(_MAGIC)
-            for entry in [each for entries in self._entries.values() for each in entries if each.offset >= 0]:
+            for entry in [
+                candidate for entries in self._entries.values() for candidate in entries if candidate.offset >= 0
+            ]:
                 file.write(
                     self._head(
                         _PREPARED, entry.xid, entry.scn, is_whole=entry.is_whole, crc=entry.crc, size=entry.size_bytes
@@ -433,6 +438,6 @@ def open_store(physical: str, config: MysqlConfig | BinlogConfig, resume: Resume
 
 
 def forget_prepared(folder: Path | None) -> None:
-    """Some of the log is passed over: what is prepared may be decided there, and is looked for in the log anew."""
+    """Delete the file: a part of the log is passed over, which may decide what is prepared. Capture looks again."""
     if folder is not None:
         (folder / _FILE).unlink(missing_ok=True)

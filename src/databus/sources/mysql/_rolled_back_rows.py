@@ -1,8 +1,8 @@
-"""Rows that a transaction takes back after parts of it went out: it is read again without them.
+"""Rows that a transaction rolled back after parts of it went out: capture reads it again without them.
 
 A server's log says at the end of a transaction that it was rolled back, or in its middle that it was to a savepoint.
-Where rows before that are in the relay's log already, what is to be left out is noted in a file and capture starts
-again: the log is cut back to right before the transaction, and the second time they are left out from the beginning.
+If rows before that are in the relay's log already, the rows to omit are noted in a file, and capture starts
+again: the log is cut back to right before the transaction, and the second time they are omitted from the beginning.
 """
 
 import json
@@ -24,7 +24,7 @@ _NAME: Final = "taken-back.json"
 
 
 class LeftOut:
-    """Of one transaction, the numbers of the rows events that did not happen, as `ranges` that do not touch.
+    """The numbers of the rows events that one transaction rolled back, as `ranges` that do not touch.
 
     selection: what is captured.
     """
@@ -35,7 +35,7 @@ class LeftOut:
         self.ranges = list(ranges)
 
     def add(self, first: int, end: int) -> None:
-        """These too, beginning at or behind others, or before them."""
+        """Add the events from number `first` to `end` - 1; they may overlap ranges that are there."""
         while self.ranges and self.ranges[-1][1] >= first:
             low, high = self.ranges.pop()
             first, end = min(first, low), max(end, high)
@@ -47,7 +47,7 @@ class LeftOut:
             )
 
     def join(self, other: "LeftOut") -> None:
-        """What another knows of the same transaction."""
+        """Add the ranges of another note about the same transaction."""
         ranges = sorted([*self.ranges, *other.ranges])
         self.ranges = []
         for first, end in ranges:
@@ -77,24 +77,24 @@ class LeftOut:
 
     @classmethod
     def load(cls, folder: Path | None, scn: int, timeline: int, selection: str) -> Self | None:
-        """What is to be left out after `scn`; forgets what was noted before that or with another selection."""
+        """The note for a transaction after `scn`; deletes a note for an earlier one, or with another selection."""
         if folder is None or not (folder / _NAME).exists():
             return None
         try:
             value = json.loads((folder / _NAME).read_text())
-            found = cls(_origin(value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]])
+            left_out = cls(_origin(value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(
                 f"{folder / _NAME}: {error!r}; delete it: capture finds out by itself what it held"
             ) from error
-        if make_scn(timeline, found.origin.ordinal) <= scn or found._selection != selection:
+        if make_scn(timeline, left_out.origin.ordinal) <= scn or left_out._selection != selection:
             (folder / _NAME).unlink()
             return None
-        return found
+        return left_out
 
 
 class TakingBack:
-    """What a session knows of rows that did not happen. known: from the last time that it came here.
+    """What a session knows of rows that were rolled back. known: noted when an earlier session came here.
 
     What it raises makes capture cut the log back and start again.
     """
@@ -104,8 +104,8 @@ class TakingBack:
         self._folder = folder
         self._selection = selection
         self._known = known
-        self._found: LeftOut | None = None  # of the transaction at hand
-        self.is_too_late = False  # rows that did not happen went out: the rest of the transaction is only looked at
+        self._left_out: LeftOut | None = None  # of the transaction at hand
+        self.is_too_late = False  # rows that were rolled back went out: only look at the rest of the transaction
 
     def run(self, run: LogRun) -> LogRun | None:
         """What of a run is to be captured. Raises `ServiceUnavailable` at the end of a transaction that comes again."""
@@ -115,25 +115,25 @@ class TakingBack:
             self._come_again("takes back rows of which a part was captured")
         return None
 
-    def take_back(self, found: TakenBack, *, is_in_time: bool) -> None:
-        """Rows did not happen. is_in_time: none of them went out."""
-        if self._found is None or self._found.origin != found.origin:
-            self._found = LeftOut(found.origin, self._selection)
-        self._found.add(found.first, found.end)
+    def take_back(self, taken_back: TakenBack, *, is_in_time: bool) -> None:
+        """Rows were rolled back. is_in_time: none of them went out."""
+        if self._left_out is None or self._left_out.origin != taken_back.origin:
+            self._left_out = LeftOut(taken_back.origin, self._selection)
+        self._left_out.add(taken_back.first, taken_back.end)
         self.is_too_late |= not is_in_time
 
-    def abandon(self, found: Abandoned) -> None:
+    def abandon(self, abandoned: Abandoned) -> None:
         """A transaction of which a part went out never ends. Raises `ServiceUnavailable`."""
-        self._found = LeftOut(found.origin, self._selection)
-        self._found.add(0, EVERYTHING)
+        self._left_out = LeftOut(abandoned.origin, self._selection)
+        self._left_out.add(0, EVERYTHING)
         self._come_again("never ends, since the server that wrote it crashed")
 
     def _come_again(self, what: str) -> NoReturn:
-        assert self._found is not None  # noqa: S101 - it was found before anything was too late
-        if self._known is not None and self._known.origin == self._found.origin:
-            self._found.join(self._known)
-        self._found.save(self._folder)
-        origin = self._found.origin
+        assert self._left_out is not None  # noqa: S101 - it was found before anything was too late
+        if self._known is not None and self._known.origin == self._left_out.origin:
+            self._left_out.join(self._known)
+        self._left_out.save(self._folder)
+        origin = self._left_out.origin
         raise ServiceUnavailable(
             f"{self._physical}: the transaction at {origin.file}:{origin.start} {what}; what was captured of it is "
             f"taken back, and it is read again without those rows"
@@ -141,7 +141,7 @@ class TakingBack:
 
 
 def taking_back(physical: str, config: SourceConfig, resume: Resume) -> TakingBack:
-    """What a session that begins at `resume` is to know."""
+    """The `TakingBack` of a session that begins at `resume`."""
     selection = selection_of(config)
     known = LeftOut.load(resume.folder, resume.scn, resume.timeline, selection)
     return TakingBack(physical, resume.folder, selection, known)

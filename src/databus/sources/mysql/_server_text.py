@@ -18,11 +18,11 @@ _SUPPLEMENTARY: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18
 _REPLACED: Final = {("cp932", "\u6661"): "\u6659"}
 """The one character that servers bring into another set as another character."""
 _BEYOND: Final = re.compile("[\U00010000-\U0010ffff]")
-"""What utf8mb3 does not have: four bytes, each of which is no text there."""
+"""Characters that utf8mb3 does not have: of their four bytes, none is valid text there."""
 
 
 def decoded(raw: bytes, charset: str) -> str:
-    """Bytes of that character set as text; a byte that is none, as a surrogate. `binary` is taken for UTF-8.
+    """Bytes of that character set as text; an invalid byte becomes a surrogate. `binary` is taken for UTF-8.
 
     >>> decoded(bytes([0xB0, 0xA1]), "euckr"), decoded(bytes([0xFD]), "cp866") == chr(0xB2)
     ('가', True)
@@ -34,14 +34,14 @@ def decoded(raw: bytes, charset: str) -> str:
         return _BEYOND.sub(_as_bytes, text) if charset == UTF8MB3 else text
     if charset != "swe7" and raw.isascii():
         return raw.decode("ascii")
-    found = tables.tables_of(charset)
-    if not found.double.size:
+    code_points = tables.tables_of(charset)
+    if not code_points.double.size:
         return raw.decode("latin-1").translate(_singles(charset))
-    return _of_several(raw, found)
+    return _of_several(raw, code_points)
 
 
-def _as_bytes(found: re.Match[str]) -> str:
-    return "".join(map(_escaped, found[0].encode()))
+def _as_bytes(match: re.Match[str]) -> str:
+    return "".join(map(_escaped, match[0].encode()))
 
 
 def encoded(text: str, charset: str) -> bytes:
@@ -61,10 +61,13 @@ def encoded(text: str, charset: str) -> bytes:
 
 
 def converted(text: str, charset: str) -> str:
-    """What the server makes of text that it brings into a character set: a question mark for what that lacks."""
+    """Text as the server converts it to a character set: with a question mark for what that lacks."""
     if text.isascii() and charset != "swe7":
         return text
-    return "".join(each if _has(charset, each) else _REPLACED.get((charset, each), _REPLACEMENT) for each in text)
+    return "".join(
+        character if _has(charset, character) else _REPLACED.get((charset, character), _REPLACEMENT)
+        for character in text
+    )
 
 
 def _has(charset: str, character: str) -> bool:
@@ -95,37 +98,37 @@ def _escaped(byte: int) -> str:
     return chr(0xDC00 + byte) if byte >= 0x80 else UNKNOWN
 
 
-def _of_several(raw: bytes, found: tables.CodePointTables) -> str:
+def _of_several(raw: bytes, code_points: tables.CodePointTables) -> str:
     pieces = []
     at = 0
     while at < len(raw):
-        point, size = _point(raw, at, found)
+        point, size = _point(raw, at, code_points)
         pieces.append(chr(point) if point < 0x110000 else _escaped(raw[at]))
         at += size
     return "".join(pieces)
 
 
-def _point(raw: bytes, at: int, found: tables.CodePointTables) -> tuple[int, int]:
+def _point(raw: bytes, at: int, code_points: tables.CodePointTables) -> tuple[int, int]:
     """The code point at a place, `NO_CHARACTER` where there is none, and the bytes that it takes."""
-    point = int(found.single[raw[at]])
+    point = int(code_points.single[raw[at]])
     if point < 0x110000:
         return point, 1
     if point == tables.LEADS_TWO_OR_FOUR and raw[at + 1 : at + 2].isdigit():
-        return _quadruple(raw[at : at + 4], found)
+        return _quadruple(raw[at : at + 4], code_points)
     width = 3 if point == tables.LEADS_THREE else 2
     if point == tables.NO_CHARACTER or at + width > len(raw):
         return tables.NO_CHARACTER, 1
     pair = raw[at + width - 2] << 8 | raw[at + width - 1]
-    point = int((found.triple if width == 3 else found.double)[pair])
+    point = int((code_points.triple if width == 3 else code_points.double)[pair])
     return point, width if point < 0x110000 else 1
 
 
-def _quadruple(raw: bytes, found: tables.CodePointTables) -> tuple[int, int]:
+def _quadruple(raw: bytes, code_points: tables.CodePointTables) -> tuple[int, int]:
     if len(raw) < 4 or not 0x81 <= raw[2] <= 0xFE or not 0x30 <= raw[3] <= 0x39:
         return tables.NO_CHARACTER, 1
     number = (((raw[0] - 0x81) * 10 + raw[1] - 0x30) * 126 + raw[2] - 0x81) * 10 + raw[3] - 0x30
     if number < tables.GB18030_BMP:
-        return int(found.quadruple[number]), 4
+        return int(code_points.quadruple[number]), 4
     point = number - tables.GB18030_ASTRAL + 0x10000
     return point if 0x10000 <= point < 0x110000 else tables.NO_CHARACTER, 4
 
@@ -133,11 +136,11 @@ def _quadruple(raw: bytes, found: tables.CodePointTables) -> tuple[int, int]:
 @cache
 def _sequences(charset: str) -> dict[str, bytes | None]:
     """The bytes of each character of a set made of tables; None where it has it twice."""
-    found: dict[str, bytes | None] = {}
+    sequences: dict[str, bytes | None] = {}
 
     def add(point: int, sequence: bytes) -> None:
         if point < 0x110000:
-            found[chr(point)] = None if chr(point) in found else sequence
+            sequences[chr(point)] = None if chr(point) in sequences else sequence
 
     own = tables.tables_of(charset)
     for byte, point in enumerate(own.single.tolist()):
@@ -151,7 +154,7 @@ def _sequences(charset: str) -> dict[str, bytes | None]:
         rest, c = divmod(rest, 126)
         a, b = divmod(rest, 10)
         add(point, bytes([0x81 + a, 0x30 + b, 0x81 + c, 0x30 + d]))
-    return found
+    return sequences
 
 
 @cache

@@ -16,13 +16,13 @@ import numpy as np
 from databus.core import Clock, ControlKind, DatabusError, FatalError, SourceChanged, UnsupportedFeature, make_scn
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._bus_groups import BusGroups
-from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import controls_of, is_captured
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._held_tables import HeldTables
-from databus.sources.mysql._log_feed import Feed
+from databus.sources.mysql._log_feed import LogFeed
 from databus.sources.mysql._log_groups import Assembler
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import TakingBack
@@ -61,7 +61,7 @@ from databus.wire import Commit, Control, Group, OpenSnapshot
 _POLLED_S: Final = 1.0
 
 
-class Session:
+class BinlogSession:
     """Capture from one place on. One thread, but for `want`."""
 
     def __init__(
@@ -73,9 +73,9 @@ class Session:
         scheme: Scheme,
         place: StreamPosition,
         is_new: bool,
-        feed: Feed,
+        feed: LogFeed,
         scanner: Scanner,
-        tables: Tables,
+        tables: CapturedTables,
         history: HistoryKeeper,
         snapshots: Mapping[str, OpenSnapshot],
         reader: MysqlSnapshotReader | None,
@@ -103,8 +103,8 @@ class Session:
             prepared.history = reader.xa
         self._scheme = scheme
         tables.held = held_at(place.position)
-        # which tables wait or are held is said of each commit where it goes out
-        position = {name: each for name, each in place.position.items() if name not in (UNREAD_KEY, HELD_KEY)}
+        # `with_waiting` adds to each commit which tables wait, and which are held
+        position = {name: value for name, value in place.position.items() if name not in (UNREAD_KEY, HELD_KEY)}
         place = replace(place, position=position)
         self._position = SessionPosition(place, snapshots, clock)
         self._bus_groups = BusGroups(
@@ -130,7 +130,7 @@ class Session:
     # What the source calls
 
     def begin(self, snapshots: Sequence[str], gap: Gap | None) -> None:
-        """Say first that something was lost, and that these tables are being read."""
+        """Make the first groups: that something was lost, and that these tables are being read."""
         groups = self._bus_groups.begin(snapshots, gap)
         if not groups and self._is_new:  # a commit alone, so that the log has a position from the first moment on
             groups = [Group(self._position.commit())]
@@ -138,7 +138,7 @@ class Session:
         self._ready.extend(as_one(groups, self._position.place.position))
 
     def go_on_reading(self) -> None:
-        """Take up the snapshots that were open in the log."""
+        """Continue the snapshots that were open in the log."""
         self._bus_groups.go_on_reading()
 
     def want(self, sources: Sequence[str], where: str | None) -> None:
@@ -160,13 +160,13 @@ class Session:
                 group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
-                return self._bus_groups.told(group)
+                return self._bus_groups.with_waiting(group)
             if not self._read_on(deadline):
                 group = self._progress()
-                return None if group is None else self._bus_groups.told(group)
+                return None if group is None else self._bus_groups.with_waiting(group)
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """Up to here the log is never cut back, so the history need not know what was before."""
+        """The log is never cut back to before this position, so the history may forget what was before."""
         self._bus_groups.unread.durable(position)
         has_ended = self._prepared is not None and self._prepared.has_ended
         if self._history.is_long or has_ended:
@@ -204,15 +204,15 @@ class Session:
 
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
-        here = self._scanner.position
-        return (here.file, here.offset) if self._is_at_end() and not self.is_over else None
+        position = self._scanner.position
+        return (position.file, position.offset) if self._is_at_end() and not self.is_over else None
 
     def _is_at_end(self) -> bool:
-        """Whether nothing more comes. While capture is paused nobody looks, and that is not known."""
+        """Whether nothing more comes. Unknown, and so False, while capture is paused."""
         return self._is_current and time.monotonic() - self._polled_s < _POLLED_S
 
     def close(self) -> None:
-        """Let go of the log, the readers and the history."""
+        """Close the log, the readers and the history."""
         self._feed.close()
         self._bus_groups.close()
         self._history.close()
@@ -220,7 +220,7 @@ class Session:
             self._prepared.close()
 
     def _is_all_read(self) -> bool:
-        """Whether `snapshot: only` is done: the log stays where the last reading ended, and the server is let go."""
+        """Whether `snapshot: only` is done: the log stays where the last snapshot ended, and the feed is closed."""
         if self.is_over or not isinstance(self._config, MysqlConfig) or self._config.snapshot != "only":
             return self.is_over
         self.is_over = not (self._bus_groups.is_reading or self._ready or self._is_part_out)
@@ -254,10 +254,10 @@ class Session:
             if added is not None:
                 self._ready.extend(added)
                 continue
-            found = self._scanner.next()
-            if found is None:
+            item = self._scanner.next()
+            if item is None:
                 return None
-            self._handle(found)
+            self._handle(item)
 
     def _add(self) -> list[Group] | None:
         """What the bus itself adds here, if anything."""
@@ -270,36 +270,36 @@ class Session:
         self._polled_s = time.monotonic()
         if block is None:
             self._is_current = True
-            return time.monotonic() < deadline  # else somebody woke us: a chunk is ready, or is asked for
+            return time.monotonic() < deadline  # before it, `wake` was called: a chunk is ready, or is asked for
         self._is_current = False
         self._scanner.feed(block)
         return True
 
-    def _handle(self, found: LogItem) -> None:  # noqa: C901 - one case for each kind
-        match found:
+    def _handle(self, item: LogItem) -> None:  # noqa: C901 - one case for each kind
+        match item:
             case LogRun():
-                run = self._taking_back.run(found)
+                run = self._taking_back.run(item)
                 self._rest = None if run is None else (run, self._pass_over(run))
             case TakenBack():
-                self._taking_back.take_back(found, is_in_time=self._assembler.take_back(found.first))
+                self._taking_back.take_back(item, is_in_time=self._assembler.take_back(item.first))
             case _ if self._taking_back.is_too_late:
                 pass
-            case LoggedStatement() if self._begins_us is not None and found.commit_us < self._begins_us:
-                self._history.apply(found, make_scn(self._position.place.timeline, found.scn))
-                if found.position is not None:
-                    self._pass(found.scn, found.txid, found.commit_us, found.position)
+            case LoggedStatement() if self._begins_us is not None and item.commit_us < self._begins_us:
+                self._history.apply(item, make_scn(self._position.place.timeline, item.scn))
+                if item.position is not None:
+                    self._pass(item.scn, item.txid, item.commit_us, item.position)
             case LoggedStatement():
                 self._begins_us = None
-                self._ready.extend(self._statement(found))
+                self._ready.extend(self._statement(item))
             case Heartbeat():
                 self._is_current = True
-                self._move(found.position)
+                self._move(item.position)
             case Rotated():
                 if self._assembler.is_between_transactions:
                     self._move(self._scanner.position.to_json())
             case Abandoned():
                 if self._assembler.abandon():
-                    self._taking_back.abandon(found)
+                    self._taking_back.abandon(item)
 
     def _pass_over(self, run: LogRun) -> int:
         """Move behind the transactions of a run that were committed before the begin; the number of the first that was
@@ -331,7 +331,7 @@ class Session:
 
     def _take_up(self, run: LogRun, first: int) -> Iterator[Group]:
         """The groups of a run from a transaction on, up to where the log itself shows a table to be another than
-        consumers know: what is before that goes out first, and then they are told.
+        consumers know: what is before that goes out first, and then a control.
         """
         self._rest = None
         run = self._held.without(run, self._scanner.tables)
@@ -362,18 +362,18 @@ class Session:
             return self._look_up(slot, table_map, self._lookup, why)
 
     def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> DecodePlan:
-        """The plan of a table that is not what we know, by what the server says that it is."""
+        """The plan of a table that is not what the history says, by the server's catalogue."""
         position = LogPosition.from_json(self._position.place.position)
         try:
-            found = lookup.table_at(table_map.database, table_map.name, position)
-            plan = self._tables.prepare(slot, table_map, found.definition)
+            table_state = lookup.table_at(table_map.database, table_map.name, position)
+            plan = self._tables.prepare(slot, table_map, table_state.definition)
         except SourceChanged as error:
             raise SourceChanged(f"{why}. The server cannot tell what it was: {error}") from error
-        self._looked_up[slot] = found
+        self._looked_up[slot] = table_state
         return plan
 
     def _learn(self, plan: DecodePlan, looked_up: TableState | None) -> None:
-        """The log itself shows here what a table is; where consumers know another one, tell them first."""
+        """The log itself shows here what a table is; if consumers know it differently, a control goes out first."""
         table = plan.table
         known = self._tables.in_force.get(table.source)
         is_another = self._is_unlogged(plan) or (
@@ -399,7 +399,7 @@ class Session:
             self._bus_groups.read_on_as_it_is(table.source)
 
     def _is_unlogged(self, plan: DecodePlan) -> bool:
-        """Whether the log never had a table come into being whose rows it has: some may have been there before."""
+        """Whether the log has rows of a table, but not its creation: the table may have had rows before."""
         source, definition = plan.table.source, plan.definition
         return source not in self._tables.in_force and self._history.is_unlogged(definition.database, definition.name)
 
@@ -413,14 +413,14 @@ class Session:
         self._bus_groups.advance()
 
     def _is_progress_due(self) -> bool:
-        """Whether a commit without rows is worth a frame: consumers' checkpoints shall not fall behind."""
+        """Whether a commit without rows is worth a frame, so that consumers' checkpoints do not fall behind."""
         if time.monotonic() - self._yielded_s >= self._config.progress_ms / 1e3:
             return True
-        here, there = self._position.place.position, self._yielded.position
-        return bool(here["file"] != there["file"] or here["offset"] - there["offset"] >= self._config.progress_bytes)
+        place, last = self._position.place.position, self._yielded.position
+        return bool(place["file"] != last["file"] or place["offset"] - last["offset"] >= self._config.progress_bytes)
 
     def _progress(self) -> Group | None:
-        """Where nothing more comes: a commit for what was passed over, if it is due."""
+        """While nothing more comes: a commit for what was passed over, if it is due."""
         if not self._is_further() or not self._assembler.is_between_transactions:
             return None
         if not self._is_progress_due():
@@ -433,8 +433,8 @@ class Session:
         """Whether the log does not say yet how far this is. A file counts by itself: the server may purge the one
         before, and then only this place shows that nothing of it is missing.
         """
-        here, there = self._position.place, self._yielded
-        return here.scn != there.scn or here.position["file"] != there.position["file"]
+        place, last = self._position.place, self._yielded
+        return place.scn != last.scn or place.position["file"] != last.position["file"]
 
     def _last_before(self, error: DatabusError) -> Group:
         """A commit up to what cannot be captured, so that the log ends right before it. Raises `error` if it does."""

@@ -9,7 +9,7 @@ from databus.schema import TableSchema
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
 BEGINS_US: Final = "begins_us"
-"""In a position: what was committed before that is not captured."""
+"""In a position: transactions committed before this time are not captured."""
 
 HELD_KEY: Final = "held"
 """In a position: the tables that are held there (see `_held_tables`)."""
@@ -17,12 +17,12 @@ HELD_KEY: Final = "held"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """A transaction, and the place after it in the server's log. seq: the last one given at its SCN. scn: with its
-    timeline.
-    """
+    """A transaction, and the place after it in the server's log."""
 
     scn: int
+    """With its timeline."""
     seq: int
+    """The last one given at `scn`."""
     txid: str
     commit_us: int
     position: Mapping[str, Any]
@@ -31,29 +31,31 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was lost before this session begins. from_scn: the last one before it."""
+    """What was lost before this session begins."""
 
     from_scn: int
+    """The last SCN before the gap."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A table of which nothing is captured, since a statement at `scn` may have changed it in an unknown way."""
+class HeldTable:
+    """A table whose rows are not captured, since a statement may have changed it in an unknown way."""
 
     name: tuple[str, str]
     scn: int
+    """That statement's."""
 
 
-def held_at(position: Mapping[str, Any] | None) -> dict[str, Held]:
+def held_at(position: Mapping[str, Any] | None) -> dict[str, HeldTable]:
     """The tables that are held at a commit's position, by source."""
-    said = (position or {}).get(HELD_KEY, ())
-    return {source_name(database, name): Held((database, name), scn) for database, name, scn in said}
+    entries = (position or {}).get(HELD_KEY, ())
+    return {source_name(database, name): HeldTable((database, name), scn) for database, name, scn in entries}
 
 
-def said_of(held: Mapping[str, Held]) -> dict[str, Any]:
-    """What a position says of held tables."""
-    return {HELD_KEY: [[*each.name, each.scn] for each in held.values()]} if held else {}
+def held_entry(held: Mapping[str, HeldTable]) -> dict[str, Any]:
+    """The part of a position about held tables."""
+    return {HELD_KEY: [[*table.name, table.scn] for table in held.values()]} if held else {}
 
 
 class SessionPosition:
@@ -90,7 +92,7 @@ class SessionPosition:
 
 
 def as_one(groups: Sequence[Group], position: Mapping[str, Any]) -> list[Group]:
-    """Groups that stand or fall together: only the last one ends what they belong to."""
+    """Groups that belong together: only the last one ends their transaction."""
     return [
         replace(group, commit=replace(group.commit, continues=group is not groups[-1], position=position))
         for group in groups

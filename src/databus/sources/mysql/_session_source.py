@@ -8,28 +8,28 @@ from databus.operate import logger_of
 from databus.sources._config import SourceConfig
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._omitted_values import OmissionReport
-from databus.sources.mysql._session import Session
+from databus.sources.mysql._session import BinlogSession
 from databus.wire import Group
 
 C = TypeVar("C", bound=SourceConfig)
 
 
 class SessionSource(Generic[C]):
-    """Who derives from it makes the session in `start`. doing: what a start does now that takes long."""
+    """A subclass makes the session in `start`. doing: what a start does now, if it takes long."""
 
     def __init__(self, physical: str, config: C, clock: Clock | None = None) -> None:
         self.physical = physical
         self._config: C = config
         self._clock = clock or SystemClock()
         self._logger = logger_of("databus.sources.mysql").bind(physical=physical)
-        self._session: Session | None = None
+        self._session: BinlogSession | None = None
         self._omissions = OmissionReport(self._logger, None)
         self.doing = ""
 
     def _say(self, doing: str) -> None:
         self.doing = doing
 
-    def _started(self) -> Session:
+    def _started(self) -> BinlogSession:
         if self._session is None:
             raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session

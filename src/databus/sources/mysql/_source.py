@@ -22,7 +22,7 @@ from databus.core import (
 from databus.log import Resume
 from databus.schema import TableSchema
 from databus.sources._contract import SourceLag
-from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
+from databus.sources.mysql._captured_tables import CapturedTables, TableSelection, json_form_of
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition_lookup import TableLookup, tables_there
 from databus.sources.mysql._durable_history import HistoryKeeper
@@ -33,12 +33,12 @@ from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._operations import MysqlOperations
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
-from databus.sources.mysql._session import Session
-from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition, held_at, said_of
+from databus.sources.mysql._session import BinlogSession
+from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition, held_at, held_entry
 from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._start_position import is_time, new_start, start_us, without_domains
 from databus.sources.mysql._unread_tables import Unread, unread_after
-from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
+from databus.sources.mysql._xa_lookup import WantedTransaction, look_for_prepared, unfound
 from databus.sources.mysql.binlog import FIRST_OFFSET, LoggedStatement, LogPosition, PreparedMissing, Scanner, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.server import (
@@ -76,18 +76,19 @@ _READS_AT_FIRST: Final = frozenset({"initial", "when_needed", "only"})
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a session begins, what is known of the tables there, which of them are read, what was lost before, and
-    which tables waited to be read.
-    """
+    """Where a session begins."""
 
     place: StreamPosition
     position: LogPosition
-    tables: Tables
+    tables: CapturedTables
+    """What is known of the tables there."""
     snapshots: list[str]
+    """The tables that are read."""
     gap: Gap | None
     unread: Unread
+    """The tables that waited to be read."""
     by_file: bool = False
-    """The server is asked by file and offset, also where GTIDs rule: they do not tell what was captured."""
+    """The server is asked by file and offset although it has GTIDs, since they do not show what was captured."""
 
 
 class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
@@ -100,7 +101,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         self._hosts = Hosts(physical, config)
         self._folder: Path | None = None
         self._timeline = 0
-        self._tables: Tables | None = None
+        self._tables: CapturedTables | None = None
         self._notices = Notices(self._logger, config.retention_warn_ms)
         self._watch: EndWatch | None = None
         self._facts: ServerFacts | None = None  # of the server that the session follows
@@ -119,7 +120,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         keeper.use(keeper.read_catalogue(server.connection))
         tables = self._tables_of(keeper, server.facts, {})
         keeper.refuse_unread(tables.selection.selects)
-        return [tables.describe(each) for each in keeper.definitions() if tables.selects(each)]
+        return [tables.describe(definition) for definition in keeper.definitions() if tables.selects(definition)]
 
     @staticmethod
     def definitions(physical: str, config: MysqlConfig) -> Sequence[TableSchema]:
@@ -149,8 +150,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         if trouble is None:
 
             def dump(position: LogPosition) -> Dump:
-                again = ConnectedServer(connect_again(self._config, server.facts), server.facts)
-                return open_dump(self._config, again, position, server_id, by_file=True)
+                second_connection = ConnectedServer(connect_again(self._config, server.facts), server.facts)
+                return open_dump(self._config, second_connection, position, server_id, by_file=True)
 
             reads_from, trouble = look_for_prepared(self.physical, self._config, server.facts, resume, dump)
         start = self._begin_at(server, keeper, resume, trouble)
@@ -169,11 +170,11 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         except PreparedMissing as error:
             if self._folder is None:
                 raise
-            Wanted(error.xid, make_scn(self._timeline, error.ordinal)).save(self._folder)
+            WantedTransaction(error.xid, make_scn(self._timeline, error.ordinal)).save(self._folder)
             raise unfound(error, self.physical) from error
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """See `Source.durable`. A server keeps its log whatever we have of it; only our own history gets shorter."""
+        """See `Source.durable`. A server keeps its log whatever was captured; only our own history gets shorter."""
         self._started().durable(position)
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
@@ -222,7 +223,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         begin = self._begin_behind_a_gap(
             server, keeper, resume, start, f"moved to {start}", reads=reads, is_other=is_other
         )
-        return self._told(begin, keeper, {})
+        return self._first_groups(begin, keeper, {})
 
     def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[list[Group], list[str]]:
         """What the log must say in order to go on behind the next so many transactions; and their ids.
@@ -248,23 +249,23 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
         forget_prepared(resume.folder)
         try:
-            passed = pass_over(dump, scanner, transactions, learn)
+            skipped = pass_over(dump, scanner, transactions, learn)
         finally:
             dump.close()
             self._hosts.hand_over()
         timeline = begin.place.timeline
-        scn = make_scn(timeline, passed.ordinal)
-        position = {**passed.position, **said_of(held)}
-        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, position, timeline)
-        gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
+        scn = make_scn(timeline, skipped.ordinal)
+        position = {**skipped.position, **held_entry(held)}
+        place = StreamPosition(scn, 0, skipped.ids[-1], skipped.commit_us, position, timeline)
+        gap = Gap(resume.scn, f"skipped: {', '.join(skipped.ids)}"[:_REASON_CHARACTERS_MAX])
         tables = begin.tables
         begin = replace(begin, place=place, snapshots=sorted(tables.in_force) if reads else [], gap=gap)
-        return self._told(begin, keeper, resume.snapshots), passed.ids
+        return self._first_groups(begin, keeper, resume.snapshots), skipped.ids
 
-    def _told(self, begin: _Start, keeper: HistoryKeeper, snapshots: Mapping[str, OpenSnapshot]) -> list[Group]:
-        """What a session says that begins there."""
+    def _first_groups(self, begin: _Start, keeper: HistoryKeeper, snapshots: Mapping[str, OpenSnapshot]) -> list[Group]:
+        """The groups of a session that begins there."""
         facts = self._hosts.connected().facts
-        session = Session(
+        session = BinlogSession(
             self.physical,
             self._config,
             self._clock,
@@ -295,7 +296,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             reason = f"{trouble.fault}: {trouble.missing}"
             is_other = trouble.is_other_history
             return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True, is_other=is_other)
-        place, position, tables = self._anew(server, keeper, resume, self._config.start, is_other=False)
+        place, position, tables = self._at_start(server, keeper, resume, self._config.start, is_other=False)
         reads = self._config.snapshot in _READS_AT_FIRST
         return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None, Unread(resume.folder))
 
@@ -312,12 +313,12 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
     ) -> _Start:
         """At another place than the log's end. reads: whether all tables are read again, or those at hand only."""
         forget_prepared(resume.folder)
-        place, position, tables = self._anew(server, keeper, resume, start, is_other=is_other)
+        place, position, tables = self._at_start(server, keeper, resume, start, is_other=is_other)
         for name, schema in resume.schemas.items():
             tables.in_force.setdefault(name, schema)
         unread = unread_after(resume)
         read = sorted(tables.in_force if reads else {*resume.snapshots, *unread.names, *held_at(resume.position)})
-        unread.clear()  # all of them are asked for again
+        unread.clear()  # `read` has all of them
         if read and start != "latest":
             raise ConfigError(
                 f"{self.physical}: a table is read as it is now, so with tables to read again ({', '.join(read)}) the "
@@ -325,15 +326,15 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             )
         return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]), unread)
 
-    def _anew(
+    def _at_start(
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, *, is_other: bool
-    ) -> tuple[StreamPosition, LogPosition, Tables]:
+    ) -> tuple[StreamPosition, LogPosition, CapturedTables]:
         """Where `start` is, and the tables as of there. On a new timeline if SCNs would not rise, or if what is there
         does not follow what was captured (is_other): a server that was reset may have grown beyond our SCN since.
         """
         scheme = scheme_of(server.facts)
         position = new_start(server.connection, server.facts, start, keeper)
-        if start != "latest":  # else the catalogue has all that is there
+        if start != "latest":  # at `latest` the catalogue has all tables
             keeper.doubt_unknown(resume.schemas)
         timeline = resume.timeline
         ordinal = ordinal_at(position, scheme)
@@ -353,8 +354,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         """Exactly after the log's end, with what was known there."""
         assert resume.position is not None  # noqa: S101 - its caller has looked
         captured = LogPosition.from_json(resume.position)
-        found = placed(server.connection, server.facts, captured)
-        position = found or captured
+        log_place = placed(server.connection, server.facts, captured)
+        position = log_place or captured
         tables = self._tables_of(keeper, server.facts, resume.schemas)
         keeper.load(resume.scn, resume.schemas, tables.describe, server.connection)
         now_us = self._clock.now_ns() // 1000
@@ -371,14 +372,14 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
                 joined.append(definition.source)
         if self._config.snapshot == "never":
             joined = []
-        by_file = is_by_file(server.facts, captured, found)
+        by_file = is_by_file(server.facts, captured, log_place)
         return _Start(place, position, tables, sorted(joined), None, unread_after(resume), by_file)
 
     def _keeper(self, facts: ServerFacts, folder: Path | None) -> HistoryKeeper:
         fold = facts.lower_case_table_names != 0
         history = TableHistory(
             ServerKind(facts.flavor, facts.version),
-            Selection(self._config, fold=fold).selects,
+            TableSelection(self._config, fold=fold).selects,
             fold=fold,
             explicit_timestamps=facts.variables.get("explicit_defaults_for_timestamp", "ON").upper() == "ON",
             zero_dates=self._config.zero_dates,
@@ -388,17 +389,18 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         )
         return HistoryKeeper(self.physical, history, folder)
 
-    def _tables_of(self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]) -> Tables:
-        selection = Selection(self._config, fold=facts.lower_case_table_names != 0)
-        form = json_form_of(facts.flavor, facts.version)
-        return Tables(
+    def _tables_of(
+        self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]
+    ) -> CapturedTables:
+        selection = TableSelection(self._config, fold=facts.lower_case_table_names != 0)
+        return CapturedTables(
             self.physical,
             selection,
             self._config,
             keeper.definition,
             keeper.is_other,
             in_force,
-            form,
+            json_form_of(facts.flavor, facts.version),
             keeper.why_unknown,
         )
 
@@ -432,7 +434,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         start: _Start,
         server_id: int,
         reads_from: str | None,
-    ) -> Session:
+    ) -> BinlogSession:
         facts, config, tables = server.facts, self._config, start.tables
         scheme = scheme_of(facts)
         prepared = open_store(self.physical, config, resume, start.place.timeline)
@@ -453,7 +455,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             chunk_keys_max=config.chunk_keys_max,
             row_bytes_max=config.row_bytes_max if tables.omitter is None else config.row_bytes_read_max,
         )
-        session = Session(
+        session = BinlogSession(
             self.physical,
             config,
             self._clock,
@@ -494,5 +496,5 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
 
 def _nothing(_: object) -> bool:
-    """Nothing of the log is wanted."""
+    """No table of the log is wanted."""
     return False

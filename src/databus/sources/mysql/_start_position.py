@@ -74,7 +74,7 @@ def _earliest(facts: ServerFacts, start: str) -> LogPosition:
 def _at_gtid(facts: ServerFacts, text: str) -> LogPosition:
     match scheme_of(facts):
         case "gtid":
-            have, executed, purged = (GtidSet.parse(each) for each in (text, facts.executed, facts.purged))
+            have, executed, purged = (GtidSet.parse(gtids) for gtids in (text, facts.executed, facts.purged))
             if not executed.contains(have):
                 raise ConfigError(f"start: {facts.server} has not executed {have.subtract(executed)}")
             if not have.contains(purged):
@@ -92,7 +92,7 @@ def _at_gtid(facts: ServerFacts, text: str) -> LogPosition:
 
 
 def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: str, offset: int) -> LogPosition:
-    size = next((each.bytes for each in facts.logs if each.name == file), None)
+    size = next((log.bytes for log in facts.logs if log.name == file), None)
     if size is None:
         raise ConfigError(f"start: {facts.server} has no file {file}; it has {facts.logs[0].name} to {facts.file}")
     if not FIRST_OFFSET <= offset <= size:
@@ -105,7 +105,7 @@ def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: st
 
 
 def without_domains(place: StreamPosition, position: LogPosition) -> StreamPosition:
-    """The same place where MariaDB has forgotten GTID domains, as `position` says: ordinals fall without them."""
+    """The place without the GTID domains that MariaDB has deleted, as `position` says: ordinals fall without them."""
     timeline = place.timeline + 1
     scn = make_scn(timeline, ordinal_of(position, "domains"))
     return replace(place, scn=scn, seq=0, position={**place.position, **position.to_json()}, timeline=timeline)

@@ -13,7 +13,7 @@ _ANONYMOUS: Final = re.compile(r"(.*\.\d+):(\d+)")
 
 
 def contains(scheme: str, position: Mapping[str, Any], txid: str) -> bool | None:
-    """Whether the transaction `txid` is before `position`; None where the two do not tell.
+    """Whether the transaction `txid` is before `position`; None if the two do not show it.
 
     scheme: how this source's SCNs are made. By GTIDs only where that is by GTIDs: elsewhere their numbers may go back.
     """
@@ -34,10 +34,10 @@ def _by_offset(place: LogPosition, txid: str) -> bool | None:
 
 
 def _by_gtids(scheme: str, gtids: str, txid: str) -> bool | None:
-    if scheme == "gtid" and (found := _MYSQL.fullmatch(txid)):
-        return GtidSet.parse(gtids).has(found[1], int(found[2]))
-    if scheme == "domains" and (found := _MARIADB.fullmatch(txid)):
-        domain, server, number = map(int, found.groups())
+    if scheme == "gtid" and (match := _MYSQL.fullmatch(txid)):
+        return GtidSet.parse(gtids).has(match[1], int(match[2]))
+    if scheme == "domains" and (match := _MARIADB.fullmatch(txid)):
+        domain, server, number = map(int, match.groups())
         last_server, last = GtidState.parse(gtids).domains.get(domain, (0, 0))
         return number < last or (number, server) == (last, last_server)
     return None

@@ -3,7 +3,7 @@
 Thousands of tables may be asked for at once, and a bounded number is read at the same time. Those that wait stand,
 numbered, in a file beside the log, and the position of each commit says which numbers still wait after it. The file is
 durable before a commit that names its numbers goes out, and keeps all that the log may be cut back to. Where the file
-is lost, nobody knows which tables waited.
+is lost, it is unknown which tables waited.
 """
 
 import json
@@ -25,7 +25,7 @@ _VERSION: Final = 1
 
 
 class Asked(NamedTuple):
-    """A table that somebody wants read, or the rows of it that fit a condition."""
+    """A table that was asked for, or the rows of it that fit a condition."""
 
     source: str
     where: str | None = None
@@ -44,17 +44,17 @@ class Unread:
         self._durable_first = 1
 
     def load(self, position: Mapping[str, Any]) -> bool:
-        """Take up what waits after `position`; whether that is known. If it is not, nothing waits."""
-        told = position.get(KEY)
-        if told is None:
+        """Load what waits after `position`. Returns whether that is known; if not, nothing waits."""
+        entry = position.get(KEY)
+        if entry is None:
             return True
-        first, end = int(told["from"]), int(told["to"])
-        kept = self._read(str(told["id"]))
+        first, end = int(entry["from"]), int(entry["to"])
+        kept = self._read(str(entry["id"]))
         if not {number for number, _ in kept} >= set(range(first, end)):
             return False
-        self._id = str(told["id"])
-        # what was asked for behind this position is forgotten: whoever asked for it has been cut off the log too
-        self._kept = deque(each for each in kept if each[0] < end)
+        self._id = str(entry["id"])
+        # Forget what was asked for after this position: the log was cut back to before the request.
+        self._kept = deque(item for item in kept if item[0] < end)
         self._first = self._durable_first = first
         self._end = end
         return True
@@ -65,40 +65,40 @@ class Unread:
     @property
     def names(self) -> list[str]:
         """The tables that wait."""
-        return [each.source for number, each in self._kept if number >= self._first]
+        return [request.source for number, request in self._kept if number >= self._first]
 
-    def told(self) -> dict[str, Any] | None:
-        """What a position says of it; None if nothing waits."""
+    def position_entry(self) -> dict[str, Any] | None:
+        """The entry of a position about it; None if nothing waits."""
         return {"id": self._id, "from": self._first, "to": self._end} if len(self) else None
 
     def add(self, asked: Sequence[Asked]) -> None:
-        """Have these wait too, durably, but for those that wait already. Raises what `replace_file` does; then none of
+        """Add these, durably, but for those that wait already. Raises what `replace_file` does; then none of
         them has been added.
         """
-        waiting = {each for number, each in self._kept if number >= self._first}
-        new = [each for each in dict.fromkeys(asked) if each not in waiting]
+        waiting = {request for number, request in self._kept if number >= self._first}
+        new = [request for request in dict.fromkeys(asked) if request not in waiting]
         if not new:
             return
-        kept = deque(each for each in self._kept if each[0] >= min(self._durable_first, self._first))
+        kept = deque(item for item in self._kept if item[0] >= min(self._durable_first, self._first))
         kept.extend(enumerate(new, self._end))
         self._write(kept)
         self._kept, self._end = kept, self._end + len(new)
 
     def take(self) -> Asked:
-        """The one that has waited longest, which waits no more."""
+        """Remove and return the one that has waited longest."""
         at = self._first - self._kept[0][0]
         self._first += 1
         return self._kept[at][1]
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Remove all."""
         self._first = self._end
 
     def durable(self, position: Mapping[str, Any]) -> None:
         """The log is never cut back to before this position."""
-        told = position.get(KEY)
-        if told is not None and told["id"] == self._id:
-            self._durable_first = max(self._durable_first, int(told["from"]))
+        entry = position.get(KEY)
+        if entry is not None and entry["id"] == self._id:
+            self._durable_first = max(self._durable_first, int(entry["from"]))
 
     def _read(self, wanted_id: str) -> list[tuple[int, Asked]]:
         if self._path is None:
@@ -109,19 +109,19 @@ class Unread:
                 return []
             return [(int(number), Asked(str(source), where)) for number, source, where in value["tables"]]
         except (OSError, ValueError, KeyError, TypeError):
-            return []  # lost or damaged, which its caller finds out by the numbers that are missing
+            return []  # lost or damaged: the caller notices by the numbers that are missing
 
     def _write(self, kept: Sequence[tuple[int, Asked]]) -> None:
         if self._path is None:
             return
-        rows = [[number, each.source, each.where] for number, each in kept]
+        rows = [[number, request.source, request.where] for number, request in kept]
         text = json.dumps({"v": _VERSION, "id": self._id, "tables": rows}, ensure_ascii=False)
         make_folder(self._path.parent)
         replace_file(self._path, [text.encode()], durable=True)
 
 
 def unread_after(resume: Resume) -> Unread:
-    """The tables that waited to be read at the log's end; where that is not known any more, all that may have."""
+    """The tables that waited to be read at the log's end; if that is unknown, all that may have waited."""
     unread = Unread(resume.folder)
     if not unread.load(resume.position or {}):
         lost = [Asked(name) for name in sorted(resume.schemas) if name not in resume.snapshots]

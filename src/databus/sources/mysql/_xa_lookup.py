@@ -25,37 +25,38 @@ _WAIT_S_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The id of what was prepared, and the SCN of its commit."""
+class WantedTransaction:
+    """A prepared XA transaction whose rows are needed."""
 
     xid: str
     scn: int
+    """Of its commit."""
 
     def save(self, folder: Path) -> None:
-        """Keep it, whole; if it is lost, the same is found out again."""
+        """Keep it, whole. If the file is lost, capture finds the same out again."""
         make_folder(folder)
         replace_file(folder / _NAME, [json.dumps({"xid": self.xid, "scn": self.scn}).encode()], durable=True)
 
     @classmethod
     def load(cls, folder: Path | None, scn: int) -> Self | None:
-        """What is wanted after `scn`; forgets what was wanted before."""
+        """The transaction that is wanted after `scn`; deletes an earlier one."""
         if folder is None or not (folder / _NAME).exists():
             return None
         try:
             value = json.loads((folder / _NAME).read_text())
-            found = cls(str(value["xid"]), int(value["scn"]))
+            wanted = cls(str(value["xid"]), int(value["scn"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(
                 f"{folder / _NAME}: {error!r}; delete it: capture finds out again what it held"
             ) from error
-        if found.scn <= scn:
+        if wanted.scn <= scn:
             (folder / _NAME).unlink()
             return None
-        return found
+        return wanted
 
 
 class _Seen:
-    """Which XA transactions are prepared in what was read, and not decided.
+    """Which XA transactions are prepared in what was read, and neither committed nor rolled back.
 
     below: by file and offset, where that ends; the scanner reads on behind it.
     """
@@ -103,12 +104,12 @@ def look_for_prepared(
 
     dump: the log by file and offset, on a connection of its own. Raises `PositionPurged`.
     """
-    wanted = Wanted.load(resume.folder, resume.scn)
+    wanted = WantedTransaction.load(resume.folder, resume.scn)
     if wanted is None or resume.position is None:
         return None, None
-    found = file_with(wanted, facts, LogPosition.from_json(resume.position), dump)
-    if found is not None:
-        return found, None
+    file = file_with(wanted, facts, LogPosition.from_json(resume.position), dump)
+    if file is not None:
+        return file, None
     trouble = not_there(wanted, facts)
     if config.on_gap == "stop" and config.snapshot != "when_needed":
         raise trouble.error(physical)
@@ -116,11 +117,11 @@ def look_for_prepared(
 
 
 def file_with(
-    wanted: Wanted, facts: ServerFacts, position: LogPosition, dump: Callable[[LogPosition], Dump]
+    wanted: WantedTransaction, facts: ServerFacts, position: LogPosition, dump: Callable[[LogPosition], Dump]
 ) -> str | None:
-    """The newest file of which that transaction is left prepared, up to `position`; None if none has it any more."""
+    """The newest file that leaves the transaction prepared, up to `position`; None if no file has it any more."""
     logs = facts.logs
-    names = [each.name for each in logs]
+    names = [log.name for log in logs]
     if position.file in names and position.server_uuid == facts.uuid:
         logs = logs[: names.index(position.file) + 1]
     looked_at = 0
@@ -134,10 +135,10 @@ def file_with(
 
 
 def _open_in(name: str, position: LogPosition, facts: ServerFacts, dump: Callable[[LogPosition], Dump]) -> set[str]:
-    """What is prepared in a file and not decided at `position`, or at the file's end if that comes first.
+    """What a file prepares and does not decide up to `position`, or up to its end if that comes first.
 
-    Where there are GTIDs they tell what is before it: its offset does not once the server has left out what it was told
-    not to send.
+    With GTIDs, they say what is before `position`: its offset does not, once the server has skipped the transactions
+    that it was asked not to send.
     """
     number, scheme, end = file_number(name), scheme_of(facts), None
     if scheme == "file-offset":
@@ -184,7 +185,7 @@ def _open_in(name: str, position: LogPosition, facts: ServerFacts, dump: Callabl
         feed.close()
 
 
-def not_there(wanted: Wanted, facts: ServerFacts) -> Trouble:
+def not_there(wanted: WantedTransaction, facts: ServerFacts) -> Trouble:
     """The log has no PREPARE of it any more."""
     return Trouble(
         Fault.PURGED,
@@ -198,7 +199,7 @@ def not_there(wanted: Wanted, facts: ServerFacts) -> Trouble:
 
 
 def unfound(error: Exception, physical: str) -> ServiceUnavailable:
-    """What to raise once it is noted: capture starts again from the log's end."""
+    """The error that is raised once the transaction is noted: capture starts again from the log's end."""
     return ServiceUnavailable(f"{physical}: {error}; the log is read again from where it was prepared")
 
 

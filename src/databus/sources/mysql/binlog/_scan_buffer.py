@@ -115,7 +115,7 @@ class Walk:
         """After the last transaction that was finished, given out or not.
 
         A server that is asked by GTIDs begins with the head of a file and leaves out what `start` has. Until a
-        transaction or a heartbeat has told where that ends, this is `start`; on another server an offset of 0.
+        transaction or a heartbeat has shown where that ends, this is `start`; on another server an offset of 0.
         """
         state, start = self._state, self._start
         if self._leaves_out and state[s.COUNT_TX] == state[s.COUNT_TX_SKIPPED]:

@@ -50,7 +50,7 @@ def make_plan(
 ) -> DecodePlan:
     """Plan the decoding of a table map's rows by the table's definition at that position.
 
-    types, metas, nullable: of each column, as the table map has them, once ENUM, SET and CHAR are told apart (as
+    types, metas, nullable: of each column, as the table map has them, but ENUM, SET and CHAR are distinguished (as
     `ColumnDefinition` says). The rest: see `Policies`; json_form is that of the server's release. Raises
     `SourceChanged` naming the column if the map is not the definition's.
     """

@@ -133,7 +133,7 @@ def transcode(
     """Text into UTF-8: the bytes written; TOO_MUCH if they are more than Arrow's offsets can say.
 
     kind: of the character set, whose tables are given. out: has room for three bytes for each of `text`, and four.
-    found[0]: the first row with bytes that are no text, where they are not to be replaced by U+FFFD each; else -1.
+    invalid_row[0]: the first row with invalid bytes, unless U+FFFD replaces each of them; else -1.
     """
     single_, double_, triple_, quadruple_ = address(single), address(double), address(triple), address(quadruple)
     invalid_row[0] = -1
@@ -184,7 +184,7 @@ def members(
 ) -> int:
     """Numbers of ENUM, or bits of SET, into names joined by commas: their bytes; written only if `writes`.
 
-    count: of the names. 0 is the empty string. found[0]: the first row with a number or bit that has no name, or -1.
+    count: of the names. 0 is the empty string. invalid_row[0]: the first row with an unknown number or bit, or -1.
     """
     invalid_row[0] = -1
     size = 0

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pymysql
 
-from databus.sources.mysql._captured_tables import Selection
+from databus.sources.mysql._captured_tables import TableSelection
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._check_finding import DENIED, Finding
 from databus.sources.mysql.server._errors import error_of
@@ -89,7 +89,9 @@ def _of_filters(
         mend = f"GRANT {privilege} ON *.* TO {account_of(connection)}"
         yield Finding("error" if is_likely else "warning", "replication_filter", facts.server, what, mend)
         return
-    hidden = Hidden(config, Selection(config, fold=facts.lower_case_table_names != 0), facts.lower_case_table_names)
+    hidden = Hidden(
+        config, TableSelection(config, fold=facts.lower_case_table_names != 0), facts.lower_case_table_names
+    )
     if status:
         for channel_status in status:
             row = {name.lower(): str(value or "") for name, value in channel_status.items()}

@@ -10,7 +10,7 @@ import pymysql
 from pymysql.constants import ER
 
 from databus.core import DatabusError, database_name, is_pattern, name_fits, name_parts, source_name, split_database
-from databus.sources.mysql._captured_tables import Selection, Tables
+from databus.sources.mysql._captured_tables import CapturedTables, TableSelection
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
@@ -44,7 +44,7 @@ class _CheckedTable:
 
 def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
     """What every start checks about them."""
-    selection = Selection(config, fold=facts.lower_case_table_names != 0)
+    selection = TableSelection(config, fold=facts.lower_case_table_names != 0)
     tables = [table for table in _visible_tables(connection) if selection.selects(table.database, table.name)]
     account = account_of(connection)
     yield from _of_absence(connection, facts, config, tables)
@@ -80,8 +80,8 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
 
 def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> list[Finding]:
     """Captured tables with a column or type that cannot be captured; a start would stop at the first of them."""
-    selection = Selection(config, fold=facts.lower_case_table_names != 0)
-    tables = Tables("", selection, config, lambda *_: None, lambda *_: False, {})
+    selection = TableSelection(config, fold=facts.lower_case_table_names != 0)
+    tables = CapturedTables("", selection, config, lambda *_: None, lambda *_: False, {})
 
     def query(sql: str) -> Sequence[Sequence[Any]]:
         with connection.cursor() as cursor:
@@ -105,7 +105,7 @@ def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, co
 
 
 def _of_types(
-    facts: ServerFacts, config: MysqlConfig, selection: Selection, definitions: Sequence[TableDefinition]
+    facts: ServerFacts, config: MysqlConfig, selection: TableSelection, definitions: Sequence[TableDefinition]
 ) -> Iterator[Finding]:
     """Columns in `types` that no captured table has: a misspelt name would have no effect."""
     captured = [definition for definition in definitions if selection.selects(definition.database, definition.name)]

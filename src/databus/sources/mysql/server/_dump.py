@@ -1,7 +1,7 @@
 """Dump: asks a server for its log as a replica does, and reads what it sends.
 
 While the server has little to send, whoever wants the log reads the socket: what came meanwhile is one block, and no
-other thread is woken. Once much comes, or nobody has asked for a while, a thread drains the socket while others decode;
+other thread is woken. Once much comes, or `take` was not called for a while, a thread drains the socket meanwhile;
 what it reads waits in a `BlockQueue` bounded in bytes, and is taken together. When that is full the socket is not read,
 and the server waits.
 Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,

@@ -78,7 +78,7 @@ def asked_again(
 ) -> Callable[[], T]:
     """What asks the very server that `facts` are of, on a connection of its own each time, and does not wait long.
 
-    ask: is given the connection and the server's name.
+    ask: gets the connection and the server's name.
     """
 
     def answer() -> T:

@@ -12,7 +12,7 @@ from typing import Final
 
 from databus.core import glob_of, split_database
 from databus.sources._config import SourceConfig
-from databus.sources.mysql._captured_tables import SYSTEM_DATABASES, Selection
+from databus.sources.mysql._captured_tables import SYSTEM_DATABASES, TableSelection
 
 ANY: Final = ""  # no character is the empty text, nor any text of two
 MANY: Final = "**"
@@ -27,7 +27,7 @@ _WANTED_TABLES: Final = ("replicate_do_table", "replicate_wild_do_table")
 class Hidden:
     """What filters hide of the tables that a configuration captures."""
 
-    def __init__(self, config: SourceConfig, selection: Selection, lower_case_table_names: int) -> None:
+    def __init__(self, config: SourceConfig, selection: TableSelection, lower_case_table_names: int) -> None:
         self._fold = lower_case_table_names != 0
         self._selection = selection
         self._captured = [pattern for text in config.tables for pattern in self._ours(text)]

@@ -428,10 +428,10 @@ class TableHistory:
     def _truncate(self, name: TableName, work: Work) -> None:
         if self._is_other(name, work):
             return
-        is_told = told(name) in self._presence
-        if not is_told and self._now(name, work) is None and self._presence.may_be_there(name, work.notes):
+        is_announced = told(name) in self._presence
+        if not is_announced and self._now(name, work) is None and self._presence.may_be_there(name, work.notes):
             return  # no consumer has a row of it
-        if not is_told:
+        if not is_announced:
             self._known(name, work)
         work.truncated.add(name)
 
