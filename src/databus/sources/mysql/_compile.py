@@ -1,4 +1,4 @@
-"""Compilation of kernels, kept on disk: a kernel is compiled anew whenever a module that it is made of has changed.
+"""Compilation of kernels, kept on disk: a kernel is compiled again whenever a module that it is made of has changed.
 
 Of several processes that miss the same kernel at the same time, one compiles it and the others wait for it.
 
@@ -29,16 +29,16 @@ _IMPORT: Final = re.compile(
 _watchers: list[Callable[[str], None]] = []
 
 
-def when_something_is_missing(told: Callable[[str], None]) -> None:
-    """Tell, from now on, of each kernel that is not on the disk: the module that it is in, right before it is compiled
-    here or awaited from another process, and "" once it is there.
+def when_something_is_missing(listener: Callable[[str], None]) -> None:
+    """Call `listener`, from now on, for each kernel that is not on the disk: with its module, right before it is
+    compiled here or awaited from another process, and with "" once it is there.
     """
-    _watchers[:] = [told]
+    _watchers[:] = [listener]
 
 
 def _tell(module: str) -> None:
-    for told in _watchers:
-        told(module)
+    for listener in _watchers:
+        listener(module)
 
 
 _njit: Any = njit  # whose type is a dispatcher's; a kernel is called like the function that it was
@@ -65,14 +65,14 @@ def _imported(text: bytes) -> Iterator[Path]:
 @cache
 def sources_of(path: Path) -> tuple[tuple[str, bytes], ...]:
     """The modules that a module is made of, itself and those that it imports, and their digests, in an order."""
-    found: dict[Path, bytes] = {}
+    digests: dict[Path, bytes] = {}
     waiting = [path]
     while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found[each], imported = _source(each)
+        module = waiting.pop()
+        if module not in digests:
+            digests[module], imported = _source(module)
             waiting += imported
-    return tuple(sorted((str(each), digest) for each, digest in found.items()))
+    return tuple(sorted((str(module), digest) for module, digest in digests.items()))
 
 
 class _Cache(FunctionCache):
@@ -94,16 +94,17 @@ class _Cache(FunctionCache):
         self._lock: IO[bytes] | None = None
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """What is kept; None if it is to be compiled, by nobody else until `let_go`."""
-        found: Any = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
-        if found is None:
+        """The kept kernel; None if the caller is to compile it: until `let_go` no other process does."""
+        overload: Any = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
+        if overload is None:
             _tell(self._module)
             with suppress(OSError):  # a folder without locks: each compiles for itself
                 self._impl.locator.ensure_cache_path()
                 self._lock = self._lock_path.open("ab")
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
-            found = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
-        return found
+            # Another process may have compiled it while this one waited for the lock.
+            overload = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
+        return overload
 
     def let_go(self) -> None:
         """It is on the disk, or could not be compiled."""
@@ -150,14 +151,14 @@ def small(function: Function) -> Function:
 
 
 def _part(function: Function, **options: Any) -> Function:
-    """Nobody but kernels calls it, so it is compiled without what others would need, and once for all its callers:
+    """Only kernels call it, so it is compiled without what Python's callers would need, and once for all its callers:
     Numba would compile it for each number that is given as such, too, and all that it calls.
     """
     dispatcher: Any = _njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
     template_of = dispatcher.get_call_template
     plain: Any = types.unliteral
     dispatcher.get_call_template = lambda args, kws: template_of(
-        [plain(each) for each in args], {name: plain(each) for name, each in kws.items()}
+        [plain(value) for value in args], {name: plain(value) for name, value in kws.items()}
     )
     called: Function = dispatcher
     return called

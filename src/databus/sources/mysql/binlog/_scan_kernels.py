@@ -199,7 +199,7 @@ def _query(
     names: Bytes,
     pos: int,
     body_end: int,
-    when: int,
+    event_s: int,
 ) -> int:
     """A statement: the few that only group events are handled here, the others are Python's."""
     p = pos + 19
@@ -212,7 +212,7 @@ def _query(
         if state[s.TX_STATE] == s.INSIDE:
             return fail(state, s.INSIDE_TX)
         if state[s.TX_STATE] == s.OUTSIDE:
-            open_tx(state, when, s.INSIDE)
+            open_tx(state, event_s, s.INSIDE)
             status = number_tx(state, True)
             if status != s.NEED_MORE:
                 return status
@@ -248,7 +248,7 @@ def _gtid(
     start_counts: Words,
     pos: int,
     body_end: int,
-    when: int,
+    event_s: int,
     anonymous: bool,
 ) -> int:
     p = pos + 19
@@ -273,12 +273,12 @@ def _gtid(
         if counts[sid] + 1 >= intervals.shape[1]:
             return s.GROW_SET
     return begin_mysql(
-        state, intervals, counts, start_intervals, start_counts, sid, i64(buf, p + 17), commit_us, when, anonymous
+        state, intervals, counts, start_intervals, start_counts, sid, i64(buf, p + 17), commit_us, event_s, anonymous
     )
 
 
 @small
-def _mariadb_gtid(buf: Bytes, state: Words, domains: Grid, pos: int, body_end: int, when: int) -> int:
+def _mariadb_gtid(buf: Bytes, state: Words, domains: Grid, pos: int, body_end: int, event_s: int) -> int:
     p = pos + 19
     if p + 13 > body_end:
         return fail(state, s.SHORT_BODY)
@@ -286,7 +286,7 @@ def _mariadb_gtid(buf: Bytes, state: Words, domains: Grid, pos: int, body_end: i
     flags = u8(buf, p + 12)
     for i in range(state[s.N_DOMAINS]):
         if domains[i, s.D_ID] == domain_id:
-            return begin_mariadb(state, domains, i, u32(buf, pos + 5), i64(buf, p), flags, when)
+            return begin_mariadb(state, domains, i, u32(buf, pos + 5), i64(buf, p), flags, event_s)
     return s.NEW_DOMAIN
 
 
@@ -433,12 +433,22 @@ def scan(
                 return fail(state, s.INSIDE_TX)
             if (kind == 162) != (state[s.FLAVOR] == s.MARIADB):
                 return fail(state, s.OTHER_FLAVOR)  # its number would be an index into the wrong array
-            when = u32(buf, pos)
+            event_s = u32(buf, pos)
             if kind == 162:
-                status = _mariadb_gtid(buf, state, domains, pos, body_end, when)
+                status = _mariadb_gtid(buf, state, domains, pos, body_end, event_s)
             else:
                 status = _gtid(
-                    buf, state, sids, intervals, counts, start_intervals, start_counts, pos, body_end, when, kind == 34
+                    buf,
+                    state,
+                    sids,
+                    intervals,
+                    counts,
+                    start_intervals,
+                    start_counts,
+                    pos,
+                    body_end,
+                    event_s,
+                    kind == 34,
                 )
         elif kind == s.MARK_TYPE and state[s.IS_INNER]:
             if size != 27:

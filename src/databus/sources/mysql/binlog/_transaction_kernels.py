@@ -87,11 +87,11 @@ def fail(state: Words, error: int) -> int:
 
 
 @small
-def open_tx(state: Words, when: int, tx_state: int) -> None:
+def open_tx(state: Words, event_s: int, tx_state: int) -> None:
     """A transaction begins with the event at hand; what its GTID says the caller puts into `state`."""
     state[s.TX_STATE] = tx_state
     state[s.TX_START] = state[s.OFFSET]
-    state[s.TX_COMMIT_US] = when * 1000000
+    state[s.TX_COMMIT_US] = event_s * 1000000
     state[s.TX_A] = -1
     state[s.TX_B] = 0
     state[s.TX_C] = 0
@@ -135,11 +135,11 @@ def begin_mysql(
     sid: int,
     number: int,
     commit_us: int,
-    when: int,
+    event_s: int,
     anonymous: bool,
 ) -> int:
     """A GTID event of MySQL: `sid` is the index of its server's uuid; anonymous ones have none. For Python too."""
-    open_tx(state, when, s.GROUP)
+    open_tx(state, event_s, s.GROUP)
     if commit_us > 0:
         state[s.TX_COMMIT_US] = commit_us
     if anonymous:
@@ -164,10 +164,10 @@ def begin_mysql(
 
 
 @small
-def begin_mariadb(state: Words, domains: Grid, domain: int, server: int, number: int, flags: int, when: int) -> int:
+def begin_mariadb(state: Words, domains: Grid, domain: int, server: int, number: int, flags: int, event_s: int) -> int:
     """A GTID event of MariaDB. flags: 1 for a statement of its own, 64 for what will be prepared."""
     standalone = flags & 1
-    open_tx(state, when, s.GROUP if standalone else s.INSIDE)
+    open_tx(state, event_s, s.GROUP if standalone else s.INSIDE)
     state[s.TX_STANDALONE] = standalone
     state[s.TX_IS_XA] = (flags >> 6) & 1
     state[s.TX_A] = domain
@@ -266,14 +266,14 @@ def write_txids(
     at = 0
     for row in range(txs.shape[0]):
         offsets[row] = at
-        which = txs[row, s.T_A]
-        if which < 0 or flavor == s.MYSQL:
-            start = prefix_ends[which] if which >= 0 else 0
-            length = prefix_ends[which + 1] - start
+        index = txs[row, s.T_A]
+        if index < 0 or flavor == s.MYSQL:
+            start = prefix_ends[index] if index >= 0 else 0
+            length = prefix_ends[index + 1] - start
             copy_bytes(out, at, prefixes, start, length)
-            at = _digits(out, at + length, txs[row, s.T_START] if which < 0 else txs[row, s.T_B])
+            at = _digits(out, at + length, txs[row, s.T_START] if index < 0 else txs[row, s.T_B])
         else:
-            at = _digits(out, at, domains[which, s.D_ID])
+            at = _digits(out, at, domains[index, s.D_ID])
             out[at] = 45
             at = _digits(out, at + 1, txs[row, s.T_C])
             out[at] = 45
@@ -292,16 +292,16 @@ def begin_tagged(
     sid: int,
     number: int,
     commit_us: int,
-    when: int,
+    event_s: int,
 ) -> int:
     """`begin_mysql` for Python."""
-    return begin_mysql(state, intervals, counts, start_intervals, start_counts, sid, number, commit_us, when, False)
+    return begin_mysql(state, intervals, counts, start_intervals, start_counts, sid, number, commit_us, event_s, False)
 
 
 @kernel(types.int64(I64, types.int64))
-def begin_anonymous(state: Words, when: int) -> int:
+def begin_anonymous(state: Words, event_s: int) -> int:
     """A statement that no GTID event announced is a transaction of its own."""
-    open_tx(state, when, s.GROUP)
+    open_tx(state, event_s, s.GROUP)
     return number_tx(state, True)
 
 
