@@ -17,29 +17,31 @@ from databus.core._scn import SEQ_DONE, Pair
 
 VERSION: Final = 1
 UNREAD_TABLES: Final = "*"
-"""Among `snapshots`: tables are to be read in that log whose snapshots have not begun. No table has this name."""
+"""Key in `snapshots`: that log has tables whose snapshots have not begun yet. No table has this name."""
 UNBEGUN: Final = 0
-"""Generation of a snapshot that was open in another log, and was requested anew from this one. No log has a snapshot of
-this generation, so none takes it for its own."""
+"""Generation of a snapshot that was open in another log and has been requested from this log. No log gives this
+generation to a snapshot, so no log takes it for its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCheckpoint:
-    """Where a consumer stands in one physical source.
-
-    uuid: identity of the physical source. scn, seq: the last row done; seq None for all logged rows of that SCN.
-    txid: the transaction at `scn`, by which a relay knows its own history. ts_us: its commit time, microseconds since
-    1970. log: uuid of the log, set where `seq` or `snapshots` only make sense there. snapshots: by source, the
-    generation of each snapshot that has begun and not ended for this consumer; see also `UNREAD_TABLES`.
-    """
+    """Where a consumer stands in one physical source."""
 
     uuid: str = ""
+    """Identity of the physical source."""
     scn: int = 0
+    """SCN of the last row that is done."""
     seq: int | None = None
+    """`_seq` of that row; None where all logged rows of that SCN are done."""
     txid: str = ""
+    """The transaction at `scn`, by which a relay recognises its own history."""
     ts_us: int = 0
+    """Commit time of that transaction, microseconds since 1970."""
     log: str | None = None
+    """UUID of the log; set where `seq` or `snapshots` have a meaning in that log only."""
     snapshots: Mapping[str, int] = field(default_factory=dict)
+    """By source, the generation of each snapshot that this consumer has begun and not finished; see also
+    `UNREAD_TABLES`."""
 
     @property
     def pair(self) -> Pair:
@@ -67,19 +69,19 @@ class SourceCheckpoint:
             raise MalformedRequest(f"{where}: unknown field {min(unknown)!r}; a position has {', '.join(_FIELDS)}")
         if "scn" not in value:
             raise MalformedRequest(f"{where}: field 'scn' is missing")
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, written in value.items():
             kinds = _FIELDS[name]
-            found = _integer(written) if int in kinds else written
-            if type(found) not in kinds:
-                raise MalformedRequest(f"{where}.{name}: {_name_of(found)} is not allowed here")
-            if type(found) is int and not 0 <= found < 1 << 63:
-                raise MalformedRequest(f"{where}.{name}: {found} is outside 0..2^63-1")
-            if found is not None:
-                given[name] = found
-        if given.get("snapshots"):
-            given["snapshots"] = _generations(given["snapshots"], f"{where}.snapshots")
-        return cls(**given)
+            content = _integer(written) if int in kinds else written
+            if type(content) not in kinds:
+                raise MalformedRequest(f"{where}.{name}: {_name_of(content)} is not allowed here")
+            if type(content) is int and not 0 <= content < 1 << 63:
+                raise MalformedRequest(f"{where}.{name}: {content} is outside 0..2^63-1")
+            if content is not None:
+                fields[name] = content
+        if fields.get("snapshots"):
+            fields["snapshots"] = _generations(fields["snapshots"], f"{where}.snapshots")
+        return cls(**fields)
 
 
 _DIGITS_MAX: Final = 19
@@ -103,7 +105,7 @@ def _integer(value: object) -> object:
 
 
 def _generations(value: Mapping[str, object], where: str) -> dict[str, object]:
-    generations = {source: _integer(each) for source, each in value.items()}
+    generations = {source: _integer(written) for source, written in value.items()}
     for source, generation in generations.items():
         if type(generation) is not int:
             raise MalformedRequest(f"{where}.{source}: expected an integer, found {_name_of(generation)}")

@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def sleep_ms(self, ms: float) -> None:
-        """Wait, where nothing tells that the wait is over."""
+        """Wait for a fixed time, where no event ends the wait earlier."""
         ...
 
 

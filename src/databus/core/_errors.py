@@ -147,7 +147,7 @@ class FatalError(DatabusError):
 class PositionPurged(FatalError):
     """What comes after the position asked for is no longer held.
 
-    physical: of which physical source. oldest: the SCN after which all is held; None where that cannot be told.
+    physical: of which physical source. oldest: the SCN after which the log holds everything; None where it is unknown.
     """
 
     http_status = 410

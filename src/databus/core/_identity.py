@@ -13,15 +13,14 @@ Contains = Callable[[str, Mapping[str, Any], str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What physical source this is. uuid: stays for the life of the database, differs from every other's.
-
-    scheme: how its ordinals are made (`cut`, `gtid`, `file-offset`...); it never changes inside a timeline.
-    description: for people, such as a path or an address; carries no secret.
-    """
+    """What physical source this is."""
 
     uuid: str
+    """Stays the same for the life of the database; no two databases share one."""
     scheme: str
+    """How its ordinals are made (`cut`, `gtid`, `file-offset`...); it never changes inside a timeline."""
     description: str
+    """For people, such as a path or an address; carries no secret."""
 
     @property
     def is_peerable(self) -> bool:

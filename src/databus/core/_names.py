@@ -70,9 +70,9 @@ def _tokens(text: str) -> Iterable[tuple[str, int, bool]]:
 
     A backquote without another one is a character like others.
     """
-    for found in _TOKEN.finditer(text):
-        quoted = found[1]
-        yield (found[2], found.start(), False) if quoted is None else (quoted.replace("``", "`"), found.start(), True)
+    for token in _TOKEN.finditer(text):
+        quoted = token[1]
+        yield (token[2], token.start(), False) if quoted is None else (quoted.replace("``", "`"), token.start(), True)
 
 
 def plain_name(text: str) -> str:
@@ -98,11 +98,11 @@ def split_names(text: str) -> list[str]:
     >>> split_names("main.orders, main.`a,b`")
     ['main.orders', 'main.`a,b`']
     """
-    found, sign = [], ","
+    names, sign = [], ","
     while sign:
         part, sign, text = _split(text, ",")
-        found.append(part.strip())
-    return found
+        names.append(part.strip())
+    return names
 
 
 def split_physical(name: str) -> tuple[str, str]:

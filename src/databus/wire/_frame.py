@@ -62,7 +62,7 @@ class Frame:
 
     @property
     def control(self) -> dict[str, Any]:
-        """The control's JSON body. Raises `CorruptData` if it is none."""
+        """The control's JSON body. Raises `CorruptData` if the body is not a JSON object."""
         if self._control is None:
             try:
                 value = json.loads(bytes(self.body))
@@ -174,6 +174,7 @@ class FrameParser:
             needed = header_length(self._arena[self._start : self._end], self._place())
         frame_end = self._start + needed
         if frame_end > len(self._arena) or self._end == len(self._arena):
+            # A new arena, never the old one again: frames that were returned are views of it.
             arena = _arena(max(ARENA_BYTES, needed + _LOOKAHEAD_BYTES))
             kept = self._end - self._start
             arena[:kept] = self._arena[self._start : self._end]
@@ -220,12 +221,12 @@ class FrameParser:
     def _next_header(self) -> Header | None:
         """The header that begins at `_start`, if all of it has come."""
         start = self._start
-        have = self._end - start
-        if have < HEADER_BYTES_MIN:
+        arrived_bytes = self._end - start
+        if arrived_bytes < HEADER_BYTES_MIN:
             return None
         place = self._place()
         view = self._arena[start : self._end]
-        if have < header_length(view, place):
+        if arrived_bytes < header_length(view, place):
             return None
         header = unpack_header(view, place)
         if header.frame_bytes > self._frame_bytes_max:

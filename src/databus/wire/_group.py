@@ -30,7 +30,7 @@ from databus.wire._header import (
     pack_header,
 )
 
-# Made once: with groups of one row, making them anew would be a third of the work.
+# Made once: in groups of one row, making them each time would be a third of the work.
 _IPC_OPTIONS: Final = ipc.IpcWriteOptions()
 _SMALL_BYTES: Final = 32 << 10
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -40,28 +40,24 @@ _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one table: a batch in `frame_schema(table)`, ordered by (`_commit_version`, `_seq`), not empty.
-
-    body: the same as `encode_body` would write it, where whoever made the batch has it already.
-    """
+    """Rows of one table: a batch in `frame_schema(table)`, ordered by (`_commit_version`, `_seq`), not empty."""
 
     table: TableSchema
     batch: pa.RecordBatch
     body: Any = field(default=None, compare=False, repr=False)
+    """The batch as `encode_body` writes it, where the maker of the batch already has those bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Something that happened to a table as a whole. It takes one `_seq` of its SCN.
-
-    body: JSON, with at least `kind` and `source`; see docs/wire-format.md for what each kind adds.
-    """
+    """Something that happened to a table as a whole. It takes one `_seq` of its SCN."""
 
     kind: ControlKind
     table: TableSchema
     scn: int
     seq: int
     body: Mapping[str, Any]
+    """JSON, with at least `kind` and `source`; see docs/wire-format.md for what each kind adds."""
 
     @property
     def pair(self) -> Pair:
@@ -84,12 +80,12 @@ class OpenSnapshot:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         last_key = None if self.last_key is None else list(self.last_key)
-        told: dict[str, Any] = {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
+        value: dict[str, Any] = {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
         if self.where is not None:
-            told["where"] = self.where
+            value["where"] = self.where
         if self.order:
-            told["order"] = list(self.order)
-        return told
+            value["order"] = list(self.order)
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "OpenSnapshot":
@@ -108,22 +104,24 @@ class OpenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of a group.
-
-    scn, seq: the last pair of the last transaction in it. txid: that transaction's id. position: the source's own
-    position after it, JSON, opaque to the bus. commit_us: its commit time. snapshots: those open after it, by source.
-    continues: this group is a part of a transaction that goes on in the next. has_unread: besides those snapshots there
-    are tables to read that wait for their turn; the source remembers which.
-    """
+    """The end of a group."""
 
     scn: int
+    """SCN of the last transaction in the group."""
     seq: int
+    """Last `_seq` of that transaction."""
     txid: str
+    """Id of that transaction."""
     position: Mapping[str, Any]
+    """The source's own position after it, JSON, opaque to the bus."""
     commit_us: int
+    """Commit time of that transaction, microseconds since 1970."""
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
+    """The snapshots that are open after the group, by source."""
     continues: bool = False
+    """Whether the group is a part of a transaction that goes on in the next group."""
     has_unread: bool = False
+    """Whether more tables, besides those of `snapshots`, wait to be read; the source remembers which."""
 
     @property
     def pair(self) -> Pair:
@@ -132,7 +130,7 @@ class Commit:
 
     def position_bytes(self) -> bytes:
         """What the commit frame says beside its header's fields: JSON of txid, position and open snapshots."""
-        return _to_json(self._told()).encode()
+        return _to_json(self._members()).encode()
 
     def position_parts(self) -> tuple[bytes, bytes]:
         """`position_bytes` as two JSON objects: what stands in the header, and in the body what is too large for that.
@@ -142,14 +140,14 @@ class Commit:
         whole = self.position_bytes()
         if len(whole) <= POSITION_INLINE_BYTES_MAX:
             return whole, b""
-        rest = self._told()
+        rest = self._members()
         inline = {"txid": rest.pop("txid")}
         for name in ("snapshots", "position"):
             if name in rest and len(_to_json({**inline, name: rest[name]}).encode()) <= POSITION_INLINE_BYTES_MAX:
                 inline[name] = rest.pop(name)
         return _to_json(inline).encode(), _to_json(rest).encode() if rest else b""
 
-    def _told(self) -> dict[str, Any]:
+    def _members(self) -> dict[str, Any]:
         value: dict[str, Any] = {"txid": self.txid, "position": dict(self.position)}
         if self.snapshots:
             value["snapshots"] = {name: snapshot.to_json() for name, snapshot in self.snapshots.items()}
@@ -163,7 +161,9 @@ class Commit:
         """
         try:
             value = json.loads(header.position)
-            snapshots = {name: OpenSnapshot.from_json(each) for name, each in value.get("snapshots", {}).items()}
+            snapshots = {
+                name: OpenSnapshot.from_json(snapshot) for name, snapshot in value.get("snapshots", {}).items()
+            }
             txid, position = str(value["txid"]), dict(value["position"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(f"{place}: its position is not readable: {error!r}") from error
@@ -181,19 +181,18 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a source yields. `snapshot`: it holds what was read and not logged, so it is served only after fsync.
-
-    unrepeatable: reading again may make another group of the same changes, as where the source says itself what is one
-    transaction; it is served only after fsync too. encoded: the whole group as another log has it, which goes into this
-    one byte for byte; `rows` is empty then.
-    """
+    """What a source yields."""
 
     commit: Commit
     rows: tuple[Rows, ...] = ()
     control: Control | None = None
     snapshot: bool = False
+    """Whether its rows were read from a table, not from the database's log. It is served only after fsync."""
     unrepeatable: bool = False
+    """Whether reading again may group the same changes differently, as where the source itself decides what is one
+    transaction. It is served only after fsync, too."""
     encoded: "EncodedGroup | None" = field(default=None, compare=False, repr=False)
+    """The whole group as another log has it: it goes into this log byte for byte, and `rows` is empty."""
 
 
 class Registry(Protocol):
@@ -206,22 +205,23 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodedGroup:
-    """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
-
-    buffers: each frame's header and the pieces of its body, the commit frame's last. bytes_total: their length.
-    commit_bytes: that of the commit frame. first: the first pair. needs_sync: serve only after fsync. schemas:
-    (source id, fingerprint) of each frame but the commit frame; 0 for the fingerprint where the frame says that the
-    table is gone.
-    """
+    """A group as it goes into the log: buffers to write one after the other, and what the log must know of them."""
 
     buffers: tuple[Any, ...]
+    """Each frame's header and the pieces of its body; the commit frame comes last."""
     bytes_total: int
+    """Length of all buffers."""
     commit_bytes: int
+    """Length of the commit frame."""
     rows: int
     first: Pair
+    """Pair of its first change."""
     commit: Commit
     needs_sync: bool
+    """Whether it is served only after fsync."""
     schemas: tuple[tuple[int, int], ...] = ()
+    """(source id, fingerprint) of each frame but the commit frame; the fingerprint is 0 where the frame says that the
+    table was dropped."""
 
     @property
     def is_commit_alone(self) -> bool:

@@ -93,10 +93,10 @@ def position_after(
     end it was not.
     """
     snapshots = {
-        name: each.generation
-        for name, each in commit.snapshots.items()
+        name: snapshot.generation
+        for name, snapshot in commit.snapshots.items()
         if (is_given is None or is_given(name))
-        and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
+        and (snapshot.begin > before.pair or before.snapshots.get(name) == snapshot.generation)
     }
     return position_at(
         commit.pair,
@@ -116,24 +116,26 @@ def snapshots_after(
     if kind == ControlKind.SNAPSHOT_BEGIN:
         return {**snapshots, source: int(body["generation"])}
     if kind == ControlKind.SNAPSHOT_END or (kind == ControlKind.DROP and snapshots.get(source) == UNBEGUN):
-        return {each: value for each, value in snapshots.items() if each != source}
+        return {name: value for name, value in snapshots.items() if name != source}
     return snapshots
 
 
 def snapshots_at(snapshots: Mapping[str, int], commit: Header) -> Mapping[str, int]:
-    """Those of the open snapshots that are still open after a commit frame: one may have ended without a control, its
-    table dropped or not captured any more. With them, whether tables wait whose snapshots have not begun. Those that
-    were asked for anew stay until they begin: this log may not know of them yet.
+    """The snapshots of `snapshots` that are still open after a commit frame, and whether tables wait to be read.
+
+    A snapshot may end without a control: its table was dropped, or is not captured any more. A snapshot that was
+    requested from this log (`UNBEGUN`) stays until it begins: the log may not know of it yet.
     """
     if not snapshots and not commit.has_unread:
         return snapshots
-    there = Commit.from_header(commit).snapshots
-    still = {
-        name: each
-        for name, each in snapshots.items()
-        if name != UNREAD_TABLES and (each == UNBEGUN or (name in there and there[name].generation == each))
+    open_in_log = Commit.from_header(commit).snapshots
+    still_open = {
+        name: generation
+        for name, generation in snapshots.items()
+        if name != UNREAD_TABLES
+        and (generation == UNBEGUN or (name in open_in_log and open_in_log[name].generation == generation))
     }
-    return _with_unread(still, commit)
+    return _with_unread(still_open, commit)
 
 
 def _with_unread(snapshots: dict[str, int], commit: Header | Commit) -> dict[str, int]:
