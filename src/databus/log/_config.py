@@ -1,4 +1,4 @@
-"""A log's options, and what it tells of itself."""
+"""A log's options, and what it reports about itself."""
 
 from dataclasses import dataclass
 
@@ -38,19 +38,22 @@ class LogConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """What a log holds now.
-
-    oldest: the position before the first frame held; published: that of the published end. bytes: of all segments.
-    rows, groups, appended_bytes: since the log was opened. unsynced_bytes: not fsynced yet. is_inside_transaction: the
-    tail is a part of a transaction whose last part has not come.
-    """
+    """What a log holds now."""
 
     oldest: SourceCheckpoint
+    """The position before the first frame held."""
     published: SourceCheckpoint
+    """The position of the published end."""
     bytes: int
+    """Length of all segments."""
     segments: int
     rows: int
+    """Rows appended since the log was opened."""
     groups: int
+    """Groups appended since the log was opened."""
     appended_bytes: int
+    """Bytes appended since the log was opened."""
     unsynced_bytes: int
+    """Bytes that were appended and not fsynced yet."""
     is_inside_transaction: bool
+    """Whether the log ends with a part of a transaction whose last part has not come."""

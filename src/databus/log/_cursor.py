@@ -107,25 +107,25 @@ class Cursor:
         allowance = allowance or Allowance()
         spans: list[Span] = []
         left = bytes_max
-        while left > 0 and not self.has_reached(to) and (found := self.advance(published)) is not None:
-            segment, limit = found
+        while left > 0 and not self.has_reached(to) and (stretch := self.advance(published)) is not None:
+            segment, limit = stretch
             try:
                 span = None if sources is not None else self._leap(segment, limit, published, left, to)
             except CorruptData:
                 if not spans:
                     raise
-                break
+                break  # what precedes the damage is served first; the next read raises
             if span is not None:
                 spans.append(span)
                 left -= span.length
                 continue
-            run = _Run(self._view.file(segment), self._offset, limit)
+            run = _SegmentRead(self._view.file(segment), self._offset, limit)
             try:
                 run.read(left, sources, to, allowance)
             except CorruptData:
                 if not spans and run.commit is None:
                     raise
-                left = 0
+                left = 0  # as above: whole groups before the damage are served
             if sources is None:
                 self._view.verified.note(segment.number, self._offset, run.offset)
             spans += run.spans
@@ -189,8 +189,8 @@ class Cursor:
         measure, where others were before it.
         """
         published = self._view.published
-        while not tally.is_full and not self.has_reached(to) and (found := self.advance(published)) is not None:
-            segment, limit = found
+        while not tally.is_full and not self.has_reached(to) and (stretch := self.advance(published)) is not None:
+            segment, limit = stretch
             with FrameReader(self._view.file(segment), limit, with_bodies=left is not None) as reader:
                 for group in scan(reader, self._offset, limit, sources, check_bodies=False):
                     allowance.spend(group.end - group.start)
@@ -262,7 +262,7 @@ class Measuring:
         return Measure(self._cursor.position, *counts, splits, counted.controls, self._tally.is_full, counted.oldest_us)
 
 
-class _Run:
+class _SegmentRead:
     """One read inside one segment. On an error, what was read of whole groups before it stands."""
 
     def __init__(self, file: SegmentFile, offset: int, limit: int) -> None:

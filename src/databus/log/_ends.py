@@ -16,11 +16,12 @@ from databus.wire import EncodedGroup
 
 
 class Appended(NamedTuple):
-    """What has been appended at one moment, for `Ends.synced`. forces: in force at the last whole transaction."""
+    """What has been appended at one moment, for `Ends.synced`."""
 
     tail: End
     committed: End
     forces: Mapping[int, int]
+    """At the last whole transaction: the fingerprint in force, by source id."""
 
 
 class Ends:

@@ -2,8 +2,8 @@
 
 An entry stands for a group's start and says what was before it, so that a search never has to step back:
 (offset, SCN, `_seq`, latest commit time, offset of the commit frame before). The index of the open segment grows in
-memory; a sealed segment's is a file beside it, written without haste: whoever finds it missing or damaged makes it anew
-from the segment's headers.
+memory; a sealed segment's is a file beside it, written without haste: a reader that finds it missing or damaged makes
+it from the segment's headers.
 
   0  magic b"DBX1", version u32, CRC-32C u32 (over what follows), entries u32, segment u64, its length u64, log's uuid
      (16 bytes), then the entries, five i64 each, little-endian
@@ -32,14 +32,15 @@ _ENTRY: Final = struct.Struct("=5q")
 _WIDTH: Final = 5
 
 
-class Entry(NamedTuple):
-    """A group's start, and what was before it. commit_offset: -1 where that is in the segment before."""
+class IndexEntry(NamedTuple):
+    """A group's start, and what was before it."""
 
     offset: int
     scn: int
     seq: int
     max_commit_us: int
     commit_offset: int
+    """Where the commit frame before it begins; -1 where that is in the segment before."""
 
 
 class SparseIndex:
@@ -60,8 +61,8 @@ class SparseIndex:
     def __len__(self) -> int:
         return len(self._numbers) // _WIDTH
 
-    def __getitem__(self, i: int) -> Entry:
-        return Entry(*self._numbers[i * _WIDTH : (i + 1) * _WIDTH])
+    def __getitem__(self, i: int) -> IndexEntry:
+        return IndexEntry(*self._numbers[i * _WIDTH : (i + 1) * _WIDTH])
 
     def note(self, offset: int, before: Pair, max_commit_us: int, commit_offset: int) -> None:
         """A group starts at `offset`; remember it if the last one remembered is far enough behind."""
@@ -71,26 +72,26 @@ class SparseIndex:
             self._last_offset = offset
 
     def cut_back(self, offset: int) -> None:
-        """Groups from `offset` on are gone; readers have never been told of them."""
+        """Groups from `offset` on are gone; no reader has seen them."""
         count = self._count_to(offset)
         self._numbers = self._numbers[: count * _WIDTH]
         self._last_offset = self[count - 1].offset if count else self.covers_from
 
-    def before_pair(self, pair: Pair, limit: int) -> Entry | None:
+    def before_pair(self, pair: Pair, limit: int) -> IndexEntry | None:
         """The last entry up to `limit` with nothing above `pair` before it; None for the segment's start."""
         at = bisect_right(range(self._count_to(limit)), pair, key=lambda i: (self[i].scn, self[i].seq))
         if at == 0 and self.front is not None:
             return self.front.before_pair(pair, limit)
         return self[at - 1] if at else None
 
-    def before_offset(self, offset: int) -> Entry | None:
+    def before_offset(self, offset: int) -> IndexEntry | None:
         """The last entry up to `offset`; None where none is."""
         count = self._count_to(offset + 1)
         if count == 0 and self.front is not None:
             return self.front.before_offset(offset)
         return self[count - 1] if count else None
 
-    def before_time(self, time_us: int, limit: int) -> Entry | None:
+    def before_time(self, time_us: int, limit: int) -> IndexEntry | None:
         """The last entry up to `limit` with no commit at or after `time_us` before it; None for the segment's start."""
         at = bisect_left(range(self._count_to(limit)), time_us, key=lambda i: self[i].max_commit_us)
         if at == 0 and self.front is not None:
@@ -112,7 +113,7 @@ class SparseIndex:
         return whole
 
     def save(self, segment: Segment) -> None:
-        """Write the index of a sealed segment, one thread at a time. If that fails there is none until it is needed."""
+        """Write the index of a sealed segment, one thread at a time. If that fails, a reader that needs it makes it."""
         key = _KEY.pack(segment.number, segment.sealed_bytes or 0, uuid.UUID(segment.header.log).bytes)
         entries = self._numbers.tobytes()
         fixed = _FIXED.pack(MAGIC, VERSION, crc32c(entries, crc32c(key)), len(self))
@@ -121,7 +122,7 @@ class SparseIndex:
 
     @classmethod
     def load(cls, segment: Segment, bytes_every: int) -> "SparseIndex | None":
-        """The index that `save` wrote for this very segment; None if there is none, or not a whole one."""
+        """The index that `save` wrote for this very segment; None if the file is missing or damaged."""
         try:
             written = segment.index_path().read_bytes()
         except FileNotFoundError:

@@ -191,19 +191,19 @@ def _check_history(view: LogView, position: SourceCheckpoint, what: str, publish
             f"not in it. Start from the beginning, or from a new snapshot",
             physical=view.physical,
         )
-    found = _txid_at(view, place.segment, group, published, scn) if position.txid else None
-    if found is not None:
-        _check_txid(view, position, found)
+    txid = _txid_at(view, place.segment, group, published, scn) if position.txid else None
+    if txid is not None:
+        _check_txid(view, position, txid)
     elif position.txid:
         _check_contained(view, position, before, Commit.from_header(group.commit))
     after = SourceCheckpoint(uuid=view.identity.uuid, scn=scn - 1, ts_us=before.commit_us)
     return Cursor(view, place.segment.number, place.offset, after)
 
 
-def _check_txid(view: LogView, position: SourceCheckpoint, found: str) -> None:
-    if position.txid and position.txid != found:
+def _check_txid(view: LogView, position: SourceCheckpoint, txid: str) -> None:
+    if position.txid and position.txid != txid:
         raise PositionForeign(
-            f"{view.physical}: transaction {found} stands at SCN {position.scn} here, and not {position.txid}: the "
+            f"{view.physical}: transaction {txid} stands at SCN {position.scn} here, and not {position.txid}: the "
             f"position is of another history of this source; start from the beginning, or from a new snapshot",
             physical=view.physical,
         )
@@ -215,10 +215,10 @@ def _check_contained(view: LogView, position: SourceCheckpoint, before: Commit, 
     # a part of a transaction says where the log stood before it
     is_missing = not after.continues and view.contains(after, position.txid) is False
     if is_too_early or is_missing:
-        found = f"before SCN {before.scn}" if is_too_early else f"not up to SCN {after.scn}"
+        place = f"before SCN {before.scn}" if is_too_early else f"not up to SCN {after.scn}"
         raise PositionForeign(
             f"{view.physical}: transaction {position.txid} is to stand at SCN {position.scn}; in the history of this "
-            f"log it was committed {found}: the position is of another history of this source; start from the "
+            f"log it was committed {place}: the position is of another history of this source; start from the "
             f"beginning, or from a new snapshot",
             physical=view.physical,
         )

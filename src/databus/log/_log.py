@@ -29,7 +29,7 @@ from databus.log._config import LogConfig, LogHead
 from databus.log._cursor import Cursor
 from databus.log._ends import Appended, Ends
 from databus.log._index import SparseIndex
-from databus.log._mark import Mark, MarkFile
+from databus.log._mark import LogMark, MarkFile
 from databus.log._opening import create_segment, found_or_begun
 from databus.log._origin import LogOrigin
 from databus.log._recover import Recovered, cut_segments
@@ -54,7 +54,7 @@ class Log:
         lock: FolderLock,
         mark: MarkFile,
         view: LogView,
-        found: Recovered,
+        recovered: Recovered,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -62,13 +62,13 @@ class Log:
         self._folder_lock = lock
         self._mark = mark
         self._view = view
-        self._ends = Ends(found.end, found.in_force)
-        view.schemas.set_in_force(found.in_force)
+        self._ends = Ends(recovered.end, recovered.in_force)
+        view.schemas.set_in_force(recovered.in_force)
         self._changed = threading.Condition()  # guards all below; notified when there is something to sync, or was
         self._sync_lock = threading.Lock()  # one fsync, or cutting back, at a time; taken before `_changed`
         self._retain_lock = threading.Lock()  # one retention at a time, so that segments go in order
         self._file = SegmentFile(view.segments[-1].path, os.O_RDWR)
-        self._offset = found.offset  # in that file, behind the last group
+        self._offset = recovered.offset  # in that file, behind the last group
         self._unsynced_bytes = 0
         self._is_sync_urgent = False
         self._is_retention_due = False
@@ -107,19 +107,19 @@ class Log:
         mark = MarkFile(folder)
         try:
             schemas = SchemaStore.load(folder, physical, ids or {})
-            found = found_or_begun(folder, mark.read(), physical, identity, clock, schemas, origin)
+            recovered = found_or_begun(folder, mark.read(), physical, identity, clock, schemas, origin)
             view = LogView(
-                uuid=found.segments[-1].header.log,
+                uuid=recovered.segments[-1].header.log,
                 physical=physical,
                 identity=identity,
                 schemas=schemas,
-                segments=found.segments,
-                offset=found.offset,
-                published=found.end,
+                segments=recovered.segments,
+                offset=recovered.offset,
+                published=recovered.end,
                 index_bytes_every=config.index_bytes_every,
                 contains=contains,
             )
-            log = cls(folder, config, clock, lock, mark, view, found)
+            log = cls(folder, config, clock, lock, mark, view, recovered)
         except BaseException:
             mark.close()
             lock.release()
@@ -335,7 +335,7 @@ class Log:
             end, forces = self._ends.durable, self._ends.durable_forces
         if end.commit_offset >= 0:
             with suppress(OSError):
-                self._mark.write(Mark(self.uuid, *end.place, end.commit_offset, end.max_commit_us, forces))
+                self._mark.write(LogMark(self.uuid, *end.place, end.commit_offset, end.max_commit_us, forces))
 
     def _run(self) -> None:
         """The log's own thread: fsync behind the appends, and retention when a segment has ended."""
@@ -354,7 +354,7 @@ class Log:
                 if self._is_retention_due:
                     self._is_retention_due = False
                     self.retain()
-            except Exception as error:  # noqa: BLE001 - it is told to whoever appends next
+            except Exception as error:  # noqa: BLE001 - the next `append` raises it
                 with self._changed:
                     self._failure = self._failure or f"{self.folder}: the log's thread stopped: {error!r}"
                     self._changed.notify_all()

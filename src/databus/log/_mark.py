@@ -26,11 +26,8 @@ _BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The end of a whole transaction that is on the disk, with everything before it.
-
-    in_force: fingerprint by source id at that place.
-    """
+class LogMark:
+    """The end of a whole transaction that is on the disk, with everything before it."""
 
     log: str
     segment: int
@@ -38,6 +35,7 @@ class Mark:
     commit_offset: int
     max_commit_us: int
     in_force: Mapping[int, int]
+    """At that place: the fingerprint in force, by source id."""
 
 
 class MarkFile:
@@ -46,7 +44,7 @@ class MarkFile:
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: LogMark) -> None:
         """Put `mark` in the place of the last one, which stays if this one is larger than `read` would take."""
         facts = json.dumps(
             {
@@ -63,8 +61,8 @@ class MarkFile:
         size = len(facts).to_bytes(4, "little")
         os.pwrite(self._fd, MAGIC + crc32c(facts, crc32c(size)).to_bytes(4, "little") + size + facts, 0)
 
-    def read(self) -> Mark | None:
-        """The mark; None if there is none, or only part of one."""
+    def read(self) -> LogMark | None:
+        """The mark; None if the file is missing, or was written in part."""
         fixed = os.pread(self._fd, _FIXED.size, 0)
         if len(fixed) < _FIXED.size:
             return None
@@ -73,7 +71,7 @@ class MarkFile:
         if magic != MAGIC or len(facts) != size or crc32c(facts, crc32c(fixed[8:])) != crc:
             return None
         value = json.loads(facts)
-        return Mark(**{**value, "in_force": fingerprints_from_json(value["in_force"])})
+        return LogMark(**{**value, "in_force": fingerprints_from_json(value["in_force"])})
 
     def close(self) -> None:
         """Let go of the file; callable twice."""

@@ -17,7 +17,7 @@ _CONTROLS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class ControlMark:
-    """A control by its header and its kind: what somebody who plans has to know before reading."""
+    """A control by its header and its kind: what a planner has to know before reading."""
 
     kind: str
     source_id: int
@@ -27,32 +27,29 @@ class ControlMark:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What lies between a cursor and `end`: rows, bytes and groups as they would be served, and the controls in it.
-
-    splits: positions between, in order, that cut it into ranges of about as many bytes. is_full: a limit ended it.
-    oldest_us: commit time of the first group with rows or a control, None where none has.
-    """
+    """What lies between a cursor and `end`: rows, bytes and groups as they would be served, and the controls in it."""
 
     end: SourceCheckpoint
     rows: int
     bytes: int
     groups: int
     splits: tuple[SourceCheckpoint, ...] = ()
+    """Positions between, in order, that cut it into ranges of about as many bytes."""
     controls: tuple[ControlMark, ...] = ()
     is_full: bool = False
+    """Whether a limit ended the measurement."""
     oldest_us: int | None = None
+    """Commit time of the first group with rows or a control, None where none has."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureLimits:
-    """How far to measure at most: None for no limit.
-
-    stop_at_controls: end before a group that begins with a control, unless that is the first.
-    """
+    """How far to measure at most: None for no limit."""
 
     rows_max: int | None = None
     bytes_max: int | None = None
     stop_at_controls: bool = False
+    """Whether to end before a group that begins with a control, unless that group is the first."""
 
 
 class GroupSize(NamedTuple):
@@ -103,12 +100,13 @@ class SplitPoint:
 
 @dataclass(frozen=True)
 class _Sum:
-    """Groups counted. last: the last of them."""
+    """Groups counted."""
 
     rows: int = 0
     bytes: int = 0
     groups: int = 0
     last: GroupSize | None = None
+    """The last group counted."""
     controls: tuple[ControlMark, ...] = ()
     oldest_us: int | None = None
 
@@ -162,11 +160,12 @@ class Tally:
     def _note_stop(self, group: GroupSize) -> None:
         self._stops.append(SplitPoint(group.segment.number, group.commit_offset, self.sum.bytes))
         if len(self._stops) >= _STOPS_KEPT_MAX:
+            # Every second one stays, and half as many come from now on: memory is bounded, however long the range is.
             self._stops = self._stops[1::2]
             self._groups_a_stop *= 2
 
     def splits(self) -> list[SplitPoint]:
-        """The stops nearest behind each n-th part of the bytes, the end itself left out."""
+        """The stops nearest behind each n-th part of the bytes, without the end itself."""
         total = self.sum.bytes
         chosen: list[SplitPoint] = []
         wanted = 1

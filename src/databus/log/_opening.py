@@ -7,7 +7,7 @@ from pathlib import Path
 
 from databus.core import Clock, ConfigError, CorruptData, Identity, SourceChanged, timeline_of
 from databus.disk import write_all, write_failure
-from databus.log._mark import Mark
+from databus.log._mark import LogMark
 from databus.log._origin import LogOrigin
 from databus.log._recover import Recovered, recover
 from databus.log._schemas import NAME as SCHEMAS_NAME
@@ -62,7 +62,7 @@ def _remove_begun(path: Path, beside: Path, folder_fd: int, cause: OSError) -> N
 
 def found_or_begun(
     folder: Path,
-    mark: Mark | None,
+    mark: LogMark | None,
     physical: str,
     identity: Identity,
     clock: Clock,
@@ -70,13 +70,13 @@ def found_or_begun(
     origin: LogOrigin | None,
 ) -> Recovered:
     """The log in `folder`, recovered, or a new one there. Raises as `Log.open` does."""
-    found = recover(folder, mark)
-    if found is None:
+    recovered = recover(folder, mark)
+    if recovered is None:
         if origin is not None:
             schemas.adopt(origin.definitions)
-        found = begin(folder, physical, identity, clock, schemas, origin)
-    check_known(folder, found, physical, identity, schemas)
-    return renewed(folder, found, clock, schemas)
+        recovered = begin(folder, physical, identity, clock, schemas, origin)
+    check_known(folder, recovered, physical, identity, schemas)
+    return renewed(folder, recovered, clock, schemas)
 
 
 def begin(
@@ -108,33 +108,34 @@ def begin(
     return Recovered((segment,), segment.first_offset, before, in_force)
 
 
-def renewed(folder: Path, found: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:
-    """The log with a segment of this version at its end, where the last one is of an older: none is written to in two
-    forms, so that whoever reads an older one only refuses the newer ones by name.
+def renewed(folder: Path, recovered: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:
+    """The log; where its last segment is of an older version, with a new segment of this version behind it.
+
+    So each segment has one version, and an older databus can read the old segments and refuses the new ones by name.
     """
-    last = found.segments[-1]
+    last = recovered.segments[-1]
     if last.header.version == VERSION:
-        return found
+        return recovered
     header = replace(
         last.header,
         number=last.number + 1,
-        timeline=timeline_of(found.end.commit.scn),
+        timeline=timeline_of(recovered.end.commit.scn),
         created_us=clock.now_ns() // 1000,
-        before=found.end,
-        published=found.end,
-        previous_bytes=found.offset,
-        in_force=found.in_force,
+        before=recovered.end,
+        published=recovered.end,
+        previous_bytes=recovered.offset,
+        in_force=recovered.in_force,
         undo={},
         version=VERSION,
     )
     segment, _ = create_segment(folder, header, schemas)
-    last.sealed_bytes = found.offset
-    return Recovered((*found.segments, segment), segment.first_offset, found.end, found.in_force)
+    last.sealed_bytes = recovered.offset
+    return Recovered((*recovered.segments, segment), segment.first_offset, recovered.end, recovered.in_force)
 
 
-def check_known(folder: Path, found: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:
+def check_known(folder: Path, recovered: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:
     """Raise unless `found` is the log of this database, and all that is in force in it is known."""
-    header = found.segments[-1].header
+    header = recovered.segments[-1].header
     if header.physical != physical:
         raise ConfigError(f"{folder}: this is the log of {header.physical!r}, not of {physical!r}; use another folder")
     if (header.identity.uuid, header.identity.scheme) != (identity.uuid, identity.scheme):
@@ -144,7 +145,7 @@ def check_known(folder: Path, found: Recovered, physical: str, identity: Identit
             f"Put the former back; or stop the relay, move that folder away and start it again: all tables are read "
             f"then, and consumers of the former log have to start over"
         )
-    for source_id, fingerprint in found.in_force.items():
+    for source_id, fingerprint in recovered.in_force.items():
         if fingerprint and fingerprint not in schemas:
             raise CorruptData(
                 f"{folder / SCHEMAS_NAME}: the definition {fingerprint:016x} of source {source_id} is missing, and "

@@ -58,11 +58,15 @@ class LogOrigin:
 
 def definitions_json(definitions: Sequence[SchemaVersion]) -> list[dict[str, Any]]:
     """Definitions with their numbers, as JSON."""
-    return [{"id": each.source_id, "version": each.version, **version_json(each.table)} for each in definitions]
+    return [
+        {"id": definition.source_id, "version": definition.version, **version_json(definition.table)}
+        for definition in definitions
+    ]
 
 
 def definitions_from_json(value: Sequence[Mapping[str, Any]]) -> tuple[SchemaVersion, ...]:
     """Read what `definitions_json` wrote."""
     return tuple(
-        SchemaVersion(int(each["id"]), int(each["version"]), TableSchema.from_json(each["table"])) for each in value
+        SchemaVersion(int(definition["id"]), int(definition["version"]), TableSchema.from_json(definition["table"]))
+        for definition in value
     )

@@ -66,16 +66,16 @@ class FrameReader:
         wanted = min(max(size, self._ahead_bytes, min(more, BUFFER_BYTES)), self._limit - offset)
         if wanted < size:
             raise CorruptData(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
-        got = 0
-        while got < size:
+        length = 0
+        while length < size:
             try:
-                count = os.preadv(self._file.fd, [self._buffer[got:wanted]], offset + got)
+                count = os.preadv(self._file.fd, [self._buffer[length:wanted]], offset + length)
             except OSError as error:
-                raise CorruptData(f"{self.place(offset + got)}: {error.strerror}") from error
+                raise CorruptData(f"{self.place(offset + length)}: {error.strerror}") from error
             if count == 0:
-                raise CorruptData(f"{self.place(offset + got)}: the file ends here; it had {self._limit} bytes")
-            got += count
-        self._start, self._end = offset, offset + got
+                raise CorruptData(f"{self.place(offset + length)}: the file ends here; it had {self._limit} bytes")
+            length += count
+        self._start, self._end = offset, offset + length
 
     def header(self, offset: int) -> Header:
         """The header at `offset`; that of a commit frame with all of its position, whose body was checked for that.

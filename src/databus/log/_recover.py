@@ -13,7 +13,7 @@ from typing import Final
 from databus.core import ControlKind, CorruptData
 from databus.disk import sync_folder
 from databus.log._mark import NAME as MARK_NAME
-from databus.log._mark import Mark
+from databus.log._mark import LogMark
 from databus.log._reader import FrameReader
 from databus.log._segment import End, Segment, SegmentFile, SegmentHeader, segment_numbers, segment_path
 from databus.wire import COMMIT, CONTROL, MAGIC, Commit, Frame
@@ -35,7 +35,7 @@ class Recovered:
     in_force: Mapping[int, int]
 
 
-def recover(folder: Path, mark: Mark | None) -> Recovered | None:
+def recover(folder: Path, mark: LogMark | None) -> Recovered | None:
     """Cut the log in `folder` back to its published end; None if there is no log yet.
 
     Raises `CorruptData` naming file and offset if something that was durable is not there any more.
@@ -54,7 +54,7 @@ def recover(folder: Path, mark: Mark | None) -> Recovered | None:
     return Recovered(*cut_segments(segments, end), end, in_force)
 
 
-def _load_segments(folder: Path, mark: Mark | None) -> list[Segment]:
+def _load_segments(folder: Path, mark: LogMark | None) -> list[Segment]:
     numbers = segment_numbers(folder)
     segments: list[Segment] = []
     for number in numbers:
@@ -110,7 +110,7 @@ def _holds_frames(path: Path) -> bool:
     return False
 
 
-def _check_mark(folder: Path, segments: Sequence[Segment], mark: Mark) -> None:
+def _check_mark(folder: Path, segments: Sequence[Segment], mark: LogMark) -> None:
     path = segment_path(folder, mark.segment)
     if not segments or mark.segment > segments[-1].number:
         raise CorruptData(
@@ -126,7 +126,7 @@ def _check_mark(folder: Path, segments: Sequence[Segment], mark: Mark) -> None:
         )
 
 
-def _scan(segment: Segment, mark: Mark | None) -> tuple[End, Mapping[int, int]]:
+def _scan(segment: Segment, mark: LogMark | None) -> tuple[End, Mapping[int, int]]:
     """The end of the last whole transaction, and the schemas in force there, reading from the mark on."""
     file = SegmentFile(segment.path, os.O_RDONLY)
     if mark is not None and mark.segment == segment.number:

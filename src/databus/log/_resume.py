@@ -16,25 +16,28 @@ from databus.wire import OpenSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where the log ends: everything up to here is in it. A new log has the defaults.
-
-    position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
-    schemas: in force, by source. snapshots: open, by source. captured_us: when that commit's frame was written, by
-    which a copy knows it again. log_id: `UUID at FOLDER on HOST`, for sources that record who captures them. folder:
-    beside the log, of the source's own, for what it must remember and the log does not hold; None where nothing is
-    kept.
-    """
+    """Where the log ends: everything up to here is in it. A new log has the defaults."""
 
     position: Mapping[str, Any] | None = None
+    """The last published commit's own position; None for a new log."""
     scn: int = 0
+    """SCN of that commit."""
     seq: int = 0
+    """`_seq` of that commit."""
     txid: str = ""
+    """Transaction of that commit."""
     timeline: int = 0
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    """The definitions in force, by source."""
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
+    """The open snapshots, by source."""
     captured_us: int = 0
+    """When that commit's frame was written, by which a copy recognises the frame."""
     log_id: str = ""
+    """`UUID at FOLDER on HOST`, for sources that record who captures them."""
     folder: Path | None = None
+    """A folder beside the log, where the source keeps what it must remember and the log does not hold; None where it
+    keeps nothing."""
 
     @classmethod
     def after(cls, end: End, view: LogView, folder: Path) -> Self:

@@ -14,11 +14,12 @@ from databus.log._segment import Segment, segment_numbers, segment_path
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is kept beyond the retention: all behind a place, up to so many bytes. ended: is told why no more."""
+    """What is kept beyond the retention: all behind a place, up to so many bytes."""
 
     pair: Pair
     bytes_max: int
     ended: Callable[[str], None]
+    """Called with the reason when the guard ends."""
 
 
 class Retention:
@@ -31,21 +32,21 @@ class Retention:
     def expired(
         self, segments: Sequence[Segment], *, config: LogConfig, needed: int, bytes_total: int, now_us: int
     ) -> tuple[Segment, ...]:
-        """The oldest segments that nobody needs; see `expired`. Where the guard has to end for that, it is told."""
-        gone = expired(segments, config=config, needed=needed, bytes_total=bytes_total, now_us=now_us)
-        guard = self.guard() if gone else None
+        """The oldest segments that may be removed; see `expired`. Calls `Guard.ended` where the guard ends for that."""
+        removable = expired(segments, config=config, needed=needed, bytes_total=bytes_total, now_us=now_us)
+        guard = self.guard() if removable else None
         if guard is None:
-            return gone
-        gone, why = unguarded(segments, gone, guard, self._room.left())
+            return removable
+        removable, why = unguarded(segments, removable, guard, self._room.left())
         if why:
             guard.ended(why)
-        return gone
+        return removable
 
 
 def unguarded(
     segments: Sequence[Segment], gone: Sequence[Segment], guard: Guard, free_bytes_left: int
 ) -> tuple[tuple[Segment, ...], str]:
-    """Of the expired segments, those that nobody needs; all, and why, where the guard has to end. Pure.
+    """Of the expired segments, those that the guard does not need; all, and why, where the guard has to end. Pure.
 
     free_bytes_left: how much may still be written before the disk is as full as it may be.
     """
@@ -78,8 +79,8 @@ def remove_up_to(folder: Path, number: int) -> None:
     """Remove the files of the segments up to this one from the front, with those that an earlier attempt left: one
     that stays would be the far side of a hole.
     """
-    for each in segment_numbers(folder):
-        if each <= number:
-            segment_path(folder, each).unlink(missing_ok=True)
+    for segment in segment_numbers(folder):
+        if segment <= number:
+            segment_path(folder, segment).unlink(missing_ok=True)
             crash_point("log.retention.between_unlinks")
     sync_folder(folder)

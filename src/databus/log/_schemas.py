@@ -50,7 +50,7 @@ class SchemaStore:
 
     @classmethod
     def load(cls, folder: Path, physical: str, ids: Mapping[str, int]) -> "SchemaStore":
-        """Read the store of the log in `folder`; empty if there is none. Raises `CorruptData` naming the file."""
+        """Read the store of the log in `folder`; empty if the file is missing. Raises `CorruptData` naming the file."""
         path = folder / NAME
         if not path.exists():
             return cls(path, physical, ids)
@@ -71,20 +71,22 @@ class SchemaStore:
         """Replaces the mappings, for readers in other threads."""
         by_id = dict(self._by_id)
         by_fingerprint = dict(self._by_fingerprint)
-        for each in versions:
-            by_id[each.source_id] = (*by_id.get(each.source_id, ()), each)
-            by_fingerprint[each.table.fingerprint] = each
+        for version in versions:
+            by_id[version.source_id] = (*by_id.get(version.source_id, ()), version)
+            by_fingerprint[version.table.fingerprint] = version
         self._by_id, self._by_fingerprint = by_id, by_fingerprint
-        self._ids = {each.table.source: each.source_id for each in by_fingerprint.values()}
-        self._numbers = {fingerprint: (each.source_id, each.version) for fingerprint, each in by_fingerprint.items()}
+        self._ids = {version.table.source: version.source_id for version in by_fingerprint.values()}
+        self._numbers = {
+            fingerprint: (version.source_id, version.version) for fingerprint, version in by_fingerprint.items()
+        }
 
     def number_of(self, table: TableSchema) -> tuple[int, int]:
         """(source id, schema version) of a table. New ones are durable when this returns. Raises `DiskFull`."""
-        found = self._numbers.get(table.fingerprint)
-        if found is None:
+        numbers = self._numbers.get(table.fingerprint)
+        if numbers is None:
             self.register([table])
-            found = self._numbers[table.fingerprint]
-        return found
+            numbers = self._numbers[table.fingerprint]
+        return numbers
 
     def register(self, tables: Iterable[TableSchema]) -> None:
         """Give numbers to those of `tables` that have none, all at once. Raises `DiskFull`, and none has one then."""
@@ -109,14 +111,14 @@ class SchemaStore:
         Raises `DiskFull`, and `CorruptData` for numbers that are another table's here.
         """
         with self._lock:
-            new = [each for each in definitions if each.table.fingerprint not in self._by_fingerprint]
-            for each in new:
-                of_id = self._by_id.get(each.source_id, ())
-                if of_id and of_id[0].table.source != each.table.source:
+            new = [definition for definition in definitions if definition.table.fingerprint not in self._by_fingerprint]
+            for definition in new:
+                of_id = self._by_id.get(definition.source_id, ())
+                if of_id and of_id[0].table.source != definition.table.source:
                     raise CorruptData(
-                        f"{self._path}: id {each.source_id} is {of_id[0].table.source} here, and "
-                        f"{each.table.source} in the log that this one is a copy of; stop the relay, move that folder "
-                        f"away and start it again"
+                        f"{self._path}: id {definition.source_id} is {of_id[0].table.source} here, and "
+                        f"{definition.table.source} in the log that this one is a copy of; stop the relay, move that "
+                        f"folder away and start it again"
                     )
             if new:
                 self._write([*self._by_fingerprint.values(), *new])
@@ -131,11 +133,11 @@ class SchemaStore:
 
     def _write(self, versions: Sequence[SchemaVersion]) -> None:
         sources: dict[int, dict[str, Any]] = {}
-        for each in versions:
+        for version in versions:
             source = sources.setdefault(
-                each.source_id, {"id": each.source_id, "name": each.table.source, "versions": []}
+                version.source_id, {"id": version.source_id, "name": version.table.source, "versions": []}
             )
-            source["versions"].append({"version": each.version, **version_json(each.table)})
+            source["versions"].append({"version": version.version, **version_json(version.table)})
         store = {"v": _VERSION, "physical": self.physical, "sources": list(sources.values())}
         text = json.dumps({"crc32c": _checksum(store), "store": store}, indent=1)
         replace_file(self._path, [text.encode()], durable=True)
@@ -149,12 +151,12 @@ class SchemaStore:
 
     def definition(self, fingerprint: int) -> TableSchema | None:
         """The same without its numbers."""
-        found = self._by_fingerprint.get(fingerprint)
-        return None if found is None else found.table
+        version = self._by_fingerprint.get(fingerprint)
+        return None if version is None else version.table
 
     def definitions(self, source: str) -> list[TableSchema]:
         """All that a source (`db.table`) has had, oldest first."""
-        return [each.table for each in self._by_id.get(self._ids.get(source, 0), ())]
+        return [version.table for version in self._by_id.get(self._ids.get(source, 0), ())]
 
     def definition_now(self, source: str) -> TableSchema | None:
         """The one in force at the log's end; of a source that was dropped, the newest."""
@@ -182,16 +184,18 @@ class SchemaStore:
     def current(self) -> dict[str, SchemaVersion]:
         """By source: the definition in force at the log's end, else the newest; sources that were dropped included."""
         in_force = self._in_force
-        found = {}
+        by_source = {}
         for source_id, versions in self._by_id.items():
             force = self._by_fingerprint.get(in_force.get(source_id, 0))
-            found[versions[-1].table.source] = force or versions[-1]
-        return found
+            by_source[versions[-1].table.source] = force or versions[-1]
+        return by_source
 
     def in_force(self) -> dict[str, TableSchema]:
         """By source: the definition that the frames up to the log's end use; not those that were dropped."""
         return {
-            each.table.source: each.table for each in map(self._by_fingerprint.get, self._in_force.values()) if each
+            version.table.source: version.table
+            for version in map(self._by_fingerprint.get, self._in_force.values())
+            if version
         }
 
     def set_in_force(self, in_force: Mapping[int, int]) -> None:

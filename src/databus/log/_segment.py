@@ -40,17 +40,15 @@ ORIGIN: Final = Commit(0, 0, "", {}, 0)
 
 
 class End(NamedTuple):
-    """The end of a group in the log: the place behind its commit frame, and what that frame said.
-
-    commit_offset: where the commit frame begins; -1 for the origin of a log. max_commit_us: the latest commit time of
-    all groups up to here.
-    """
+    """The end of a group in the log: the place behind its commit frame, and what that frame said."""
 
     segment: int
     offset: int
     commit_offset: int
+    """Where the commit frame begins; -1 for the origin of a log."""
     commit: Commit
     max_commit_us: int
+    """The latest commit time of all groups up to here."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -72,7 +70,7 @@ class End(NamedTuple):
             "continues": commit.continues,
             "has_unread": commit.has_unread,
             "position": dict(commit.position),
-            "snapshots": {name: each.to_json() for name, each in commit.snapshots.items()},
+            "snapshots": {name: snapshot.to_json() for name, snapshot in commit.snapshots.items()},
         }
 
     @classmethod
@@ -84,7 +82,7 @@ class End(NamedTuple):
             str(value["txid"]),
             dict(value["position"]),
             int(value["commit_us"]),
-            {name: OpenSnapshot.from_json(each) for name, each in value["snapshots"].items()},
+            {name: OpenSnapshot.from_json(snapshot) for name, snapshot in value["snapshots"].items()},
             continues=bool(value["continues"]),
             has_unread=bool(value.get("has_unread", False)),  # version 1 has none
         )
@@ -94,13 +92,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """What a segment says of itself.
-
-    before: the end of the last group before its first frame. published: that of the last whole transaction, an earlier
-    one where the segment begins inside a transaction. in_force: fingerprint by source id before the first frame; undo:
-    what to set back in it when the log is cut back to `published`. previous_bytes: length of the segment before, 0 for
-    the first. version: of the file, in which its frames are too.
-    """
+    """What a segment says of itself."""
 
     log: str
     physical: str
@@ -109,12 +101,18 @@ class SegmentHeader:
     timeline: int
     created_us: int
     before: End
+    """The end of the last group before its first frame."""
     published: End
+    """The end of the last whole transaction: before `before` where the segment begins inside a transaction."""
     previous_bytes: int
+    """Length of the segment before, 0 for the first."""
     in_force: Mapping[int, int] = field(default_factory=dict)
+    """Fingerprint by source id before the first frame."""
     undo: Mapping[int, int] = field(default_factory=dict)
+    """What to set back in `in_force` when the log is cut back to `published`."""
     header_bytes: int = 0
     version: int = VERSION
+    """Version of the file, and of the frames in it."""
 
     def _facts(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ class Subscribers:
 
         def remove() -> None:
             with self._lock:
-                self._callbacks = tuple(each for each in self._callbacks if each is not callback)
+                self._callbacks = tuple(other for other in self._callbacks if other is not callback)
 
         return remove
 

@@ -141,14 +141,16 @@ class LogView:
         number, offset = place
         if number == published.segment:
             return max(published.offset - offset, 0)
-        between = (each.sealed_bytes or 0 for each in self.segments if number <= each.number < published.segment)
+        between = (
+            segment.sealed_bytes or 0 for segment in self.segments if number <= segment.number < published.segment
+        )
         return max(sum(between) - offset, 0) + published.offset
 
     def leap(
         self, segment: Segment, offset: int, limit: int, published: End, bytes_max: int, to: Pair | None
     ) -> End | None:
         """The furthest known end of a group of `segment`, at most `bytes_max` behind `offset` and not behind the group
-        that reaches `to`, if all up to it has been verified; None if there is none.
+        that reaches `to`, if everything up to it has been verified; else None.
         """
         limit = min(limit, self.verified.end(segment.number, offset))
         if limit <= offset:
@@ -176,7 +178,7 @@ class LogView:
         return None if _is_beyond(end, to) else end
 
     def contains(self, commit: Commit, txid: str) -> bool | None:
-        """Whether the transaction is before the source's position after `commit`; None if that cannot be told."""
+        """Whether the transaction is before the source's position after `commit`; None where that is unknown."""
         if self._contains is None or not commit.position:
             return None
         return self._contains(self.identity.scheme, commit.position, txid)
@@ -205,19 +207,19 @@ class LogView:
     def file(self, segment: Segment) -> SegmentFile:
         """The segment's open file. Raises `PositionPurged` if retention has just removed it."""
         with self._lock:
-            found = self._files.get(segment.number)
-            if found is not None:
+            file = self._files.get(segment.number)
+            if file is not None:
                 self._files.move_to_end(segment.number)
-                return found
+                return file
             try:
-                found = SegmentFile(segment.path, os.O_RDONLY)
+                file = SegmentFile(segment.path, os.O_RDONLY)
             except FileNotFoundError:
-                said = f"{segment.path}: retention has removed this segment"
-                raise PositionPurged(said, physical=self.physical) from None
-            self._files[segment.number] = found
+                message = f"{segment.path}: retention has removed this segment"
+                raise PositionPurged(message, physical=self.physical) from None
+            self._files[segment.number] = file
             if len(self._files) > _FILES_KEPT_MAX:
                 self._files.popitem(last=False)
-            return found
+            return file
 
     def forget(self, segment: Segment) -> None:
         """Let go of a segment's file, and of its index, on the disk too; who is reading it keeps its own hold.
