@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from databus.core import AccessDenied, ConfigError, InputError, ServiceUnavailable
-from databus.disk import LocalLocation, Overtaken, Storage, StoreLocation, locate
+from databus.disk import LocalLocation, Storage, StoreLocation, WriteConflict, locate
 from tests.stores.store import BUCKET, KEY, SECRET, answering, denied, late
 
 NAMES = ("plain.json", "größe", "gr%C3%B6%C3%9Fe 1%2F2", "订单", "[ab]", "it's #1?", "a=3Db", "a+b & c")
@@ -37,14 +37,14 @@ def test_what_somebody_else_has_written_is_never_overwritten_unseen(folder):
     file = folder / "ledger.json"
     tag = file.put(b"one", after=None)
     assert file.read().tag == tag
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         file.put(b"mine", after=None)
     second = file.put(b"two", after=tag)
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         file.put(b"mine", after=tag)
     assert file.read().content == b"two"
     file.remove()
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         file.put(b"mine", after=second)
     assert not file.exists()
 

@@ -16,20 +16,29 @@ from databus.disk._files import (
     write_all,
     write_failure,
 )
-from databus.disk._location import Found, LocalLocation, Location, Overtaken, Storage, finished_name, locate, located
+from databus.disk._location import (
+    FileContent,
+    LocalLocation,
+    Location,
+    Storage,
+    WriteConflict,
+    finished_name,
+    locate,
+    located,
+)
 from databus.disk._lock import FolderLock
 from databus.disk._object_store import SCHEMES, StoreLocation, is_uri
 
 __all__ = [
     "BUFFERS_A_CALL_MAX",
     "SCHEMES",
+    "FileContent",
     "FolderLock",
-    "Found",
     "LocalLocation",
     "Location",
-    "Overtaken",
     "Storage",
     "StoreLocation",
+    "WriteConflict",
     "disk_full",
     "finished_name",
     "is_no_room",

@@ -44,11 +44,11 @@ def write_all(fd: int, buffers: Sequence[Any], offset: int) -> None:
     """Write all buffers from `offset` on, in as few calls as the system allows. Raises OSError; what came is there."""
     views: list[Any] = list(buffers)
     while views:
-        some = views[:BUFFERS_A_CALL_MAX]
-        written = os.pwritev(fd, some, offset)
+        part = views[:BUFFERS_A_CALL_MAX]
+        written = os.pwritev(fd, part, offset)
         offset += written
         done = 0
-        while done < len(some) and written >= (size := memoryview(some[done]).nbytes):
+        while done < len(part) and written >= (size := memoryview(part[done]).nbytes):
             written -= size
             done += 1
         views = views[done:]
@@ -69,11 +69,11 @@ def make_folder(folder: Path) -> None:
 
     Raises `ConfigError` if it cannot be one, `DiskFull` or `ServiceUnavailable` where waiting may help.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for each in reversed(missing):
-            sync_folder(each.parent)
+        for path in reversed(missing):
+            sync_folder(path.parent)
     except OSError as error:
         if error.errno in _NO_FOLDER:
             raise ConfigError(f"{folder}: cannot be made a folder: {error.strerror}") from error

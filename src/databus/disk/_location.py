@@ -21,16 +21,17 @@ from databus.disk._files import disk_full, is_no_room, make_folder, replace_file
 _SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
 
-class Overtaken(Exception):
+class WriteConflict(Exception):
     """The file is not the one that was read: somebody else has written it, or removed it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a file holds. tag: of this version of it; see `Location.put`."""
+class FileContent:
+    """What a file holds."""
 
     content: bytes
     tag: str
+    """Tag of this version of the file; see `Location.put`."""
 
 
 class Location(ABC):
@@ -72,13 +73,13 @@ class Location(ABC):
         return None
 
     @abstractmethod
-    def read(self) -> Found | None:
+    def read(self) -> FileContent | None:
         """The file's content; None if there is none. A local one may raise any OSError too."""
 
     @abstractmethod
     def put(self, content: bytes, *, after: str | None) -> str:
         """Write the file, whole and durably, if it still is the version of the tag `after` (None: if it is not there);
-        returns the new tag. Raises `Overtaken` otherwise. On a local disk only a moment lies between look and write.
+        returns the new tag. Raises `WriteConflict` otherwise. On a local disk a moment lies between look and write.
         """
 
     def check_conditions(self) -> None:  # noqa: B027 - a disk has none to keep
@@ -192,7 +193,7 @@ class LocalLocation(Location):
 
         return SubTreeFileSystem(str(self.path.absolute()), LocalFileSystem())
 
-    def read(self) -> Found | None:
+    def read(self) -> FileContent | None:
         """See `Location.read`."""
         try:
             content = self.path.read_bytes()
@@ -200,13 +201,13 @@ class LocalLocation(Location):
             return None
         except NotADirectoryError as error:
             raise ConfigError(f"{self.path.parent}: is not a folder to write to: {error.strerror}") from error
-        return Found(content, _tag_of(content))
+        return FileContent(content, _tag_of(content))
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
-        found = self.read()
-        if (None if found is None else found.tag) != after:
-            raise Overtaken
+        version = self.read()
+        if (None if version is None else version.tag) != after:
+            raise WriteConflict
         self.write(content)
         return _tag_of(content)
 
@@ -251,7 +252,7 @@ class LocalLocation(Location):
     def names(self) -> list[str]:
         """See `Location.names`."""
         try:
-            return [each.name for each in self.path.iterdir()] if self.path.exists() else []
+            return [entry.name for entry in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
             raise InputError(f"{self.path}: is not a folder to read: {error}") from error
 
@@ -288,8 +289,8 @@ class LocalLocation(Location):
 
     def trouble(self, error: Exception) -> DatabusError | None:
         """See `Location.trouble`: the system's error behind one of the engine's, whose text ends as Rust names it."""
-        found = _SYSTEM_ERROR.search(str(error))
-        cause = None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+        match = _SYSTEM_ERROR.search(str(error))
+        cause = None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))
         return disk_full(self.path, cause) if cause is not None and is_no_room(cause) else None
 
 

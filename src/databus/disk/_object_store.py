@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, cast
 from urllib.parse import quote
 
 from databus.core import AccessDenied, Backoff, ConfigError, DatabusError, ServiceUnavailable, how_to_install
-from databus.disk._location import Found, Location, Overtaken, Storage, gone
+from databus.disk._location import FileContent, Location, Storage, WriteConflict, gone
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -73,15 +73,16 @@ _NO_CONDITIONS: Final = re.compile(r"501 Not Implemented|NotImplemented")
 
 def is_uri(path: str) -> bool:
     """Whether a path is the URI of something else than a file."""
-    found = _URI.match(path)
-    return found is not None and found[1].lower() != "file"
+    match = _URI.match(path)
+    return match is not None and match[1].lower() != "file"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation(Location):
-    """An object, or what begins with its name and a slash. root: scheme and bucket."""
+    """An object, or what begins with its name and a slash."""
 
     root: str
+    """Scheme and bucket."""
     key: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -91,15 +92,15 @@ class StoreLocation(Location):
         scheme = uri.partition(":")[0]
         if scheme not in SCHEMES:
             raise ConfigError(f"{scheme}: is no store that databus knows; there are {', '.join(SCHEMES)}, and paths")
-        found = _PARTS.fullmatch(uri)
-        if found is None or ("@" in found[2]) != (scheme == "abfss") or ":" in found[2]:
+        parts = _PARTS.fullmatch(uri)
+        if parts is None or ("@" in parts[2]) != (scheme == "abfss") or ":" in parts[2]:
             form = "CONTAINER@ACCOUNT.dfs.core.windows.net" if scheme == "abfss" else "BUCKET"
             raise ConfigError(
                 f"a place in a store is written {scheme}://{form}/FOLDER, without `?`, `#` and `%`; options and keys "
                 "stand under `storage`"
             )
-        root = f"{SCHEMES[scheme]}://{found[2]}"
-        return cls(root, _key_of(found[3] or ""), tuple(sorted(storage.of(root).items())))
+        root = f"{SCHEMES[scheme]}://{parts[2]}"
+        return cls(root, _key_of(parts[3] or ""), tuple(sorted(storage.of(root).items())))
 
     def __str__(self) -> str:
         return f"{self.root}/{self.key}"
@@ -143,17 +144,17 @@ class StoreLocation(Location):
     def _version_of(self, tag: str) -> "UpdateVersion":
         return {"version": tag} if self._tag_kind == "version" else {"e_tag": tag}
 
-    def read(self) -> Found | None:
+    def read(self) -> FileContent | None:
         """See `Location.read`."""
         import obstore
 
         with self._errors("read"):
             try:
-                got = obstore.get(self._store, self.key)
-                content = bytes(got.bytes())
+                answer = obstore.get(self._store, self.key)
+                content = bytes(answer.bytes())
             except FileNotFoundError:
                 return None
-            return Found(content, got.meta[self._tag_kind] or "")
+            return FileContent(content, answer.meta[self._tag_kind] or "")
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
@@ -181,17 +182,17 @@ class StoreLocation(Location):
                 )
             except (AlreadyExistsError, PreconditionError):
                 # S3 also answers 409 while another request for the object is under way: then it is as it was.
-                refusal = _OtherRequest() if self._tag() == after else Overtaken()
+                refusal = _OtherRequest() if self._tag() == after else WriteConflict()
             except FileNotFoundError:  # a version that was to be replaced
                 if after is None:
                     raise
-                refusal = Overtaken()
+                refusal = WriteConflict()
             else:
                 return result[self._tag_kind] or ""
         raise refusal
 
     def _tag(self) -> str | None:
-        """Of the version that is there; None if there is none."""
+        """The tag of the object's present version; None if there is no object."""
         import obstore
 
         try:
@@ -201,12 +202,12 @@ class StoreLocation(Location):
 
     def check_conditions(self) -> None:
         """See `Location.check_conditions`: asks for what must be refused, and would change nothing."""
-        found = self.read()
-        if found is None:
+        version = self.read()
+        if version is None:
             return
         for name, after in (("If-None-Match", None), ("If-Match", _NO_TAG[self._tag_kind])):
-            with suppress(Overtaken):
-                self.put(found.content, after=after)
+            with suppress(WriteConflict):
+                self.put(version.content, after=after)
                 raise ConfigError(
                     f"{self}: the store passes over the condition of a write (`{name}`), so that a second writer could "
                     f"not be found. Use a newer version of it, or another store"
@@ -280,8 +281,8 @@ class StoreLocation(Location):
         import obstore
 
         with self._errors("listed"):
-            found = obstore.list_with_delimiter(self._store, self.key or None)
-            paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+            listing = obstore.list_with_delimiter(self._store, self.key or None)
+            paths = [*listing["common_prefixes"], *(item["path"] for item in listing["objects"])]
             return [path.rpartition("/")[2] for path in paths]
 
     def make(self) -> None:
@@ -305,8 +306,8 @@ class StoreLocation(Location):
         import obstore
 
         with self._errors("removed"):
-            for found in obstore.list(self._store, self.key):
-                self._delete([each["path"] for each in found])
+            for objects in obstore.list(self._store, self.key):
+                self._delete([item["path"] for item in objects])
 
     def open(self) -> None:
         """Look at the options, without asking the store. Raises `ConfigError`."""
@@ -329,31 +330,34 @@ class StoreLocation(Location):
             raise (self.trouble(error) or self._unavailable(error, verb)) from None  # their texts may hold secrets
 
     def _unavailable(self, error: Exception, verb: str) -> ServiceUnavailable:
-        return ServiceUnavailable(f"{self}: could not be {verb}: {_said(error, self.options)}; this is tried again")
+        return ServiceUnavailable(
+            f"{self}: could not be {verb}: {_shown_text(error, self.options)}; this is tried again"
+        )
 
     def trouble(self, error: Exception) -> DatabusError | None:
         """See `Location.trouble`."""
-        text, said = str(error), _said(error, self.options)
+        text, reason = str(error), _shown_text(error, self.options)
         if _OWN_KEYS.search(text):
             message = (
-                f"{self}: no keys are given under `storage` or in the environment, and this machine gives none: {said}"
+                f"{self}: no keys are given under `storage` or in the environment, and this machine gives none: "
+                f"{reason}"
             )
             return AccessDenied(message) if _DENIED.search(text) else ServiceUnavailable(message)
         if _DENIED.search(text):
             return AccessDenied(
-                f"{self}: the store does not let us in: {said}. Look at the keys under `storage`, and at what they "
+                f"{self}: the store does not let us in: {reason}. Look at the keys under `storage`, and at what they "
                 "may do"
             )
         if _NO_BUCKET.search(text):
-            return ConfigError(f"{self}: there is no such bucket: {said}. Make it, or give the output another `path`")
+            return ConfigError(f"{self}: there is no such bucket: {reason}. Make it, or give the output another `path`")
         if _NO_CONDITIONS.search(text):
             return ConfigError(
                 f"{self}: the store does not write on a condition (`If-Match`, `If-None-Match`), by which a second "
-                f"writer is found: {said}. Use another store"
+                f"writer is found: {reason}. Use another store"
             )
         if not _OF_THE_STORE.search(text):
             return None
-        return ServiceUnavailable(f"{self}: the store does not answer: {said}; this is tried again")
+        return ServiceUnavailable(f"{self}: the store does not answer: {reason}; this is tried again")
 
 
 class _OtherRequest(Exception):
@@ -384,9 +388,9 @@ class _Readable(io.RawIOBase):
 
     def readinto(self, into: Any) -> int:
         """Read what is there, as far as it fits."""
-        found = memoryview(self._file.read(len(into)))
-        into[: len(found)] = found
-        return len(found)
+        content = memoryview(self._file.read(len(into)))
+        into[: len(content)] = content
+        return len(content)
 
 
 def _key_of(path: str) -> str:
@@ -397,7 +401,7 @@ def _key_of(path: str) -> str:
     return "/".join(parts)
 
 
-def _said(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
+def _shown_text(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
     """An error's words in one line, without what the options keep secret."""
     text = " ".join(_DEBUG.sub("", _COLOUR.sub("", str(error))).replace("↳", "").split())
     for name, value in options:
@@ -408,10 +412,10 @@ def _said(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
 
 def _connection_of(options: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Options of the connection. An endpoint that is written with `http:` is meant so."""
-    given = {name.lower(): value for name, value in options}
-    is_plain = any(value.startswith("http://") for name, value in given.items() if "endpoint" in name)
+    by_name = {name.lower(): value for name, value in options}
+    is_plain = any(value.startswith("http://") for name, value in by_name.items() if "endpoint" in name)
     ours = {"connect_timeout": f"{_CONNECT_S_MAX}s", **({"allow_http": "true"} if is_plain else {})}
-    return {**ours, **{name: value for name, value in given.items() if name in _CLIENT_OPTIONS}}
+    return {**ours, **{name: value for name, value in by_name.items() if name in _CLIENT_OPTIONS}}
 
 
 @lru_cache(maxsize=_STORES_MAX)
@@ -436,4 +440,4 @@ def _store_of(root: str, options: tuple[tuple[str, str], ...]) -> Any:
         name = known[1] if known is not None else "one of them"
         raise ConfigError(f"{root}: has no option {name!r}; see docs/operations.md, Object stores") from None
     except BaseError as error:
-        raise ConfigError(f"{root}: {_said(error, options)}") from None
+        raise ConfigError(f"{root}: {_shown_text(error, options)}") from None

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 from databus.core import ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest
-from databus.disk import Location, Overtaken
+from databus.disk import Location, WriteConflict
 from databus.pipeline._editions import Edition, donors
 from databus.pipeline._streams import Brings, Donor, Stream, joined, may_meet
 from databus.tasks import Bucket, furthest
@@ -224,7 +224,7 @@ class Ledger:
         content = json.dumps(value, indent=1).encode()
         try:
             self.tag = self.path.put(content, after=self.tag)
-        except Overtaken:
+        except WriteConflict:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
         self.durable = self.now.streams
