@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from databus.formats import from_json_value, to_json_value
-from databus.schema import Origin, SchemaChange, TableSchema, forms_of, origins, sink_schema, widens
+from databus.schema import ColumnOrigin, SchemaChange, TableSchema, forms_of, origins, sink_schema, widens
 
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -91,7 +91,7 @@ def previous_of(body: Mapping[str, Any]) -> int | None:
     return previous if previous is None or isinstance(previous, int) else int(str(previous), 16)
 
 
-def _is_judged_alike(name: str, found: Mapping[str, Origin], old: TableStep) -> bool:
+def _is_judged_alike(name: str, found: Mapping[str, ColumnOrigin], old: TableStep) -> bool:
     """Whether rows from before a change were judged by the value that the column has in them now."""
     origin = found.get(name)
     if origin is None:  # lost, unless it was judged as missing and is missing still
@@ -101,12 +101,12 @@ def _is_judged_alike(name: str, found: Mapping[str, Origin], old: TableStep) -> 
     return origin.is_still(name) and _is_widened(origin)
 
 
-def _is_made_alike(old: Any, new: Any, origin: Origin) -> bool:
+def _is_made_alike(old: Any, new: Any, origin: ColumnOrigin) -> bool:
     """Whether values made before a change of their column are what would be made of them now."""
     return bool(old == new) and (new is None or len(origin.types) == 1 or set(origin.types) <= set(_INTEGERS))
 
 
-def _is_widened(origin: Origin) -> bool:
+def _is_widened(origin: ColumnOrigin) -> bool:
     return all(widens(one, other) for one, other in zip(origin.types[:-1], origin.types[1:], strict=True))
 
 

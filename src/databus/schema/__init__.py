@@ -1,6 +1,6 @@
 """Schemas of tables: one definition, and Arrow, Avro and Spark derived from it. Start with `TableSchema`."""
 
-from databus.schema._changes import Origin, SchemaChange, origins
+from databus.schema._changes import ColumnOrigin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import (
     BUS_FIELDS,
@@ -25,7 +25,7 @@ __all__ = [
     "TYPE_NAMES",
     "BoundPredicate",
     "Column",
-    "Origin",
+    "ColumnOrigin",
     "Predicate",
     "SchemaChange",
     "SchemaDiff",

@@ -13,27 +13,28 @@ from databus.core import Pair
 from databus.schema._table import TableSchema
 
 NEEDS_SNAPSHOT: Final = 3
-"""The class of changes after which the table is read anew: what became of the values is not known."""
+"""The class of changes after which the table is read again: what became of the values is unknown."""
 
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """One `schema` control.
-
-    pair: where it stands. before: None where the table was not known before. renamed: old name to new name. fill: by
-    name, in JSON form, what rows from before hold in a column now. number: the change's class.
-    """
+    """One `schema` control."""
 
     pair: Pair
+    """Where the control stands in the log."""
     before: TableSchema | None
+    """The definition before; None where the table was unknown."""
     after: TableSchema
     renamed: Mapping[str, str] = field(default_factory=dict)
+    """Old name to new name."""
     fill: Mapping[str, Any] = field(default_factory=dict)
+    """By column, in JSON form: the value that rows from before the change hold in it now."""
     number: int = 1
+    """The change's class: 1, 2 or 3."""
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether the table is read anew after it."""
+        """Whether the table is read again after it."""
         return self.number >= NEEDS_SNAPSHOT
 
     @classmethod
@@ -65,30 +66,30 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a column of the last schema comes from in rows of the first.
-
-    column: its name in the first; None where it did not exist, and then each row holds `value`, the JSON form of a
-    `types[0]`. types: all types that it has had since then, in order. is_known: false where nobody knows its value.
-    """
+class ColumnOrigin:
+    """Where a column of the last schema comes from in rows of the first."""
 
     column: str | None
+    """The column's name in the first schema; None where it did not exist there, so that each row holds `value`."""
     types: tuple[str, ...]
+    """All types that the column has had since then, in order."""
     value: Any = None
+    """In the JSON form of `types[0]`."""
     is_known: bool = True
+    """Whether the column's value is known."""
 
     def is_still(self, name: str) -> bool:
         """Whether it is the column that has always had this name."""
         return self.column == name
 
-    def become(self, type_name: str) -> "Origin":
+    def become(self, type_name: str) -> "ColumnOrigin":
         """The same with a type that it has now."""
         if self.types[-1] == type_name:
             return self
-        return Origin(self.column, (*self.types, type_name), self.value, self.is_known)
+        return ColumnOrigin(self.column, (*self.types, type_name), self.value, self.is_known)
 
 
-def origins(first: Mapping[str, str], changes: Sequence[SchemaChange]) -> dict[str, Origin]:
+def origins(first: Mapping[str, str], changes: Sequence[SchemaChange]) -> dict[str, ColumnOrigin]:
     """Follow the columns `first` (name to type) through changes, in order.
 
     >>> from databus.schema import Column
@@ -98,22 +99,22 @@ def origins(first: Mapping[str, str], changes: Sequence[SchemaChange]) -> dict[s
     >>> found["id"].types, found["b"].column, found["n"].value
     (('int32', 'int64'), 'a', 7)
     """
-    now = {name: Origin(name, (type_name,)) for name, type_name in first.items()}
+    now = {name: ColumnOrigin(name, (type_name,)) for name, type_name in first.items()}
     for change in changes:
         now = _after(now, change)
     return now
 
 
-def _after(now: Mapping[str, Origin], change: SchemaChange) -> dict[str, Origin]:
+def _after(now: Mapping[str, ColumnOrigin], change: SchemaChange) -> dict[str, ColumnOrigin]:
     old_names = {new: old for old, new in change.renamed.items() if old in now}
-    found: dict[str, Origin] = {}
+    origins: dict[str, ColumnOrigin] = {}
     for column in change.after.columns:
         name = column.name
         old = old_names.get(name, name if name in now and name not in change.renamed else None)
         if name in change.fill:
-            found[name] = Origin(None, (column.type,), change.fill[name])
+            origins[name] = ColumnOrigin(None, (column.type,), change.fill[name])
         elif old is not None:
-            found[name] = now[old].become(column.type)
+            origins[name] = now[old].become(column.type)
         else:
-            found[name] = Origin(None, (column.type,), None, is_known=not change.needs_snapshot)
-    return found
+            origins[name] = ColumnOrigin(None, (column.type,), None, is_known=not change.needs_snapshot)
+    return origins

@@ -81,8 +81,8 @@ def avro_field_name(name: str) -> str:
     ('Stra_u00dfe_u00201', '_u0031st_line')
     """
 
-    def escaped(found: re.Match[str]) -> str:
-        units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    def escaped(match: re.Match[str]) -> str:
+        units = match[0].encode("utf-16-be", "surrogatepass").hex()
         return "".join(f"_u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
     return _NOT_IN_FIELDS.sub(escaped, name) or "_"

@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from databus.core import ConfigError
 from databus.schema._predicate import (
     ColumnName,
-    Comparison,
+    ComparisonNode,
     In,
     IsNull,
     Joined,
     Like,
-    Literal,
     LiteralKind,
+    LiteralNode,
     Node,
     Not,
     Predicate,
@@ -53,10 +53,11 @@ _WIDEST: Final = pa.decimal256(76, 38)
 
 @dataclass(frozen=True, slots=True)
 class BoundPredicate:
-    """A condition over rows with known columns. columns: those that it reads, by their names in the rows."""
+    """A condition over rows with known columns."""
 
     test: Test
     columns: frozenset[str]
+    """The columns that the condition reads, by their names in the rows."""
 
     def holds(self, rows: Rows) -> Values:
         """True for each row that the condition holds for; false where it does not, or is unknown."""
@@ -81,7 +82,7 @@ def column_named(name: str, names: Sequence[str]) -> str | None:
     """
     if name in names:
         return name
-    near = [each for each in names if each.lower() == name.lower()]
+    near = [column for column in names if column.lower() == name.lower()]
     return near[0] if len(near) == 1 else None
 
 
@@ -98,7 +99,7 @@ class _Binder:
         match node:
             case Joined(word, nodes):
                 join = pc.and_kleene if word == "AND" else pc.or_kleene
-                tests = [self.test(each) for each in nodes]
+                tests = [self.test(part) for part in nodes]
                 return lambda rows: reduce(join, (test(rows) for test in tests))
             case Not(below):
                 test = self.test(below)
@@ -108,13 +109,13 @@ class _Binder:
                 return lambda rows: pc.is_null(rows.column(name))
             case ColumnName():
                 return self._boolean(node)
-            case Literal():
+            case LiteralNode():
                 return partial(_always, bool(node.value))
             case Like():
                 return self._like(node)
             case In(column, values):
                 return self._in(column, values)
-            case Comparison(left, sign, right):
+            case ComparisonNode(left, sign, right):
                 return self._comparison(left, sign, right, node.at)
 
     def _field(self, column: Any) -> pa.Field:
@@ -125,29 +126,29 @@ class _Binder:
         return self.schema.field(name)
 
     def _boolean(self, column: ColumnName) -> Test:
-        found = self._field(column)
-        if not pa.types.is_boolean(found.type):
-            raise _refused(column.at, f"column {column.name!r} is {found.type}, which is no condition by itself")
-        return lambda rows: rows.column(found.name)
+        field = self._field(column)
+        if not pa.types.is_boolean(field.type):
+            raise _refused(column.at, f"column {column.name!r} is {field.type}, which is no condition by itself")
+        return lambda rows: rows.column(field.name)
 
     def _like(self, node: Like) -> Test:
-        found = self._field(node.column)
-        if not pa.types.is_string(found.type):
-            raise _refused(node.at, f"LIKE takes text, and column {node.column.name!r} is {found.type}")
+        field = self._field(node.column)
+        if not pa.types.is_string(field.type):
+            raise _refused(node.at, f"LIKE takes text, and column {node.column.name!r} is {field.type}")
         pattern = _regex_of(node)
-        return lambda rows: pc.match_substring_regex(rows.column(found.name), pattern)
+        return lambda rows: pc.match_substring_regex(rows.column(field.name), pattern)
 
-    def _in(self, column: ColumnName, values: Sequence[Literal]) -> Test:
-        found = self._field(column)
-        rounded = [_Floor.of(each, found, column.name) for each in values]
-        held = [each.value for each in rounded if each.is_exact]
+    def _in(self, column: ColumnName, values: Sequence[LiteralNode]) -> Test:
+        field = self._field(column)
+        rounded = [_Floor.of(literal, field, column.name) for literal in values]
+        held = [floor.value for floor in rounded if floor.is_exact]
         if not held:
-            return partial(_never, found.name)
-        wanted = pa.concat_arrays([pa.array([each.as_py()], each.type) for each in held])
+            return partial(_never, field.name)
+        wanted = pa.concat_arrays([pa.array([floor.as_py()], floor.type) for floor in held])
         kind = wanted.type
 
         def test(rows: Rows) -> Values:
-            values = _widened(rows.column(found.name), kind)
+            values = _widened(rows.column(field.name), kind)
             if pa.types.is_floating(kind):
                 values = pc.add(values, 0.0)  # looked up by its bits, and -0.0 has others than 0.0
             return pc.if_else(pc.is_null(values), None, pc.is_in(values, value_set=wanted))
@@ -156,7 +157,7 @@ class _Binder:
 
     def _comparison(self, left: Any, sign: str, right: Any, at: int) -> Test:
         one = self._field(left)
-        if isinstance(right, Literal):
+        if isinstance(right, LiteralNode):
             if pa.types.is_boolean(one.type) and sign not in ("=", "<>"):
                 raise _refused(at, f"column {left.name!r} is TRUE or FALSE, of which none is less")
             return _against(one, sign, _Floor.of(right, one, left.name))
@@ -185,17 +186,15 @@ def _widened(values: Values, kind: pa.DataType) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class _Floor:
-    """A literal among the values of a type: the greatest that is not above it.
-
-    value: None where all values are above it, or, with `is_above_all`, where it is above all.
-    """
+    """A literal among the values of a type: the greatest that is not above it."""
 
     value: Any
+    """None where all values are above it, or, with `is_above_all`, where it is above all."""
     is_exact: bool
     is_above_all: bool = False
 
     @classmethod
-    def of(cls, literal: Literal, column: pa.Field, written: str) -> "_Floor":
+    def of(cls, literal: LiteralNode, column: pa.Field, written: str) -> "_Floor":
         """Raises `ConfigError` for a literal that is not of the column's kind."""
         kind = column.type
         if literal.kind is LiteralKind.NUMBER and _is_number(kind):
@@ -205,7 +204,8 @@ class _Floor:
         value = _plain_value(literal, kind)
         if value is None:
             raise _refused(
-                literal.at, f"column {written!r} is {_told(kind)}, and is compared with {literal.kind}{_hint(kind)}"
+                literal.at,
+                f"column {written!r} is {_type_name(kind)}, and is compared with {literal.kind}{_hint(kind)}",
             )
         return cls(pa.scalar(value, kind), is_exact=True)
 
@@ -214,7 +214,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
 
 
-def _told(kind: pa.DataType) -> str:
+def _type_name(kind: pa.DataType) -> str:
     return "text" if pa.types.is_string(kind) else str(kind)
 
 
@@ -226,8 +226,8 @@ def _hint(kind: pa.DataType) -> str:
     return " that is no date; write 2026-01-31" if pa.types.is_date(kind) else ""
 
 
-def _plain_value(literal: Literal, kind: pa.DataType) -> Any:
-    """The value of a literal that is no number, for a column of this type; None if it is none."""
+def _plain_value(literal: LiteralNode, kind: pa.DataType) -> Any:
+    """The value of a literal other than a number, for a column of this type; None if it is not one."""
     value = literal.value
     of = literal.kind
     if pa.types.is_boolean(kind):
@@ -257,14 +257,14 @@ def _date_of(text: str) -> dt.date | None:
 def _time_of(text: str, *, is_zoned: bool) -> dt.datetime | None:
     """A time; UTC where a zone is needed and none is written, nothing where one is written and none can be."""
     try:
-        found = dt.datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+        moment = dt.datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
     except ValueError:
         return None
-    if found is None or (found.tzinfo is not None and not is_zoned):
+    if moment is None or (moment.tzinfo is not None and not is_zoned):
         return None
     if is_zoned:
-        return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
-    return found
+        return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+    return moment
 
 
 def _floor_of_number(value: Decimal, kind: pa.DataType) -> _Floor:
@@ -313,8 +313,8 @@ def _against(column: pa.Field, sign: str, floor: _Floor) -> Test:
         if not is_float:
             return compare(values, floor.value)
         values = _widened(values, pa.float64())
-        found = compare(values, floor.value)
-        return pc.or_(found, pc.is_nan(values)) if sign in (">", ">=") else found
+        result = compare(values, floor.value)
+        return pc.or_(result, pc.is_nan(values)) if sign in (">", ">=") else result
 
     return test
 
@@ -326,20 +326,22 @@ def _columns(one: pa.Field, sign: str, other: pa.Field, at: int) -> Test:
     kind = _common(one.type, other.type)
     if kind is None or (pa.types.is_boolean(kind) and sign not in ("=", "<>")):
         raise _refused(
-            at, f"{one.name!r} is {_told(one.type)} and {other.name!r} is {_told(other.type)}, which are not compared"
+            at,
+            f"{one.name!r} is {_type_name(one.type)} and {other.name!r} is {_type_name(other.type)}, "
+            "which are not compared",
         )
     compare = _compare_floats if pa.types.is_floating(kind) else getattr(pc, _SIGNS[sign])
-    given = (sign,) if pa.types.is_floating(kind) else ()
+    signs = (sign,) if pa.types.is_floating(kind) else ()
 
     def test(rows: Rows) -> Values:
-        left, right = (_widened(rows.column(each.name), kind) for each in (one, other))
-        return compare(left, right, *given)
+        left, right = (_widened(rows.column(field.name), kind) for field in (one, other))
+        return compare(left, right, *signs)
 
     return test
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A type that holds each value of both; None where there is none that is exact, or they are of two kinds."""
+    """A type that holds every value of both types exactly; None where no type does, or they are of two kinds."""
     if one == other:
         return one
     if pa.types.is_floating(one) and pa.types.is_floating(other):

@@ -46,8 +46,8 @@ def converts_exactly(values: pa.ChunkedArray | pa.Array, new: pa.DataType) -> bo
     if not (_is_number(old) and _is_number(new)):
         return False
     try:
-        there = values.cast(new, safe=True)
-        back = there.cast(old, safe=True)
+        converted = values.cast(new, safe=True)
+        back = converted.cast(old, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     same = pc.fill_null(pc.equal(back, values), pc.is_null(values))

@@ -33,11 +33,11 @@ def key_hashes(keys: pa.LargeBinaryArray) -> Hashes:
         end = starts[0] + len(starts) * lengths[0]
         return _murmur2_of_equal(octets[starts[0] : end].view("<u4").reshape(len(starts), -1))
     words = np.ndarray((max(len(octets) - 3, 0),), "<u4", octets.data, strides=(1,))  # at each byte, not each fourth
-    found = np.empty(len(keys), np.uint32)
+    hashes = np.empty(len(keys), np.uint32)
     for first in range(0, len(keys), _KEYS_AT_ONCE):
         part = slice(first, first + _KEYS_AT_ONCE)
-        found[part] = _murmur2(starts[part], lengths[part], words, octets)
-    return found
+        hashes[part] = _murmur2(starts[part], lengths[part], words, octets)
+    return hashes
 
 
 def column_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
@@ -72,14 +72,14 @@ def _layout(keys: pa.LargeBinaryArray) -> tuple[Int, Int, npt.NDArray[np.uint8]]
 def _murmur2_of_equal(words: Any) -> Hashes:
     """The same of keys of one length, whole words each, a row of them for each key; without looking for the words."""
     count, width = words.shape
-    found = np.empty(count, np.uint32)
+    hashes = np.empty(count, np.uint32)
     rows = max(1, _KEYS_AT_ONCE // width)
     start = np.uint32((_SEED ^ 4 * width) * int(_M) & 0xFFFFFFFF)
     for first in range(0, count, rows):
         k = words[first : first + rows] * _M  # all words at once: only what joins those of a key steps over others
         k ^= k >> _R
         k *= _M
-        h = found[first : first + rows]
+        h = hashes[first : first + rows]
         np.bitwise_xor(k[:, 0], start, out=h)
         mixed = np.empty_like(h)
         for step in range(1, width):
@@ -90,7 +90,7 @@ def _murmur2_of_equal(words: Any) -> Hashes:
         h *= _M
         np.right_shift(h, 15, out=mixed)
         h ^= mixed
-    return found
+    return hashes
 
 
 def _murmur2(starts: Int, lengths: Int, words: Any, octets: npt.NDArray[np.uint8]) -> Hashes:
@@ -106,18 +106,18 @@ def _murmur2(starts: Int, lengths: Int, words: Any, octets: npt.NDArray[np.uint8
         k *= _M
         k ^= k >> _R
         k *= _M
-        going = h[:count]
-        going *= _M
-        going ^= k
+        part = h[:count]
+        part *= _M
+        part ^= k
     _mix_rest(h, starts, lengths, octets)
     h ^= h >> np.uint32(13)
     h *= _M
     h ^= h >> np.uint32(15)
     if order is None:
         return h
-    found = np.empty_like(h)
-    found[order] = h
-    return found
+    hashes = np.empty_like(h)
+    hashes[order] = h
+    return hashes
 
 
 def _mix_rest(h: Hashes, starts: Int, lengths: Int, octets: npt.NDArray[np.uint8]) -> None:

@@ -40,14 +40,15 @@ class LiteralKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnName:
-    """A column, by the name that was written. at: its place in the text."""
+    """A column, by the name that was written."""
 
     name: str
     at: int
+    """Where it stands in the text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class LiteralNode:
     """A value. `value` is text for DATE and TIMESTAMP, as written."""
 
     kind: LiteralKind
@@ -55,15 +56,16 @@ class Literal:
     at: int
 
 
-Operand = ColumnName | Literal
+Operand = ColumnName | LiteralNode
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """sign: one of `=`, `<>`, `<`, `<=`, `>`, `>=`. Either side may be a column."""
+class ComparisonNode:
+    """Two values compared; either side may be a column."""
 
     left: Operand
     sign: str
+    """One of `=`, `<>`, `<`, `<=`, `>`, `>=`."""
     right: Operand
     at: int
 
@@ -73,17 +75,18 @@ class In:
     """Whether a column has one of some values."""
 
     column: ColumnName
-    values: tuple[Literal, ...]
+    values: tuple[LiteralNode, ...]
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Whether text matches a pattern. escape: the character that takes the next one's meaning away."""
+    """Whether text matches a pattern."""
 
     column: ColumnName
     pattern: str
     escape: str
+    """The character behind which `%` and `_` mean themselves."""
     at: int
 
 
@@ -110,15 +113,16 @@ class Joined:
     nodes: tuple["Node", ...]
 
 
-Node = ColumnName | Literal | Comparison | In | Like | IsNull | Not | Joined
+Node = ColumnName | LiteralNode | ComparisonNode | In | Like | IsNull | Not | Joined
 """A column or literal that stands as a condition is a boolean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition. text: as it was written."""
+    """A condition."""
 
     text: str
+    """The condition as it was written."""
     root: Node
 
     @classmethod
@@ -135,7 +139,7 @@ class Predicate:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it names, as written, each once."""
-        return tuple(dict.fromkeys(each.name for each in _columns_of(self.root)))
+        return tuple(dict.fromkeys(column.name for column in _columns_of(self.root)))
 
     def over(self, schema: "pa.Schema") -> "BoundPredicate":
         """The condition over rows with these columns.
@@ -151,15 +155,15 @@ def _columns_of(node: Node) -> Iterator[ColumnName]:
     match node:
         case ColumnName():
             yield node
-        case Comparison(left, _, right):
-            yield from (each for each in (left, right) if isinstance(each, ColumnName))
+        case ComparisonNode(left, _, right):
+            yield from (side for side in (left, right) if isinstance(side, ColumnName))
         case In(column) | Like(column) | IsNull(column):
             yield column
         case Not(below):
             yield from _columns_of(below)
         case Joined(_, nodes):
-            for each in nodes:
-                yield from _columns_of(each)
+            for part in nodes:
+                yield from _columns_of(part)
 
 
 _TOKEN: Final = re.compile(
@@ -197,7 +201,7 @@ def _refused(at: int, message: str) -> ConfigError:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     at, end = 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
@@ -206,9 +210,9 @@ def _tokens(text: str) -> list[_Token]:
             what = "text that does not end" if text[start] in "'\"`" else f"{text[start]!r} has no meaning here"
             raise _refused(start, what)
         kind = next(name for name in ("binary", "number", "word", "text", "quoted", "sign") if match[name] is not None)
-        found.append(_Token(kind, match[kind], match.start(kind)))
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()
-    return found
+    return tokens
 
 
 class _Parser:
@@ -230,8 +234,8 @@ class _Parser:
 
     def _takes(self, *words: str) -> bool:
         """Take these words, or signs, if they come next."""
-        coming = self._tokens[self._next : self._next + len(words)]
-        if [each.word or (each.text if each.kind == "sign" else "") for each in coming] != list(words):
+        tokens = self._tokens[self._next : self._next + len(words)]
+        if [token.word or (token.text if token.kind == "sign" else "") for token in tokens] != list(words):
             return False
         self._next += len(words)
         return True
@@ -242,8 +246,8 @@ class _Parser:
 
     def _unexpected(self, expected: str) -> ConfigError:
         token = self._token
-        found = "the condition ends" if token.kind == "end" else f"found {token.text[:40]}"
-        return _refused(token.at, f"{expected}, {found}")
+        actual = "the condition ends" if token.kind == "end" else f"found {token.text[:40]}"
+        return _refused(token.at, f"{expected}, {actual}")
 
     def whole(self) -> Node:
         node = self._or()
@@ -290,12 +294,12 @@ class _Parser:
         if self._takes("IS", "NULL"):
             return IsNull(self._column(left), at)
         is_not = self._takes("NOT")
-        found = self._range_or_list(left, at)
-        if found is not None:
-            return Not(found) if is_not else found
+        condition = self._range_or_list(left, at)
+        if condition is not None:
+            return Not(condition) if is_not else condition
         if is_not:
             raise self._unexpected("expected IN, LIKE or BETWEEN after NOT")
-        if isinstance(left, Literal) and left.kind is not LiteralKind.BOOLEAN:
+        if isinstance(left, LiteralNode) and left.kind is not LiteralKind.BOOLEAN:
             raise self._unexpected("expected a comparison")
         return left
 
@@ -317,28 +321,28 @@ class _Parser:
             return Joined("AND", bounds)
         return None
 
-    def _comparison(self, left: Operand, sign: str, right: Operand, at: int) -> Comparison:
-        if isinstance(left, Literal) and isinstance(right, Literal):
+    def _comparison(self, left: Operand, sign: str, right: Operand, at: int) -> ComparisonNode:
+        if isinstance(left, LiteralNode) and isinstance(right, LiteralNode):
             raise _refused(at, "one side of a comparison has to be a column")
-        if isinstance(left, Literal):
-            return Comparison(right, _TURNED[sign], left, at)
-        return Comparison(left, sign, right, at)
+        if isinstance(left, LiteralNode):
+            return ComparisonNode(right, _TURNED[sign], left, at)
+        return ComparisonNode(left, sign, right, at)
 
-    def _list(self) -> tuple[Literal, ...]:
+    def _list(self) -> tuple[LiteralNode, ...]:
         self._expect("(")
-        found: list[Literal] = []
+        values: list[LiteralNode] = []
         while True:
             value = self._operand()
             if isinstance(value, ColumnName):
                 raise _refused(value.at, f"a list holds values, and {value.name} would be a column")
-            found.append(value)
+            values.append(value)
             if not self._takes(","):
                 break
         self._expect(")")
-        return tuple(found)
+        return tuple(values)
 
     def _column(self, operand: Operand) -> ColumnName:
-        if isinstance(operand, Literal):
+        if isinstance(operand, LiteralNode):
             raise _refused(operand.at, "expected a column")
         return operand
 
@@ -353,7 +357,7 @@ class _Parser:
             case "number":
                 return self._number(is_negative=False)
             case "text":
-                return Literal(LiteralKind.TEXT, self._text("text"), token.at)
+                return LiteralNode(LiteralKind.TEXT, self._text("text"), token.at)
             case "binary":
                 return self._binary()
             case "quoted":
@@ -370,9 +374,9 @@ class _Parser:
         following = self._token
         match token.word:
             case "TRUE" | "FALSE":
-                return Literal(LiteralKind.BOOLEAN, token.word == "TRUE", token.at)
+                return LiteralNode(LiteralKind.BOOLEAN, token.word == "TRUE", token.at)
             case "DATE" | "TIMESTAMP" if following.kind == "text":
-                return Literal(LiteralKind[token.word], self._text("text"), token.at)
+                return LiteralNode(LiteralKind[token.word], self._text("text"), token.at)
             case "NULL":
                 raise _refused(token.at, "nothing is equal to NULL; write IS NULL or IS NOT NULL")
             case "" | "DATE" | "TIMESTAMP":
@@ -384,7 +388,7 @@ class _Parser:
             raise _refused(token.at, f"{token.text}(...): functions are not taken here")
         return ColumnName(token.text, token.at)
 
-    def _number(self, *, is_negative: bool) -> Literal:
+    def _number(self, *, is_negative: bool) -> LiteralNode:
         token = self._token
         if token.kind != "number":
             raise self._unexpected("expected a number after -")
@@ -393,12 +397,12 @@ class _Parser:
         _, digits, exponent = value.as_tuple()
         if len(digits) > DIGITS_MAX or abs(int(exponent)) > EXPONENT_MAX:
             raise _refused(token.at, f"a number has at most {DIGITS_MAX} digits, and an exponent up to {EXPONENT_MAX}")
-        return Literal(LiteralKind.NUMBER, value.copy_negate() if is_negative else value, token.at)
+        return LiteralNode(LiteralKind.NUMBER, value.copy_negate() if is_negative else value, token.at)
 
-    def _binary(self) -> Literal:
+    def _binary(self) -> LiteralNode:
         token = self._take()
         try:
-            return Literal(LiteralKind.BINARY, bytes.fromhex(token.text[2:-1]), token.at)
+            return LiteralNode(LiteralKind.BINARY, bytes.fromhex(token.text[2:-1]), token.at)
         except ValueError:
             raise _refused(token.at, f"{token.text[:40]} is not pairs of hexadecimal digits") from None
 

@@ -42,17 +42,18 @@ class Column:
 class TableSchema:
     """A table's columns in order and its key.
 
-    source: the name inside the physical source, `db.table`. key: names of the columns that identify a row, in key
-    order; empty where the table has none. first_images: whether every update has its first image and every delete the
-    whole row; else an insert may put a row that was there, and a delete may have nothing but the key. Raises
-    `ConfigError` for a column that has no name, a type that is none, a name that stands twice or is one of the bus's
-    own, or a key that is not made of columns.
+    Raises `ConfigError` for a column that has no name, a type that is none, a name that stands twice or is one of the
+    bus's own, or a key that is not made of columns.
     """
 
     source: str
+    """The name inside the physical source, `db.table`."""
     columns: tuple[Column, ...]
     key: tuple[str, ...] = field(default=())
+    """Names of the columns that identify a row, in key order; empty where the table has none."""
     first_images: bool = True
+    """Whether every update has its first image and every delete the whole row. If not, an insert may replace a row that
+    is there already, and a delete may have only the key."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -91,7 +92,7 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """The column of that name; KeyError if there is none."""
+        """The column of that name. Raises KeyError."""
         for column in self.columns:
             if column.name == name:
                 return column

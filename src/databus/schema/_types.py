@@ -77,14 +77,14 @@ TYPE_NAMES: Final = (*_FORMS, "decimal(p,s)")
 
 
 def forms_of(type_name: str) -> TypeForms:
-    """The forms of a column type. Raises `ConfigError` for a name that is none.
+    """The forms of a column type. Raises `ConfigError` for an unknown name.
 
     >>> forms_of("decimal(12,2)").spark
     'decimal(12,2)'
     """
-    found = _FORMS.get(type_name)
-    if found is not None:
-        return found
+    forms = _FORMS.get(type_name)
+    if forms is not None:
+        return forms
     match = _DECIMAL.fullmatch(type_name)
     if match is None:
         raise ConfigError(f"{type_name!r} is not a column type; there are {', '.join(TYPE_NAMES)}")

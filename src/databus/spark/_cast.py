@@ -26,7 +26,7 @@ from databus.core import (
     UnrepresentableValue,
 )
 from databus.formats import scalar_of
-from databus.schema import TYPE_NAMES, Origin, SchemaChange, converted, forms_of, origins, widens
+from databus.schema import TYPE_NAMES, ColumnOrigin, SchemaChange, converted, forms_of, origins, widens
 from databus.wire import Frame
 
 _MESSAGE_PREFIX: Final = struct.Struct("<Ii")
@@ -111,7 +111,7 @@ class Caster:
     def __init__(self, schema: pa.Schema, where: str) -> None:
         self._schema = schema
         self._where = where
-        self._origins: dict[tuple[pa.Schema, int], dict[str, Origin]] = {}
+        self._origins: dict[tuple[pa.Schema, int], dict[str, ColumnOrigin]] = {}
 
     def cast(self, table: pa.Table, changes: Sequence[SchemaChange] = ()) -> pa.RecordBatch:
         """One batch with the rows of `table`, which came before these changes of its schema.
@@ -127,7 +127,7 @@ class Caster:
         columns = [self._column(table, field, found.get(field.name)) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _origins_of(self, schema: pa.Schema, changes: Sequence[SchemaChange]) -> dict[str, Origin]:
+    def _origins_of(self, schema: pa.Schema, changes: Sequence[SchemaChange]) -> dict[str, ColumnOrigin]:
         first = {each.name: self._type_of(each) for each in schema if each.name not in BUS_COLUMNS}
         found = origins(first, changes)
         for field in self._schema:
@@ -156,7 +156,7 @@ class Caster:
             )
         return found
 
-    def _column(self, table: pa.Table, field: pa.Field, origin: Origin | None) -> pa.Array:
+    def _column(self, table: pa.Table, field: pa.Field, origin: ColumnOrigin | None) -> pa.Array:
         if origin is not None and field.name not in _BUS_AND_CONTROL:
             return _flat(self._user_column(table, field, origin))
         index = table.schema.get_field_index(field.name)
@@ -169,7 +169,7 @@ class Caster:
             column = column.cast(field.type)
         return _flat(column)
 
-    def _user_column(self, table: pa.Table, field: pa.Field, origin: Origin) -> pa.Array | pa.ChunkedArray:
+    def _user_column(self, table: pa.Table, field: pa.Field, origin: ColumnOrigin) -> pa.Array | pa.ChunkedArray:
         if origin.column is None:
             try:
                 value = scalar_of(origin.value, origin.types)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from databus.core import Pair, UnrepresentableValue
 from databus.formats import scalar_of
-from databus.schema import Origin, SchemaChange, TableSchema, origins
+from databus.schema import ColumnOrigin, SchemaChange, TableSchema, origins
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Following:
             else:
                 self.inexact.append(f"column {name!r} was not computed before")
 
-    def _column(self, name: str, column: str, origin: Origin, old: Lineage, *, is_opaque: bool) -> None:
+    def _column(self, name: str, column: str, origin: ColumnOrigin, old: Lineage, *, is_opaque: bool) -> None:
         """A column of the result that is a column of the table."""
         if origin.column is None:
             if is_opaque and origin.value is not None:
@@ -157,7 +157,7 @@ class _Following:
         else:
             self.inexact.append(f"the copy does not have what is called {name!r} now")
 
-    def _fill(self, name: str, origin: Origin) -> None:
+    def _fill(self, name: str, origin: ColumnOrigin) -> None:
         try:
             self.fill[name] = scalar_of(origin.value, origin.types)
         except UnrepresentableValue as error:
