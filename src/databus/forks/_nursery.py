@@ -19,10 +19,11 @@ _WAITING_MAX: Final = 128
 
 
 class Nursery:
-    """Ends when it is told, or with the process that has started it; what was forked from it goes on.
+    """Ends with `close`, or with the process that has started it; what was forked from it goes on.
 
-    modules: what it imports, in that order. environment: what else is in its own. wait_s_max: how long who asks waits
-    for an answer, which comes only once all is imported. Linux only: elsewhere libraries are not made for being forked.
+    modules: what it imports, in that order. environment: variables that its process gets besides ours. wait_s_max: how
+    long a request waits for an answer, which comes when all modules are imported. Linux only: elsewhere libraries are
+    not made for being forked.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class Nursery:
 
         output: the file that standard output and error are.
         """
-        with Path(os.devnull).open("rb") as nothing:
-            return ask(self._path, arguments, (nothing.fileno(), output, output), environment, self._wait_s_max)
+        with Path(os.devnull).open("rb") as null:
+            return ask(self._path, arguments, (null.fileno(), output, output), environment, self._wait_s_max)
 
     def python(self) -> Path | None:
         """A program to start in the place of Python: forked where it can be, and else as ever. None if the folder for
         temporary files does not let programs start.
         """
         program = self.folder / "python"
-        asks = [sys.executable, "-I", "-S", _request.__file__, sys.executable, self._path, str(self._wait_s_max)]
-        program.write_text(f'#!/bin/sh\nexec {" ".join(map(_quoted, asks))} "$@"\n', encoding="utf-8")
+        command = [sys.executable, "-I", "-S", _request.__file__, sys.executable, self._path, str(self._wait_s_max)]
+        program.write_text(f'#!/bin/sh\nexec {" ".join(map(_quoted, command))} "$@"\n', encoding="utf-8")
         program.chmod(0o700)
         return program if os.access(program, os.X_OK) else None
 

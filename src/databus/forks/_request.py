@@ -4,7 +4,7 @@ As a program this is run by its path, by a Python that looks for no packages: it
 imports nothing of databus, and little else.
 
 A request is its length (four bytes, big-endian) with three files (standard input, output and error), then JSON:
-arguments, environment, folder, and whether Ctrl-C is passed over. The answer is the process's id, 0 if there is none;
+arguments, environment, folder, and whether Ctrl-C is ignored. The answer is the process's id, 0 if it could not start;
 later, when that has ended, its exit code, or a signal's number below zero. Who closes the connection kills the process.
 """
 
@@ -107,9 +107,9 @@ def ask(
 
 
 def _end_of(forked: Forked) -> int:
-    """What a process ends with. When whoever started this program has ended, which hangs up its standard input, the
-    process has a moment to notice that; then this program ends, so that it is killed: it may be asking somebody who is
-    gone too, for as long as it is patient.
+    """What a process ends with. When the starter of this program has ended, which hangs up its standard input, the
+    process has a moment to notice that; then this program ends, and so the process is killed: it may be waiting long
+    for a peer that is gone as well.
     """
     parent = os.getppid()
     watched = select.poll()
@@ -131,9 +131,9 @@ def main() -> None:
     if arguments[:1] == ["-m"]:
         forked = ask(path, arguments, (0, 1, 2), os.environ, float(wait_s_max))
         if forked is not None:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for each in (1, 2):  # pipes end when the process closes them
-                os.dup2(nothing, each)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (1, 2):  # pipes end when the process closes them
+                os.dup2(null, fd)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
             signal.signal(signal.SIGTERM, lambda number, _: os.kill(forked.pid, number))
             code = _end_of(forked)

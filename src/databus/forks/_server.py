@@ -1,7 +1,7 @@
-"""The nursery's own process: it imports what it is told, and forks itself for whoever asks.
+"""The nursery's own process: it imports the modules of its arguments, and forks itself for each request.
 
 A forked process has one thread, whatever its parent had, and locks that other threads held stay locked in it. So there
-must be none: a nursery in which an import has started a thread ends, and who asks runs a Python of his own.
+must be no other threads: a nursery in which an import has started one ends, and a caller then runs a Python of its own.
 """
 
 import gc
@@ -22,13 +22,13 @@ from typing import Any, Final
 from databus.forks._request import NUMBER, REQUEST_BYTES_MAX
 
 _LIFELINE: Final = 0
-"""A pipe of whoever started this process, who writes nothing: it ends when that one has ended."""
+"""A pipe from the process that started this one. Nothing is written to it: it closes when that process has ended."""
 
 _REQUEST_S_MAX: Final = 5.0
 _FILES: Final = 3
 _NAME_MAX: Final = 15
 _OF_EACH: Final = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED"})
-"""What each process may have of its own, of the variables that Python reads when it starts."""
+"""Of the variables that Python reads when it starts, those that may differ from process to process."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class _Server:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._connections: dict[int, socket.socket] = {}
         self._settings = _settings(os.environ)
-        for each in (listener, _LIFELINE, self._told):
-            self._selector.register(each, selectors.EVENT_READ)
+        for file in (listener, _LIFELINE, self._wake_read):
+            self._selector.register(file, selectors.EVENT_READ)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that it wakes the selector
-        signal.set_wakeup_fd(self._tell)
+        signal.set_wakeup_fd(self._wake_write)
 
     def serve(self) -> _Request | None:
         """Returns in each process that was forked, with what it is to do; and None in this one, at its end."""
@@ -60,8 +60,8 @@ class _Server:
                     request = self._fork()
                     if request is not None:
                         return request
-                elif key.fileobj == self._told:
-                    os.read(self._told, 4096)
+                elif key.fileobj == self._wake_read:
+                    os.read(self._wake_read, 4096)
                     self._reap()
                 elif key.fileobj == _LIFELINE:
                     is_open = False
@@ -70,7 +70,7 @@ class _Server:
                     self._listener.close()
                 else:
                     self._selector.unregister(key.fileobj)
-                    if key.data in self._connections:  # it has not ended; then nobody else has its number
+                    if key.data in self._connections:  # it has not ended: its number is still its own
                         os.kill(key.data, signal.SIGKILL)
         return None
 
@@ -85,8 +85,8 @@ class _Server:
         if pid == 0:
             self._leave(connection, files)
             return request
-        for each in files:
-            os.close(each)
+        for fd in files:
+            os.close(fd)
         with suppress(OSError):  # who asked has gone; the selector says so
             connection.sendall(NUMBER.pack(max(pid, 0)))
         if pid == -1:
@@ -106,11 +106,11 @@ class _Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for each in (self._listener, connection, *self._connections.values()):
-            each.close()
+        for open_socket in (self._listener, connection, *self._connections.values()):
+            open_socket.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
-        for file in (self._told, self._tell, *files):
+        for file in (self._wake_read, self._wake_write, *files):
             os.close(file)
 
     def _reap(self) -> None:
@@ -124,7 +124,7 @@ class _Server:
             connection = self._connections.pop(pid, None)
             if connection is None:
                 continue
-            with suppress(OSError):  # nobody waits for it
+            with suppress(OSError):  # the caller has gone, and waits no longer
                 connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
             if connection in self._selector.get_map():
                 self._selector.unregister(connection)
@@ -133,15 +133,15 @@ class _Server:
 
 def _settings(environment: Any) -> dict[str, str]:
     """What Python reads when it starts; Spark's own names have an underscore."""
-    names = [each for each in environment if each.startswith("PYTHON") and "_" not in each and each not in _OF_EACH]
+    names = [name for name in environment if name.startswith("PYTHON") and "_" not in name and name not in _OF_EACH]
     return {name: environment[name] for name in names}
 
 
 def _received(connection: socket.socket, files: list[int]) -> _Request:
-    length, found, _, _ = socket.recv_fds(connection, NUMBER.size, _FILES)
-    files.extend(found)
+    length, fds, _, _ = socket.recv_fds(connection, NUMBER.size, _FILES)
+    files.extend(fds)
     (size,) = NUMBER.unpack(length)
-    if not 0 < size <= REQUEST_BYTES_MAX or len(found) != _FILES:
+    if not 0 < size <= REQUEST_BYTES_MAX or len(fds) != _FILES:
         raise ValueError("no request")
     body = connection.recv(size, socket.MSG_WAITALL)
     return _Request(**json.loads(body))
@@ -158,8 +158,8 @@ def _become(request: _Request, path: list[str]) -> None:
     importlib.invalidate_caches()
     signal.signal(signal.SIGINT, signal.SIG_IGN if request.is_deaf else signal.default_int_handler)
     if environment.get("PYTHONUNBUFFERED"):
-        for each in (sys.stdout, sys.stderr):
-            each.reconfigure(write_through=True)  # type: ignore[union-attr]
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     sys.argv[:] = request.arguments[1:]
     with suppress(OSError):
         Path("/proc/self/comm").write_text(request.arguments[1][:_NAME_MAX])  # `ps -c`, `top` and `pstree` say this
@@ -168,7 +168,7 @@ def _become(request: _Request, path: list[str]) -> None:
 def _own_path(environment: Any, folder: str) -> list[str]:
     """What PYTHONPATH says; nothing between two colons is the folder that the process is in."""
     text = environment.get("PYTHONPATH", "")
-    return [each or folder for each in text.split(os.pathsep)] if text else []
+    return [entry or folder for entry in text.split(os.pathsep)] if text else []
 
 
 def main() -> None:
@@ -176,10 +176,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this, whose end is this one's
     folder, number, *modules = sys.argv[1:]
     own = _own_path(os.environ, str(Path.cwd()))
-    path = [each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in own]
+    path = [entry for entry in sys.path[0 if sys.flags.safe_path else 1 :] if entry not in own]
     try:
-        for each in modules:
-            importlib.import_module(each)
+        for module in modules:
+            importlib.import_module(module)
         threads = len(list(Path("/proc/self/task").iterdir()))
         gc.collect()
         gc.freeze()  # a collection in a process does not write to, and so copy, what it shares with all others

@@ -47,8 +47,8 @@ class Logger:
     def _say_plainly(self, level: str, event: str, *, exc_info: Any = None, **facts: Any) -> None:
         logger, severity = logging.getLogger(self._name), _LEVELS["error" if level == "exception" else level]
         if logger.isEnabledFor(severity):
-            said = _hide_secrets(None, level, {**self._facts, **facts})
-            text = "".join([event, *(f" {key}={value}" for key, value in said.items() if value is not None)])
+            shown = _hide_secrets(None, level, {**self._facts, **facts})
+            text = "".join([event, *(f" {key}={value}" for key, value in shown.items() if value is not None)])
             text = text.encode(errors="backslashreplace").decode()  # half a surrogate, of bytes that are no text
             logger.log(severity, "%s", text, exc_info=exc_info or level == "exception", stacklevel=2)
 
