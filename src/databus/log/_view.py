@@ -41,11 +41,11 @@ class Verified:
             return
         with self._lock:
             apart = []
-            for each in self._stretches.get(segment, ()):
-                if each[1] < start or each[0] > end:
-                    apart.append(each)
+            for stretch in self._stretches.get(segment, ()):
+                if stretch[1] < start or stretch[0] > end:
+                    apart.append(stretch)
                 else:
-                    start, end = min(start, each[0]), max(end, each[1])
+                    start, end = min(start, stretch[0]), max(end, stretch[1])
             self._stretches[segment] = sorted([*apart, (start, end)])
             while sum(map(len, self._stretches.values())) > STRETCHES_MAX:
                 self._stretches.pop(min(self._stretches))
