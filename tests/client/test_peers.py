@@ -23,8 +23,10 @@ from databus.core import (
 )
 from databus.link import Channel, Reader, RelayClient
 from databus.testing import RelayProcess
+from databus.wire import Group
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
+from tests.relay.support import ORDERS, Database, published, sale, scripted
 
 QUICK = FollowConfig(backoff_first_ms=1, backoff_ms_max=5, reread_after_ms=0)
 
@@ -264,6 +266,48 @@ def in_a_snapshot(relay_of):
             copy.take(window)
         a.stop()
         yield a, b, copy, following, window.checkpoint
+
+
+@contextmanager
+def captures_less(tmp_path, groups):
+    """A relay of a database that does not capture the stock."""
+    less = [Group(group.commit, tuple(rows for rows in group.rows if rows.table is ORDERS)) for group in groups]
+    without = {"sources": {"shop": {"type": "mock", "exclude": ["main.stock"]}}}
+    with scripted(tmp_path / "less", {"shop": Database(groups=less, tables=(ORDERS,))}, **without) as relay:
+        published(relay, "shop", len(groups))
+        yield relay
+
+
+@pytest.mark.parametrize("sources", [None, ["shop/main.*"], ["shop/main.orders"]])
+def test_relays_that_capture_other_tables_are_refused_where_tables_are_chosen_by_patterns(tmp_path, sources):
+    groups = [sale(1), sale(2)]
+    with captures_less(tmp_path, groups) as less, scripted(tmp_path, {"shop": Database(groups=groups)}) as whole:
+        published(whole, "shop", 2)
+        both = [whole.url, less.url]
+        if sources == ["shop/main.orders"]:
+            windows(both, sources=sources).close()
+            return
+        with pytest.raises(ConfigError, match="captures other tables or columns than the relay at") as error:
+            windows(both, sources=sources)
+        assert all(each.removeprefix("http://") in str(error.value) for each in both)
+
+
+def test_nothing_is_missed_at_a_relay_that_captures_less_while_the_first_is_away(tmp_path, monkeypatch):
+    """Its stream has no row of the other table, and the position went past those that the first relay has."""
+    groups = [sale(n) for n in range(1, 4)]
+    monkeypatch.setattr(RelayClient, "check_peers", lambda *_: None)  # as if one had been away at the start
+    database, found = Database(groups=groups[:1]), []
+    with captures_less(tmp_path, groups) as less:
+        with scripted(tmp_path, {"shop": database}) as whole:
+            published(whole, "shop", 1)
+            listen = whole.url.removeprefix("http://")
+            following = windows([whole.url, less.url], sources=["shop/*"], start="beginning", config=QUICK)
+            found += [(row.source, row.scn) for row in next(following).rows()]
+        wait_for(lambda: "captures other tables" in str(following._lanes[0].reader.last_error), "a refusal")
+        database.add(*groups[1:])
+        with scripted(tmp_path, {"shop": database}, listen=listen), following:
+            found += [(row.source, row.scn) for _ in groups[1:] for row in next(following).rows()]
+    assert found == [(f"shop/main.{table}", scn) for scn in range(1, 4) for table in ("orders", "stock")]
 
 
 def test_a_snapshot_that_was_open_is_read_anew_by_the_other_relay(in_a_snapshot):

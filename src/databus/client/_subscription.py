@@ -65,7 +65,8 @@ def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[Wanted]
     physicals = relay.physicals()  # asked for first: the tables of a log that is there by then are known
     known = relay.sources()
     wanted = select(known, physicals, sources)
-    relay.check_peers([each.physical for each in wanted])
+    by_pattern = [each.physical for each in wanted if each.sources is None or any(map(is_pattern, each.sources))]
+    relay.check_peers([each.physical for each in wanted], by_pattern)
     for each in wanted:
         for name in each.sources if each.has_log and each.sources is not None else ():
             if not any(of.physical == each.physical and name_fits(of.table, name) for of in known):

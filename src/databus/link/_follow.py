@@ -26,10 +26,11 @@ from databus.core import (
     SourceCheckpoint,
     StreamCut,
     TransientError,
+    is_pattern,
 )
 from databus.link._frame_stream import FrameStream
 from databus.link._ranges import any_of
-from databus.link._relay import RelayClient, Start
+from databus.link._relay import RelayClient, Start, capture_otherwise, otherwise
 from databus.wire import (
     Commit,
     Frame,
@@ -185,6 +186,8 @@ class Reader:
         self._until_log = ""  # in which it was found: the first one that is connected
         self._uuid = ""
         self._start = start
+        self._choice: tuple[str, str | None, str] = ("", None, "")
+        """Of which log, and what is captured there, and by whom."""
         self._closing = threading.Event()
         self._backoff = Backoff(self._config.backoff_first_ms, self._config.backoff_ms_max)
         self._away_since: float | None = None
@@ -271,6 +274,7 @@ class Reader:
             return True
         with self._open(position) as stream:
             self._check_identity(stream, position)
+            self._check_choice(stream)
             unread = self._read_anew(stream, position)
             self.state = ReaderState.STREAMING
             self.connections += 1
@@ -317,6 +321,21 @@ class Reader:
         self._until_log = self._until_log or stream.log
         if stream.log != self._until_log:
             self._until = ends_in_other_log(self._until)
+
+    def _check_choice(self, stream: FrameStream) -> None:
+        """Another relay of the same database may capture other tables; what a pattern fits there is less, or more."""
+        if not self._relay.is_of_several or not (self._sources is None or any(map(is_pattern, self._sources))):
+            return
+        log, known, whose = self._choice
+        try:
+            choice = self._relay.choice(self.physical)
+            if log not in ("", stream.log) and capture_otherwise(known, choice):
+                told = f"{self.physical}: {otherwise(whose, stream.where)}; the others are waited for"
+                raise ServiceUnavailable(told)
+        except TransientError as error:
+            self._relay.leave(error)
+            raise
+        self._choice = stream.log, choice, stream.where
 
     def _read_anew(self, stream: FrameStream, position: SourceCheckpoint) -> tuple[str, ...]:
         """Have the tables read again whose snapshots this log cannot go on with; which they are. Until their snapshots

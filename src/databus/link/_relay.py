@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -190,15 +190,30 @@ class RelayClient:
         state: Mapping[str, Any] = told
         return state
 
-    def check_peers(self, physicals: Sequence[str]) -> None:
-        """Whether all addresses that answer now are relays of the same database. Raises `ConfigError` naming two that
-        are not. One that does not answer is looked at when its turn comes: relays refuse positions of other databases.
+    def choice(self, physical: str) -> str | None:
+        """A hash of which tables and columns the relay that answered last captures; None where it does not say."""
+        told: list[Mapping[str, Any]] = self._json(self._peers.now, "/controlSources/status", {"sources": physical})
+        found: str | None = told[0].get("choice") if told else None
+        return found
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether it has several addresses."""
+        return len(self._peers.endpoints) > 1
+
+    def check_peers(self, physicals: Sequence[str], by_pattern: Collection[str] = ()) -> None:
+        """Whether all addresses that answer now are relays of the same database, and capture the same of those physical
+        sources whose tables are chosen by patterns: of a name, a relay says that it does not have it. Raises
+        `ConfigError` naming two that are not. One that does not answer is looked at when its turn comes: relays refuse
+        positions of other databases.
         """
         now, others = self._peers.now, self._peers.others
         uuids: dict[str, str] = {}
         for endpoint in others:
             try:
-                there = {each["name"]: each["SCN"] for each in self._json(endpoint, "/controlSources/status", {})}
+                states = self._json(endpoint, "/controlSources/status", {})
+                there = {each["name"]: each["SCN"] for each in states}
+                choices = {each["name"]: each.get("choice") for each in states}
                 for physical in physicals:
                     if physical not in there:
                         raise ConfigError(
@@ -208,6 +223,8 @@ class RelayClient:
                     if there[physical] is not None:
                         uuids[physical] = uuids.get(physical) or self._uuid_at(now, physical)
                         self._check_uuid(endpoint, physical, uuids[physical])
+                    if physical in by_pattern and capture_otherwise(self.choice(physical), choices[physical]):
+                        raise ConfigError(f"{physical}: {otherwise(now.name, endpoint.name)}")
             except TransientError as error:
                 self._peers.note_silent(endpoint, error)
 
@@ -393,6 +410,19 @@ class RelayClient:
             unread=unread,
             fell_silent=lambda error: self._peers.leave(endpoint, error),
         )
+
+
+def capture_otherwise(one: str | None, other: str | None) -> bool:
+    """Whether two relays are known to choose other tables or columns."""
+    return None not in (one, other) and one != other
+
+
+def otherwise(one: str, other: str) -> str:
+    """What is said of two such relays."""
+    return (
+        f"the {one} captures other tables or columns than the {other}, and whoever goes from one to the other would "
+        f"miss changes in silence. Give both the same `tables`, `exclude` and `columns`, or follow tables by full names"
+    )
 
 
 def addresses_of(url: str | Sequence[str]) -> list[str]:

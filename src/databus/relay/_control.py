@@ -60,6 +60,7 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "sinceMs": status.since_us // 1000,
         "SCN": None if capture.log is None else capture.log.head().published.scn,
         "peerable": None if capture.log is None else capture.log.identity.is_peerable,
+        "choice": None if grant.is_limited else capture.config.choice,
         "lagMs": lag.behind_ms,
         "lagChanges": lag.changes,
         "lagBytes": lag.bytes,

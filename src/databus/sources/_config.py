@@ -1,5 +1,7 @@
 """Options that every source has, and how tables are chosen by them."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +65,15 @@ class SourceConfig(BaseModel):
         False
         """
         return _matches(table, self.tables) and not _matches(table, self.exclude)
+
+    @property
+    def choice(self) -> str | None:
+        """A hash of which tables and columns are captured, by which relays of one database are compared; None where
+        another relay chooses them.
+        """
+        columns = {table: sorted(each.exclude) for table, each in self.columns.items() if each.exclude}
+        told = json.dumps([sorted(self.tables), sorted(self.exclude), columns], sort_keys=True)
+        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
     def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
         """What options ask for and none of the captured tables is: each entry, and the option that it stands in.

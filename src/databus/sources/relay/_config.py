@@ -54,6 +54,11 @@ class RelaySourceConfig(SourceConfig):
     )
 
     @property
+    def choice(self) -> None:
+        """See `SourceConfig.choice`."""
+        return
+
+    @property
     def access(self) -> Access:
         """The files with which the relay upstream is asked."""
         return Access.of(self.token_file, self.ca_file, self.certificate_file, self.key_file)
