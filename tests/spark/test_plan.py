@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from databus.core import CorruptData, ServiceUnavailable, SourceCheckpoint
+from databus.core import ConfigError, CorruptData, ServiceUnavailable, SourceCheckpoint
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import Planner, RangePartition
 from databus.spark._read import PartitionReader
 from databus.spark._schema import FRAMES_SCHEMA, arrow_schema, typed_schema
 from databus.testing import RelayProcess, TcpProxy
+from tests.relay.support import Database, order, published, scripted
 from tests.spark.conftest import StartRelay, wait_until_captured
 from tests.spark.kit import parsed
 
@@ -185,3 +186,19 @@ def test_small_frames_come_as_few_batches(busy: RelayProcess) -> None:
     batches = list(reader.read(partition))
     assert sum(map(len, batches)) == 4_000
     assert len(batches) == 1
+
+
+def test_relays_that_capture_other_tables_are_refused_where_tables_are_chosen_by_patterns(tmp_path: Path) -> None:
+    """At the other one rows of a table that it lacks would be passed over."""
+    without = {"sources": {"shop": {"type": "mock", "exclude": ["main.stock"]}}}
+    with (
+        scripted(tmp_path / "a", {"shop": Database(groups=[order(1)])}) as whole,
+        scripted(tmp_path / "b", {"shop": Database(groups=[order(1)])}, **without) as less,
+    ):
+        published(whole, "shop", 1)
+        published(less, "shop", 1)
+        both = f"{whole.url},{less.url}"
+        Planner(options(both, sources="shop/main.orders"), None).close()
+        Planner(options(both, sources="shop/main.orders", shape="frames"), None).close()
+        with pytest.raises(ConfigError, match="captures other tables or columns than"):
+            Planner(options(both, sources="shop/main.*", shape="frames"), None)

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from databus.core import ConfigError, Pair, UnknownSource, short_name
+from databus.core import ConfigError, Pair, UnknownSource, is_pattern, short_name
 from databus.link import RelayClient, SourceInfo, any_of, is_called, other_log
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
@@ -54,6 +54,9 @@ def resolve(client: RelayClient, options: DatabusOptions) -> Target:
     served = _served(client, options)
     if options.shape != "typed":
         physical = options.physical or _only_physical(served, options)
+        if client.is_of_several:
+            is_by_pattern = not options.names or any(map(is_pattern, options.names))
+            client.check_peers([physical], [physical] if is_by_pattern else ())
         return Target(physical, options.names or None, physical, client.head(physical).published.pair)
     found = _one(served, options.names[0])
     head = client.head(found.physical)  # before the schema: what comes after is seen as a change
