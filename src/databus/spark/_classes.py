@@ -9,8 +9,7 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-from databus.spark._home import cache_folder
-from databus.spark._java import java_path
+from databus.spark._home import cache_folder, java_path
 
 
 def class_file() -> Path | None:

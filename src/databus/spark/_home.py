@@ -1,7 +1,8 @@
-"""Spark's home folder, and the folder that keeps what is made once on a machine."""
+"""What of Spark is on this machine: its home, the Java that it takes, and the folder for what is made once."""
 
 import hashlib
 import os
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -51,3 +52,14 @@ def _link(home: Path, there: Path) -> None:
         link = home / each.name
         with suppress(FileExistsError):  # from before, or by another process just now
             link.symlink_to(each)
+
+
+def java_path() -> str | None:
+    """That of JAVA_HOME if it is set, even if it names none, since Spark looks nowhere else then; else the one on the
+    PATH. None if there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        return str(java) if java.exists() else None
+    return shutil.which("java")

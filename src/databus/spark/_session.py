@@ -7,7 +7,10 @@ set for local masters only. Start with `tuned_session`.
 """
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +18,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from databus.core import ConfigError
+from databus.forks import Nursery
 from databus.spark._classes import class_options
-from databus.spark._home import home_of_spark, is_ours
-from databus.spark._java import java_path
+from databus.spark._home import home_of_spark, is_ours, java_path
 from databus.spark._jvm import OnProcess, how_java_ended, start_jvm
-from databus.spark._preloaded import preloaded_python
 from databus.spark._private import (
     FOR_LOCAL_DISKS,
+    WORKER_MODULES,
     active_context,
     forget_gateway,
     kept_gateway,
@@ -74,6 +77,13 @@ LOG_FILE: Final = "spark.log"
 
 OUTPUT_FILE: Final = "spark-output.log"
 """What the JVM and its Python workers print, in the session's folder."""
+_PRELOADED: Final = (
+    "databus.spark._source",
+    "databus.tasks",
+    "pyarrow.parquet",
+    *WORKER_MODULES,
+    "pyspark_databus",
+)
 
 
 def is_local(master: str) -> bool:
@@ -176,3 +186,23 @@ def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) ->
         raise
     finally:
         os.environ["PYSPARK_PYTHON"] = python  # what this process starts is not to take ours for somebody's choice
+
+
+def preloaded_python() -> str:
+    """The Python of a local Spark, by its path; this process's own where processes cannot be forked.
+
+    A pipeline of ten outputs starts some thirty Python processes, each of which would import pyspark, PyArrow and
+    databus for half a second of processor time, and no batch begins before that. So they are forked from a process that
+    has imported what streams and tasks need.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):  # no room for temporary files, or a folder with too long a name for a socket
+            program = _nursery().python()
+            return sys.executable if program is None else str(program)
+    return sys.executable
+
+
+@cache  # one for all sessions of this process, whose JVM stays the same as well
+def _nursery() -> Nursery:
+    # Texts have the hashes that pyspark wants in all its workers.
+    return Nursery(_PRELOADED, {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
