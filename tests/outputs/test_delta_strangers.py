@@ -286,3 +286,40 @@ def test_tables_that_have_parts_of_a_batch_ask_for_their_rows_together(tmp_path,
     write_batch(harness.make(), whole)
     for table in tables[::4]:
         assert sorted(row["id"] for row in harness.read("shop", table)) == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_restore_is_missed_until_the_table_is_put_back_as_the_error_says(tmp_path, mode):
+    harness, name = DeltaHarness(tmp_path, mode), f"shop/{ORDERS.source}"
+    log, output = log_of(1, 2, 3, 4), harness.make()
+    for at in range(3):
+        output.write(log.batch(at, at + 1))
+    place, table = output.place(name), DeltaTable(output.table_path("shop", ORDERS.source))
+    last = table.version()
+    table.restore(last - 1)
+    assert not harness.make().holds(name, place)
+    with pytest.raises(CorruptData, match=f"TO VERSION AS OF {last}`"):
+        output.write(log.batch(3, 4))
+    table.restore(last)
+    again = harness.make()
+    assert again.holds(name, place)
+    again.write(log.batch(3, 4))
+    assert ids(harness) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_restore_to_before_a_commit_that_the_ledger_does_not_know_is_missed(tmp_path, mode):
+    """Whoever commits is killed before the ledger knows it. The table still said that it had what was restored away."""
+    harness, name = DeltaHarness(tmp_path, mode), f"shop/{ORDERS.source}"
+    log, output = log_of(1, 2, 3), harness.make()
+    for at in range(2):
+        output.write(log.batch(at, at + 1))
+    place, table = output.place(name), DeltaTable(output.table_path("shop", ORDERS.source))
+    known = table.version()
+    output.write(log.batch(2, 3))
+    assert harness.make().holds(name, place)
+    table.update_incremental()
+    table.restore(known)
+    assert not harness.make().holds(name, place)
+    table.restore(known + 1)
+    assert harness.make().holds(name, place)

@@ -33,7 +33,8 @@ class ForeignCommits:
     change: str | None = None
     """The commit by which rows are not what they were, in words; None if none is such, or all was put back."""
     restore: str | None = None
-    """The commit that put the table back to before the version."""
+    """The commit that put the table back to before the version, or to before a later commit of databus, whose rows are
+    gone then while the table says that it has them; None if none did, or it was put back again."""
     databus: str | None = None
     """A commit of databus."""
     through: int = -1
@@ -42,21 +43,22 @@ class ForeignCommits:
     @classmethod
     def after(cls, table: Location, since: int) -> Self:
         """Look at the commits after `since`, as far as they are there without a gap."""
-        version, databus = since + 1, None
-        changes: dict[int, str | None] = {since: None}
+        version, last, databus = since + 1, since, None  # last: that databus has made
+        found_at: dict[int, tuple[str | None, str | None]] = {since: (None, None)}  # change and restore, by version
         while (found := commit_path(table, version).read()) is not None:
             actions = _actions(found.content)
             info: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
             said = f"version {version} ({info.get('operation') or 'of an unknown operation'})"
-            databus = databus or (said if _is_ours(actions) else None)
-            changes[version] = changes[version - 1] or (said if _is_foreign(actions) else None)
+            if _is_ours(actions):
+                databus, last = databus or said, version
+            change, restore = found_at[version - 1]
+            found_at[version] = change or (said if _is_foreign(actions) else None), restore
             if info.get("operation") == "RESTORE":
                 to = (info.get("operationParameters") or {}).get("version")
-                if to is None or int(to) < since:
-                    return cls(said, said, databus, version)
-                changes[version] = changes.get(int(to), said)
+                is_before = to is None or int(to) < last
+                found_at[version] = (said, said) if to is None or is_before else found_at.get(int(to), (said, said))
             version += 1
-        return cls(changes[version - 1], None, databus, version - 1)
+        return cls(*found_at[version - 1], databus, version - 1)
 
 
 def was_put_back(table: Location, since: int, *, may_change: bool = True) -> bool:
