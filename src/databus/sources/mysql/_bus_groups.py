@@ -207,6 +207,7 @@ class BusGroups:
         if placed is None:
             return None
         if isinstance(placed, BegunAnew):
+            # The reader has begun again by itself: only the log must say so.
             where = self._position.snapshots[placed.source].where
             return [self.begin_snapshot(placed.source, where, tells_reader=False)]
         return list(self._chunk(placed))
@@ -249,6 +250,7 @@ class BusGroups:
         groups: list[Group] = []
         waiting: list[Asked] = []
         for request in asked:
+            # A table's new snapshot takes the room of its open one; others are read in the order of asking.
             if request.source in self._position.snapshots or (not (self._unread or waiting) and self._has_room()):
                 groups.append(self.begin_snapshot(*request))
             else:

@@ -157,7 +157,7 @@ class CapturedTables:
         return known, table
 
     def plan(self, slot: int) -> DecodePlan:
-        """How rows of a table map of the log are decoded; `prepare` has made it. Raises what it is refused for."""
+        """How rows of a table map are decoded, as `prepare` has made it. Raises the error of a refused table map."""
         if slot in self._refused:
             raise self._refused[slot]
         return self._plans[slot]
@@ -176,7 +176,7 @@ class CapturedTables:
         }
 
     def refuse(self, slot: int, error: FatalError) -> None:
-        """Raise this where rows of that table map come."""
+        """Raise this error when rows of that table map come."""
         self._refused[slot] = error
 
     def is_prepared(self, slot: int) -> bool:

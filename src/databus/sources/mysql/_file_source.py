@@ -98,16 +98,15 @@ class FileFeed:
         self._waiting = threading.Event()
 
     def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
-        """See `Feed.take`."""
+        """See `LogFeed.take`."""
         deadline = time.monotonic() + wait_s
         while True:
             block = self._read()
             if block is not None:
                 return block
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._waiting.wait(
-                min(left_s, _LOOK_S)
-            ):  # bounded: nothing signals that a file has grown
+            # Bounded by `_LOOK_S`, since nothing signals that a file has grown.
+            if left_s <= 0 or self._waiting.wait(min(left_s, _LOOK_S)):
                 self._waiting.clear()
                 return None
 
@@ -173,11 +172,11 @@ class FileFeed:
         return True
 
     def wake(self) -> None:
-        """See `Feed.wake`."""
+        """See `LogFeed.wake`."""
         self._waiting.set()
 
     def close(self) -> None:
-        """See `Feed.close`."""
+        """See `LogFeed.close`."""
         if self._file is not None:
             self._file.close()
             self._file = None

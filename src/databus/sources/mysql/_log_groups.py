@@ -125,7 +125,7 @@ class Assembler:
             try:
                 group = self._group(stretch, snapshots)
             except FatalError:
-                # A transaction of the run cannot be captured: yield those before it one by one.
+                # A transaction of the run cannot be captured: yield those before it one by one, from where that began.
                 self.seq, self.position, self._is_open = before
                 for single in _singles(stretch):
                     yield self._group(single, snapshots)
@@ -142,6 +142,7 @@ class Assembler:
         sizes = run.event_end - run.event_start
         until = np.concatenate(([0], np.cumsum(sizes)))
         at_transaction = until[firsts]
+        # The last transaction of a run may be unfinished: it goes by parts.
         whole = transactions if run.is_complete or transactions < len(run) else transactions - 1
         at = first
         while at < whole:
@@ -173,9 +174,9 @@ class Assembler:
             room = max(self._group_bytes_max - self._waiting_bytes, 0)
             end = min(max(int(np.searchsorted(until, until[lo] + room, side="right")) - 1, lo), hi)
             if end == lo and not self._waiting:
-                end = lo + 1
+                end = lo + 1  # an event above the limit goes out by itself, as no event is cut
             if end == hi and is_complete:
-                break
+                break  # the rest is the last part, which ends the transaction
             yield self._take(run, lo, end, until, transaction, transaction, continues=True)
             lo = end
         if is_complete:
@@ -252,7 +253,7 @@ class Assembler:
         begins = np.searchsorted(transactions, transactions)  # of each event: the first one of its transaction
         starts = before - before[begins]
         if self._is_open or (run.continues and transactions[0] == 0):
-            starts[transactions == transactions[0]] += self.seq
+            starts[transactions == transactions[0]] += self.seq  # its first rows are in an earlier piece
         self.seq = int(starts[-1] + counts[-1])
         for plan, decoded, indexes in parts:
             if len(decoded.change_types):

@@ -152,7 +152,7 @@ class BinlogSession:
         deadline = self._polled_s + wait_ms / 1e3
         while True:
             if self._is_all_read():
-                time.sleep(max(deadline - time.monotonic(), 0.0))
+                time.sleep(max(deadline - time.monotonic(), 0.0))  # nothing comes any more: the caller must not spin
                 return None
             try:
                 group = self._next()
@@ -283,7 +283,7 @@ class BinlogSession:
             case TakenBack():
                 self._taking_back.take_back(item, is_in_time=self._assembler.take_back(item.first))
             case _ if self._taking_back.is_too_late:
-                pass
+                pass  # rolled back rows went out: at this transaction's end, capture goes back to before it
             case LoggedStatement() if self._begins_us is not None and item.commit_us < self._begins_us:
                 self._history.apply(item, make_scn(self._position.place.timeline, item.scn))
                 if item.position is not None:
@@ -292,7 +292,7 @@ class BinlogSession:
                 self._begins_us = None
                 self._ready.extend(self._statement(item))
             case Heartbeat():
-                self._is_current = True
+                self._is_current = True  # a server sends one only when it has nothing more
                 self._move(item.position)
             case Rotated():
                 if self._assembler.is_between_transactions:
@@ -445,7 +445,7 @@ class BinlogSession:
 
     def _note_yielded(self, group: Group) -> None:
         if self._prepared is not None:
-            self._prepared.sync(group.commit.scn)
+            self._prepared.sync(group.commit.scn)  # durable before the relay's log goes beyond the prepare
         self._is_part_out = group.commit.continues
         if not group.commit.continues:
             self._yielded = self._position.place

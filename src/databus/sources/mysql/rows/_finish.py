@@ -30,7 +30,7 @@ def finish(
 ) -> pa.Array:
     """The column's array of what the kernel wrote for the log's images.
 
-    differences: rows of a JSON column that are differences from the row before. form: see `Layout`.
+    differences: rows of a JSON column that are differences from the row before. form: see `ColumnLayout`.
     """
     kind = column.type
     if column.name in policies.texts:

@@ -210,6 +210,7 @@ class Dump:
         while True:
             with self._roles:
                 self._takes += 1
+                # What the thread has read comes first.
                 is_mine = self._reads is not _Reads.THREAD and not self.queue.has_news
                 if is_mine:
                     self._reads = _Reads.TAKER
@@ -219,6 +220,7 @@ class Dump:
             block = self.queue.take(max(left_s, 0.0))
             if block is not None or left_s <= 0 or self._reads is _Reads.THREAD:
                 return block
+            # The thread has stopped reading, and woke this one: read here.
 
     def _take_here(self, deadline: float) -> Bytes | None:
         """Read the socket in this thread; if there is much, have the other go on."""
@@ -231,7 +233,7 @@ class Dump:
             self._reads = _Reads.THREAD if self._is_bulk else _Reads.NOBODY
             if self._is_bulk:
                 self._roles.notify_all()
-        return self.queue.take(0) if events is None else events
+        return self.queue.take(0) if events is None else events  # `take` raises what ended the reading
 
     def _read_events(self, deadline: float) -> Bytes | None:
         """The first whole events; None if none came in time. A reader that is behind waits for some more of them."""
@@ -273,6 +275,7 @@ class Dump:
                 return
             self._is_closing = True
             self._roles.notify_all()
+        # Before `join`: these end the thread's waits for room in the queue, and for bytes.
         self.queue.close()
         with suppress(OSError):  # the server has closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -306,7 +309,7 @@ class Dump:
             if len(events):
                 if not self._is_accepted:
                     self._is_accepted = True
-                    self._socket.settimeout(self._silence_s)
+                    self._socket.settimeout(self._silence_s)  # from the first event on, heartbeats come
                 if not self.queue.put(events):
                     return
             if self._splitter.ended is not None:

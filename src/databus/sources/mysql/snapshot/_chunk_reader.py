@@ -165,6 +165,7 @@ class MysqlChunkReader:
     ) -> None:
         view = self._open(reading, chunk, views, exact=False)
         part, rows_max, shape = chunk.part, reading.rows_max, chunk.table.shape
+        # A condition may fit few rows: the part is bounded by rows of the table, not by rows that fit.
         if chunk.table.task.where and (place := self._ask_place(chunk.table, connection, part, rows_max)) is not None:
             part = KeyRange(part.after, place)
         statement = self._rows_of(chunk.table, connection, part, rows_max)
@@ -179,6 +180,7 @@ class MysqlChunkReader:
             view.close()
         else:
             self.drop()  # the limit in bytes was reached; no query can follow before the result's end
+        # More rows may follow: this chunk ends at the last row read, and the rest becomes a part of its own.
         if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not chunk.table.task.where)):
             part = KeyRange(part.after, last)
         self._finish(chunk, columns, rows.bytes, where)
