@@ -212,6 +212,7 @@ class PreparedStore:
             return
         if not self._count:
             self._truncate(len(_MAGIC))
+        # What is live is copied: that pays once the file has more garbage than that.
         elif self._size - self._live_bytes > max(_GARBAGE_BYTES_MAX, self._live_bytes):
             self._compact()
 
@@ -412,7 +413,7 @@ class PreparedStore:
             size = file.tell()
         self._file.close()
         self._file, self._size = path.open("r+b"), size
-        for entry, offset in moved:
+        for entry, offset in moved:  # not before: until then, `_read` reads the old file
             entry.offset = offset
 
     @contextmanager

@@ -81,7 +81,7 @@ class Unread:
             return
         kept = deque(item for item in self._kept if item[0] >= min(self._durable_first, self._first))
         kept.extend(enumerate(new, self._end))
-        self._write(kept)
+        self._write(kept)  # first: if it fails, nothing has been added
         self._kept, self._end = kept, self._end + len(new)
 
     def take(self) -> Asked:

@@ -100,13 +100,14 @@ class HistoryStore:
             write_all(self._fd, [raw], self._size)
             os.fdatasync(self._fd)
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            os.ftruncate(self._fd, self._size)  # no half batch may stand before the next one
             raise write_failure(self.path, error) from error
         self._size += len(raw)
 
     def compact(self, durable_scn: int) -> bool:
         """Put everything up to `durable_scn`, before which the log is never cut back, in one state, if that pays."""
         tail = self._size - self._base_bytes
+        # The whole file is written again: that pays once what was appended is as large as the state before it.
         if tail < max(_TAIL_BYTES_MIN, self._base_bytes):
             return False
         batches = self._read()
@@ -128,7 +129,7 @@ class HistoryStore:
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
