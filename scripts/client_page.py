@@ -1,8 +1,11 @@
 """docs/client-api.md, from the signatures and docstrings of the client."""
 
+import ast
+import dataclasses
 import enum
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -81,12 +84,25 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     members = [
         (member, each) for member, each in vars(value).items() if not member.startswith("_") and member not in _INTERNAL
     ]
-    rows = [row for member, each in members if (row := _member(member, each))]
+    rows = [f"| `{field}` | {_cell(doc)} |" for field, doc in _fields(value)]
+    rows += [row for member, each in members if (row := _member(member, each))]
     if rows:
         yield "| member | |"
         yield "|---|---|"
         yield from rows
         yield ""
+
+
+def _fields(value: Any) -> Iterator[tuple[str, str]]:
+    """The fields of a dataclass that are explained where they stand, by the text below each."""
+    if not dataclasses.is_dataclass(value):
+        return
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    lines = tree.body if isinstance(tree, ast.ClassDef) else []
+    for line, below in zip(lines, lines[1:], strict=False):
+        match line, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(doc))) if not name.startswith("_"):
+                yield name, doc
 
 
 def _code(text: str) -> str:
