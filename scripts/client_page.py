@@ -7,6 +7,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 from databus import client, core
@@ -99,7 +100,7 @@ def _fields(value: Any) -> Iterator[tuple[str, str]]:
         return
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
     lines = tree.body if isinstance(tree, ast.ClassDef) else []
-    for line, below in zip(lines, lines[1:], strict=False):
+    for line, below in pairwise(lines):
         match line, below:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(doc))) if not name.startswith("_"):
                 yield name, doc
