@@ -434,6 +434,43 @@ def test_partitions_that_come_to_such_controls_of_two_sources_in_another_order_g
             each.close()
 
 
+def test_nobody_goes_past_such_a_control_that_only_the_target_of_a_dead_member_knows(tmp_path):
+    """It was killed before it had said so to the coordinator; whoever held its partition next went past the control."""
+    database, places, found = Database(groups=[orders_at(ORDERS, 1)]), {}, []
+
+    def take(following, until):
+        for window in following:
+            found.append((int(window.partition), window.scn))
+            places[int(window.partition)] = window.checkpoint
+            if until(window):
+                return
+
+    with scripted(tmp_path, {"shop": database}, groups=LEASE) as relay:
+        terms = {"name": "billing", "partitions": 2, "start": "beginning"}
+        members = [windows(relay.url, **terms, on_take=lambda number, _: places.get(int(number))) for _ in range(3)]
+        threads = [thread_of(lambda n=n: take(members[n], lambda _: True)) for n in range(2)]
+        for thread in threads:
+            thread.join(30)
+        assert sorted(found) == [(0, 1), (1, 1)]
+        database.add(*(orders_at(ORDERS, scn) for scn in range(2, 6)), other_key(6), orders_at(BY_NAME, 7))
+        dead, alive = members[:2]
+        take(dead, lambda window: window.scn == 6)
+        number = found[-1][0]
+        dead._membership.cancel()
+        thread = thread_of(lambda: take(members[2], lambda window: window.scn == 7))
+        wait_for(lambda: members[2]._lanes and members[2]._lanes[0].hold.waits, "the control that stands in the target")
+        assert (number, 7) not in found
+        take(alive, lambda window: window.scn == 6)
+        last = thread_of(lambda: take(alive, lambda window: window.scn == 7))
+        for each in (thread, last):
+            each.join(30)
+        assert {(0, 7), (1, 7)} <= set(found)
+        assert len(found) == len(set(found))
+        for each in members[1:]:
+            each.close()
+        dead._end()
+
+
 def test_a_member_calls_over_one_connection_until_somebody_ends_it(tmp_path, monkeypatch):
     """A call each second must not cost the relay a connection each; one that has ended is seen before it is used."""
     taken: list[object] = []

@@ -38,6 +38,7 @@ class PartitionPart:
         """Since when a callback is under way."""
         self._membership = membership
         self._checkpoint = hold.done
+        self._known = dict(hold.done.sources)  # until a first lane begins there
 
     def lane(
         self,
@@ -58,6 +59,7 @@ class PartitionPart:
             sources=wanted.sources,
             until=None,
             config=config,
+            known=self._known.pop(wanted.physical, None),
         )
 
     def may_make(self, call: Call) -> bool:

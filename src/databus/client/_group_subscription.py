@@ -160,7 +160,7 @@ class GroupSubscription(Subscription):
         self._membership.closed(partition.hold, partition.checkpoint)
 
     def _open_partition(self, hold: Hold) -> None:
-        begin = hold.done
+        begin = known = hold.done
         if self._on_take is not None:
             try:
                 told = self._on_take(hold.partition, hold.fence)
@@ -177,11 +177,11 @@ class GroupSubscription(Subscription):
         lanes: list[PartitionLane] = []
         partition = OpenPartition(hold, begin, lanes)
         self._membership.opened(hold, begin, lambda: partition.checkpoint)
-        lanes.extend(self._lane(each, hold, begin) for each in self._wanted)
+        lanes.extend(self._lane(each, hold, begin, known) for each in self._wanted)
         self._lanes.extend(lanes)
         self._open[hold.partition] = partition
 
-    def _lane(self, wanted: Wanted, hold: Hold, begin: Checkpoint) -> PartitionLane:
+    def _lane(self, wanted: Wanted, hold: Hold, begin: Checkpoint, known: Checkpoint) -> PartitionLane:
         return PartitionLane(
             self._relay,
             wanted.physical,
@@ -192,6 +192,7 @@ class GroupSubscription(Subscription):
             sources=wanted.sources,
             until=self._until.get(wanted.physical),
             config=self._config,
+            known=known.sources.get(wanted.physical),
         )
 
     def _is_finished(self) -> bool:

@@ -35,7 +35,11 @@ def _forms(table: TableSchema) -> list[str]:
 
 
 class PartitionLane(Lane):
-    """A lane of one partition. settled: up to where the consumer has done whole transactions."""
+    """A lane of one partition. settled: up to where the consumer has done whole transactions.
+
+    known: up to where the group knows that. Where the consumer's own target is further, what lies between is read and
+    not given out: whoever held the partition before may have come to a control there of which the others do not know.
+    """
 
     def __init__(
         self,
@@ -49,9 +53,13 @@ class PartitionLane(Lane):
         sources: tuple[str, ...] | None,
         until: Pair | None,
         config: FollowConfig,
+        known: SourceCheckpoint | None = None,
     ) -> None:
         self.hold = hold
         self.settled = start
+        self._passed: Pair = (-1, -1)  # up to where nothing is given out
+        if known is not None and known.pair < start.pair and known.uuid in ("", start.uuid):
+            self._passed, start = start.pair, known
         self._membership = membership
         self._behind: deque[Window] = deque()  # what came behind a control that the others have not saved yet
         self._barrier = next((barrier for barrier in hold.waits if barrier.physical == physical), None)
@@ -93,19 +101,21 @@ class PartitionLane(Lane):
             return False
         found, self.windows = self.windows, deque()
         self._queue(found)
-        return not self._behind or bool(self.windows)
+        return bool(self.windows) or not (self._behind or self._is_blocked)
 
     def _queue(self, found: deque[Window]) -> None:
         while found:
-            control = found[0].control
-            is_shared = self.hold.partition.of > 1
-            if is_shared and control is not None and deals_keys_anew(control, self._relay.table_of):
-                if not self.windows:
-                    self._barrier = Barrier(self.physical, control.pair)
-                    self._membership.comes_to(self.hold, self._barrier)
-                    self.windows.append(found.popleft())
+            control, is_shared = found[0].control, self.hold.partition.of > 1
+            deals_anew = is_shared and control is not None and deals_keys_anew(control, self._relay.table_of)
+            if deals_anew and self.windows:
                 break
-            self.windows.append(found.popleft())
+            window = found.popleft()
+            if window.position.pair > self._passed:
+                self.windows.append(window)
+            if deals_anew and control is not None:
+                self._barrier = Barrier(self.physical, control.pair)
+                self._membership.comes_to(self.hold, self._barrier)
+                break
         self._behind.extend(found)
 
     def settle(self) -> bool:
