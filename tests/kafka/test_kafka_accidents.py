@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from databus.core import (
     ConfigError,
@@ -17,6 +17,7 @@ from databus.core import (
 from databus.schema import Column, TableSchema
 from databus.tasks import Bucket, DirectFeed, Ways
 from databus.tasks.kafka import Cluster
+from databus.tasks.kafka._positions import positions_of
 from databus.tasks.kafka._session import KEPT
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
@@ -42,6 +43,21 @@ def attempt(output, buckets=1):
 def as_other_process():
     """What a process keeps between two tasks is not there in another one."""
     KEPT._sessions.clear()
+    positions_of.cache_clear()
+
+
+def test_partitions_that_a_control_topic_is_given_hide_no_position(kafka, tmp_path):
+    prefix, log = new_prefix(), log_of(*range(1, 13))
+    for number, ends in enumerate([[3, 6], [9], [9], [12]]):
+        output = output_of(kafka, tmp_path, prefix, buckets=2)
+        output.open()
+        for end in ends:
+            write_batch(output, log.batch(max(0, end - 3), end))
+        if number == 0:
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+            admin.create_partitions([NewPartitions(f"{prefix}.control", 8)])[f"{prefix}.control"].result(30)
+        as_other_process()
+    assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
 def test_a_task_given_up_for_dead_is_shut_out_by_its_successor(kafka, tmp_path):

@@ -39,6 +39,10 @@ _PATIENCE_S: Final = 3.0
 """Longer than most transactions are open in a control topic: their positions come last."""
 _AT_ONCE: Final = 1_000
 _LEFT_MAX: Final = 16
+PARTITION: Final = 0
+"""The partition of the control topic that holds all positions. A partition that follows from the key would change when
+somebody adds some: a bucket's older position would stand in one, the newer in another, and rows would come twice.
+"""
 NO_PRODUCERS: Final[Mapping[Any, Any]] = {}
 CONTROL_CONFIG: Final = (
     ("cleanup.policy", "compact"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from databus.tasks._direct import Bucket
 from databus.tasks.kafka._cluster import NEIGHBOUR, Cluster
 from databus.tasks.kafka._lost_markers import ATTEMPT, Undecided, new_attempt
-from databus.tasks.kafka._positions import BucketId, Position, positions_of
+from databus.tasks.kafka._positions import PARTITION, BucketId, Position, positions_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -19,7 +19,6 @@ Headers = list[tuple[str, str | bytes | None]]
 ABORT_S_MAX: Final = 5.0
 _GIVEN_UP: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _KEPT_MAX: Final = 64
-_ANY_PARTITION: Final = -1
 
 
 class Session:
@@ -117,7 +116,7 @@ class Session:
 
     def message(self, position: Position) -> tuple[bytes, bytes, int, Headers]:
         """Of a position: its value, key, partition and headers. It is of a new transaction."""
-        return position.value, self.bucket.key, _ANY_PARTITION, self._headers()
+        return position.value, self.bucket.key, PARTITION, self._headers()
 
     def _headers(self) -> Headers:
         self._attempt = new_attempt()
@@ -136,7 +135,7 @@ class Session:
         headers = self._headers()
         self.producer.begin_transaction()
         for key, value in messages.items():
-            self.producer.produce(self.control_topic, value, key, headers=headers)
+            self.producer.produce(self.control_topic, value, key, PARTITION, headers=headers)
         self.producer.commit_transaction(self.cluster.request_s_max)
         self._note_answer(messages)
 
