@@ -458,10 +458,3 @@ def test_a_database_that_the_relay_reaches_later_is_followed_from_its_first_chan
         consumer.wait("crm", 2)
         client.stop()
     assert consumer.scns["crm"] == [1, 2]
-
-
-def test_an_option_that_would_park_keys_is_refused_and_not_taken_for_one_that_does():
-    with pytest.raises(TypeError, match="on_failure"):
-        ClientConfig(on_failure="park")
-    with pytest.raises(TypeError, match="on_failure"):
-        Client("http://127.0.0.1:1", Collector(), on_failure="park")

@@ -331,6 +331,17 @@ def test_retries_are_bounded_and_then_the_error_is_told():
     assert "SCN 1" in str(error)
 
 
+def test_a_checkpoint_that_keeps_failing_is_no_endless_loop():
+    window = FakeWindow("a", 0, 1)
+    model, dispatcher = quiet(window, retries_max=2)
+    model.outcome = lambda call: ValueError("full") if call.kind is Kind.CHECKPOINT else Result.SUCCESS
+    for _ in range(3):
+        dispatcher.feed(window, is_due=True)
+        model.perform()
+    assert [call.attempt for call in model.seen if call.kind is Kind.REPLAY] == [1, 2]
+    assert "on_checkpoint failed 3 times, retries_max=2" in str(model.told[0][1])
+
+
 def test_failures_at_other_places_do_not_add_up():
     windows = [FakeWindow("a", number, number + 1) for number in range(20)]
     model, dispatcher = quiet(*windows, retries_max=1)

@@ -20,6 +20,7 @@ class WindowBatch:
     """
 
     __slots__ = ("windows",)
+    is_replayed = False  # such windows come by themselves
 
     def __init__(self, windows: list[Window]) -> None:
         self.windows = windows

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
@@ -41,6 +41,10 @@ from databus.filters import Columns
 from databus.link import RelayClient, Start
 from databus.operate import logger_of
 
+if TYPE_CHECKING:
+    from databus.client._letter_folder import LetterFolder
+    from databus.disk import Location
+
 _STOP_MS_MAX: Final = 30_000
 _logger = logger_of("databus.client")
 
@@ -64,6 +68,9 @@ class Client:
     or a time such as `datetime.now(UTC) - timedelta(hours=1)`: all that was committed then or later comes, perhaps
     with a little from before.
     where, columns, filters: which rows and columns come, as `windows` takes them.
+    on_failure: what becomes of a change that fails more than `retries_max` times. It stops the client (`stop`), or is
+    kept as a dead letter, and what follows of its key too, until somebody has it replayed or drops it (`park`).
+    dead_letters: the folder for those, here or in an object store; all members of a group have the same.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class Client:
         where: str | None = None,
         columns: Columns | None = None,
         filters: Mapping[str, Mapping[str, Any]] | None = None,
+        on_failure: Literal["stop", "park"] = "stop",
+        dead_letters: "str | Path | Location | None" = None,
     ) -> None:
         is_group = name is not None and checkpoints is None
         if not isinstance(relay, RelayClient):
@@ -96,6 +105,7 @@ class Client:
         self._start_at = start
         self._config = config or ClientConfig()
         self._clock = clock or SystemClock()
+        self._letters = self._letter_folder(on_failure, dead_letters, name or "")
         self._bell = threading.Condition()
         self._wants_stop = False
         self._thread: threading.Thread | None = None
@@ -109,7 +119,14 @@ class Client:
         elif partitions == 1 and not guard and isinstance(consumer, Consumer):
             store = checkpoints or MemoryCheckpoints()
             self._loop = ConsumerLoop(
-                self._relay, consumer, store, self._learn_wanted, start, self._config, self._clock
+                self._relay,
+                consumer,
+                store,
+                self._learn_wanted,
+                start,
+                self._config,
+                self._clock,
+                letters=self._letters,
             )
         else:
             raise InputError(
@@ -224,6 +241,21 @@ class Client:
 
     # what it is made of
 
+    def _letter_folder(
+        self, on_failure: str, place: "str | Path | Location | None", name: str
+    ) -> "LetterFolder | None":
+        if on_failure not in ("stop", "park"):
+            raise ConfigError(f"on_failure: is stop or park, not {on_failure!r}")
+        if on_failure == "stop" and place is not None:
+            raise ConfigError('dead_letters: has no meaning without on_failure="park"')
+        if on_failure == "stop":
+            return None
+        if place is None:
+            raise ConfigError('on_failure="park" needs dead_letters=FOLDER, where the changes are kept that fail')
+        from databus.client._letter_folder import LetterFolder, letters_in  # it loads what only those need who park
+
+        return LetterFolder(letters_in(place, self._config.dead_letters_max), name)
+
     def _learn_wanted(self) -> list[Wanted]:
         """What the relay has, however long it is away; nothing if the client is to end before."""
         follow = self._config.follow
@@ -259,6 +291,7 @@ class Client:
             self._config,
             self._clock,
             part,
+            self._letters,
         )
 
 

@@ -17,7 +17,9 @@ class ClientConfig:
     source is given up; retry_first_ms, retry_ms_max: the pause before, doubled each time. unsaved_ms_max: how long the
     client goes on while its checkpoints cannot be saved, which is tried again after the same pauses; then it makes no
     more calls until one is saved. callback_ms_max: of a group, how long a callback may take before its partition is
-    given back and the client ends.
+    given back and the client ends. dead_letters_max: with `on_failure="park"`, how many dead letters there may be in
+    the folder; with more, the client stops. refused_in_a_row_max: how many changes may fail by themselves, one after
+    the other, with none between them that is taken; with more, the target is out of order, and the client stops.
     """
 
     follow: FollowConfig = field(default_factory=FollowConfig)
@@ -28,6 +30,8 @@ class ClientConfig:
     retry_ms_max: int = 30_000
     unsaved_ms_max: int = 60_000
     callback_ms_max: int = 300_000
+    dead_letters_max: int = 10_000
+    refused_in_a_row_max: int = 10
 
 
 class ClientState(StrEnum):
@@ -47,7 +51,8 @@ class SourceStatus:
 
     reader: what its reader does. delivered: the pair up to which windows were given to the consumer; saved: the one
     saved. waiting_bytes: received, not delivered. behind_ms: age of the last delivered transaction while more waits or
-    the relay is away, else 0; None before the first. windows, rows: delivered, replays included.
+    the relay is away, else 0; None before the first. windows, rows: delivered, replays included. dead_letters: that
+    wait, of the keys that this client, or this partition, has.
     """
 
     physical: str
@@ -61,3 +66,4 @@ class SourceStatus:
     rows: int
     failures: int
     last_error: BaseException | None
+    dead_letters: int = 0

@@ -3,14 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from databus.client._checkpoints import Checkpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, Dispatcher, Kind, callbacks_of
+from databus.client._followed_source import FollowedSource, Saving
 from databus.client._group_run import PartitionPart
 from databus.client._lane import Lane
+from databus.client._lone_window import CutWindow, LoneWindow
+from databus.client._parked import LOOK_S
 from databus.client._subscription import Wanted
 from databus.core import (
     Backoff,
@@ -26,107 +29,18 @@ from databus.core import (
 from databus.link import Channel, ReaderState, RelayClient, Start
 from databus.operate import logger_of
 
+if TYPE_CHECKING:
+    from databus.client._letter_folder import LetterFolder
+    from databus.client._parking import Parking
+
 _logger: Final = logger_of("databus.client")
-
-
-class Saving:
-    """Whether checkpoints can be saved. A failure is followed by a pause, doubled each time up to a bound."""
-
-    def __init__(self, retry_first_ms: int, retry_ms_max: int) -> None:
-        self._backoff = Backoff(retry_first_ms, retry_ms_max)
-        self._failing_since: float | None = None
-        self._again_at = 0.0
-
-    def failed(self, error: BaseException) -> None:
-        """It did not work."""
-        now, pause_ms = time.monotonic(), self._backoff.next_ms()
-        self._again_at = now + pause_ms / 1e3
-        if self._failing_since is None:
-            self._failing_since = now
-        _logger.warning(
-            "the checkpoint was not saved; it is tried again",
-            error=type(error).__name__,
-            message=str(error),
-            retry_ms=round(pause_ms),
-            failing_ms=round((now - self._failing_since) * 1e3),
-        )
-
-    def succeeded(self) -> None:
-        """It works, or there is nothing left to save."""
-        if self._failing_since is not None:
-            _logger.info("checkpoints are saved again", failed_ms=round((time.monotonic() - self._failing_since) * 1e3))
-            self._backoff.reset()
-            self._failing_since, self._again_at = None, 0.0
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the last attempt failed."""
-        return self._failing_since is not None
-
-    def has_failed_for_ms(self, ms: int) -> bool:
-        """Whether nothing could be saved for so long."""
-        return self._failing_since is not None and (time.monotonic() - self._failing_since) * 1e3 >= ms
-
-    @property
-    def may_try(self) -> bool:
-        """Whether the pause after the last failure is over."""
-        return time.monotonic() >= self._again_at
-
-    @property
-    def wait_s(self) -> float:
-        """How much of the pause is left."""
-        return max(self._again_at - time.monotonic(), 0.0)
-
-
-class FollowedSource:
-    """One physical source in the client: its lane, which is renewed at each replay, and what has been counted."""
-
-    def __init__(self, wanted: Wanted, lane: Lane) -> None:
-        self.wanted = wanted
-        self.lane: Lane | None = lane
-        self.replay_from: SourceCheckpoint | None = None
-        self.replay_at = 0.0
-        self.is_known = False
-        self.is_left = False
-        self.last: AnyWindow | None = None
-        self.windows = 0
-        self.rows = 0
-        self.failures = 0
-        self.last_error: BaseException | None = None
-        self.checkpointed_at = 0.0
-
-    def status(self, saved: SourceCheckpoint | None, now_ms: float) -> SourceStatus:
-        """As it is now; by any thread."""
-        lane, last = self.lane, self.last
-        reader = ReaderState.WAITING if lane is None else lane.reader.state
-        waiting = 0 if lane is None else lane.reader.channel.bytes_waiting
-        behind_ms = None
-        if last is not None:
-            is_current = waiting == 0 and reader in (ReaderState.STREAMING, ReaderState.ENDED)
-            behind_ms = 0.0 if is_current else max(now_ms - last.commit_us / 1e3, 0.0)
-        error = self.last_error
-        if error is None and lane is not None:
-            error = lane.reader.last_error
-        return SourceStatus(
-            physical=self.wanted.physical,
-            reader=ReaderState.FAILED if self.is_left else reader,
-            connections=0 if lane is None else lane.reader.connections,
-            delivered=(0, 0) if last is None else last.position.pair,
-            saved=saved,
-            waiting_bytes=waiting,
-            behind_ms=behind_ms,
-            windows=self.windows,
-            rows=self.rows,
-            failures=self.failures,
-            last_error=error,
-        )
 
 
 class ConsumerLoop:
     """A consumer and the sources that it follows, from `run` to `end`.
 
     learn_wanted: what is followed; nothing if it is to end before that is known. part: of a group, the partition that
-    it runs.
+    it runs. letters: where rows go that fail; None where they stop it.
     """
 
     def __init__(
@@ -139,6 +53,7 @@ class ConsumerLoop:
         config: ClientConfig,
         clock: Clock,
         part: PartitionPart | None = None,
+        letters: "LetterFolder | None" = None,
     ) -> None:
         self._relay = relay.clone()
         self._consumer = consumer
@@ -148,6 +63,7 @@ class ConsumerLoop:
         self._config = config
         self._clock = clock
         self._part = part
+        self._letters = letters
         self._bell = threading.Condition()
         self._wants_stop = False
         self._wants_pause = False
@@ -160,6 +76,7 @@ class ConsumerLoop:
         self.state = ClientState.RUNNING
         self._acts: dict[Kind, Callable[[Call], Any]] = {
             **callbacks_of(consumer),
+            Kind.PARK: self._park,
             Kind.START_WINDOW: self._start_window,
             Kind.END_WINDOW: self._end_window,
             Kind.SAVE: self._save,
@@ -198,7 +115,8 @@ class ConsumerLoop:
     def run(self) -> None:
         """Until `end`, or until nothing is left to read. Raises the error that ended it, if one did."""
         saved = self._store.open() or Checkpoint()
-        self._dispatcher = Dispatcher(saved, retries_max=self._config.retries_max)
+        has_letters = self._letters is not None
+        self._dispatcher = Dispatcher(saved, retries_max=self._config.retries_max, parks=has_letters)
         try:
             self._dispatcher.start()
             self._perform()
@@ -219,11 +137,23 @@ class ConsumerLoop:
             raise self._dispatcher.error
 
     def _connect(self, saved: Checkpoint) -> None:
+        if self._letters is not None:
+            self._letters.open()  # now: who had this partition before has written the last ones
         for each in self._learn_wanted():
             start = saved.sources.get(each.physical) or each.begins_at(self._start_at)
-            source = FollowedSource(each, self._lane(each, start))
+            source = FollowedSource(each, self._lane(each, start), self._parking(each.physical))
             self._sources[each.physical] = source
             self._order.append(source)
+
+    def _parking(self, physical: str) -> "Parking | None":
+        if self._letters is None:
+            return None
+        from databus.client._parking import Parking  # it loads what only those need who park
+
+        hold = None if self._part is None else self._part.hold
+        partition, writer = (None, "") if hold is None else (hold.partition, f"{hold.partition!r} {hold.fence}")
+        in_a_row_max = self._config.refused_in_a_row_max
+        return Parking(self._letters, physical, partition, writer, in_a_row_max)
 
     def _lane(self, wanted: Wanted, start: Start) -> Lane:
         channel = Channel(self._bell, self._config.follow.buffer_bytes_max)
@@ -248,6 +178,8 @@ class ConsumerLoop:
                 self._rest(ClientState.WAITING)
                 continue
             self._restart_due()
+            if self._replay_letter():
+                continue
             source = self._pick()
             if source is None:
                 if all(each.is_left for each in self._order):
@@ -318,26 +250,82 @@ class ConsumerLoop:
 
     def _deliver(self, source: FollowedSource, lane: Lane) -> None:
         window: AnyWindow = lane.windows.popleft()
-        if self._config.batch_rows_max and lane.windows:
+        physical, parking = source.wanted.physical, source.parking
+        if isinstance(window, LoneWindow):
+            self._deliver_lone(source, window)
+            return
+        is_rest = isinstance(window, CutWindow)  # of one whose changes were delivered one by one
+        if parking is not None and not is_rest and self._dispatcher.comes_apart(window):
+            lane.windows.extendleft(reversed(parking.apart(window, self._dispatcher.place(physical))))  # type: ignore[arg-type]  # it came from there
+            return
+        if self._config.batch_rows_max and lane.windows and not is_rest:
             lane.windows.appendleft(window)  # type: ignore[arg-type]  # it came from there
             window = lane.joined(self._config.batch_rows_max)
+        if parking is not None and not is_rest:
+            window = parking.cut(window, self._saved(physical))
         now = time.monotonic()
         is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3 and self._saving.may_try
         if is_due:
             source.checkpointed_at = now
+        self._count(source, window)
+        self._dispatcher.feed(window, is_due=is_due, parks=parking is not None and parking.is_unwritten)
+        self._perform()
+        source.last = window
+
+    def _count(self, source: FollowedSource, window: AnyWindow) -> None:
         source.windows += 1
         source.rows += len(window)
         window.stand_beside(self._dispatcher.checkpoint.sources)  # of the others what is saved, as in `on_checkpoint`
-        self._dispatcher.feed(window, is_due=is_due)
+
+    # rows that fail
+
+    def _deliver_lone(self, source: FollowedSource, window: LoneWindow) -> None:
+        """Deliver a change by itself, unless it is parked."""
+        parking, physical = source.parking, source.wanted.physical
+        if parking is None or parking.holds(window):
+            return
+        self._count(source, window)
+        self._dispatcher.feed_lone(window)
         self._perform()
-        source.last = window
+        failed = parking.note(window, self._dispatcher.outcome, self._saved(physical))
+        if failed is not None:
+            self._dispatcher.lost(physical, failed)
+
+    def _saved(self, physical: str) -> SourceCheckpoint:
+        return self._dispatcher.checkpoint.sources.get(physical, SourceCheckpoint())
+
+    def _replay_letter(self) -> bool:
+        """Deliver the next dead letter that is to be replayed; whether there was one."""
+        if self._letters is None or self._inside() is not None:
+            return False
+        for source in self._order:
+            parking, lane = source.parking, source.lane
+            if parking is None or lane is None or not self._dispatcher.is_start_saved(source.wanted.physical):
+                continue
+            if lane.windows and isinstance(lane.windows[0], LoneWindow | CutWindow):
+                continue  # a window is coming apart
+            window = parking.next_letter(self._dispatcher.place(source.wanted.physical))
+            if window is not None:
+                self._deliver_lone(source, window)
+                return True
+        return False
+
+    def _park(self, call: Call) -> None:
+        """Make letters durable. They are nobody's if the lease ended meanwhile: the rows come to the next holder."""
+        parking, part = self._sources[call.physical].parking, self._part
+        if parking is None:
+            return
+        made = parking.write()
+        if part is not None and not part.may_make(call):
+            parking.take_back(made)
+            raise ServiceUnavailable("the lease ended while dead letters were written")
 
     def _perform(self) -> None:
         """Make the calls that the dispatcher wants, one after the other."""
         dispatcher, acts, success, part = self._dispatcher, self._acts, Result.SUCCESS, self._part
         while (call := dispatcher.next()) is not None:
             if part is not None and not part.may_make(call):
-                dispatcher.interrupted(call.physical)
+                dispatcher.interrupted(call.physical, is_begun=call.kind is Kind.PARK)
                 continue
             try:
                 result = acts[call.kind](call)
@@ -379,6 +367,9 @@ class ConsumerLoop:
 
     def _end_window(self, call: Call) -> Result | None:
         result = self._consumer.on_end_window(call.argument)
+        parking = self._sources[call.physical].parking
+        if parking is not None:
+            parking.note_window(call.argument)
         crash_point("client.window.after_callback")
         return result
 
@@ -391,16 +382,23 @@ class ConsumerLoop:
         return result
 
     def _save(self, call: Call) -> None:
+        parking = self._sources[call.physical].parking if call.physical in self._sources else None
         try:
+            if parking is not None:
+                parking.forget_overtaken()
             self._store.save(call.argument)
         except Exception as error:
             self._saving.failed(error)
             raise
         self._saving.succeeded()
+        if parking is not None:
+            parking.note_saved()
 
     def _replay(self, call: Call) -> None:
         source = self._sources[call.physical]
         self._close_lane(source)
+        if source.parking is not None:
+            source.parking.roll_back()
         pause_ms = Backoff(self._config.retry_first_ms, self._config.retry_ms_max).after(call.attempt)
         source.replay_from = call.argument
         source.replay_at = time.monotonic() + pause_ms / 1e3
@@ -468,6 +466,7 @@ class ConsumerLoop:
         period = self._config.checkpoint_ms / 1e3
         until = [max(each.checkpointed_at + period, now + self._saving.wait_s) for each in self._unsaved()]
         until += [each.replay_at for each in self._order if each.replay_from is not None]
+        until += [now + LOOK_S for each in self._order if each.parking is not None and each.parking.has_letters][:1]
         with self._bell:
             wait_seeing_signals(self._bell, self._is_woken, min(until) - now if until else None)
 

@@ -8,23 +8,38 @@
 It keeps, for each physical source, what was last saved and what was reached since. Whatever fails, the source goes back
 to what was last saved (`ROLLBACK`) and is read again from there (`REPLAY`); a checkpoint is saved (`SAVE`) only after
 every callback of the windows before it has returned, and `on_checkpoint` too.
+
+With `parks`, what fails more than `retries_max` times is not given up at once: it comes again from what was saved, and
+`comes_apart` says of each window up to there that its changes are to be given to `feed_lone` one by one. `outcome` says
+what became of the last one.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
+from enum import Enum, IntEnum, auto
 from typing import Any, Final, NamedTuple
 
 from databus.client._consumer import AnyWindow, Consumer, Result
+from databus.client._lone_window import LoneWindow
 from databus.client._window import Changes
-from databus.core import Checkpoint, DatabusError, FatalError, Pair, SourceCheckpoint, TransientError
+from databus.core import (
+    Checkpoint,
+    DatabusError,
+    FatalError,
+    GroupRefused,
+    LimitExceeded,
+    Pair,
+    SourceCheckpoint,
+    TransientError,
+)
 
 
 class Kind(IntEnum):
     """What is to be done: a callback of the consumer, or one of the client's own acts. An int: it is hashed often."""
 
     START_CONSUMPTION = auto()
+    PARK = auto()  # the client's: make dead letters durable, before anything behind them is done
     START_WINDOW = auto()
     CONTROL = auto()
     START_SOURCE = auto()
@@ -41,7 +56,8 @@ class Kind(IntEnum):
 
 
 _INSIDE: Final = frozenset({Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE})
-OF_A_WINDOW: Final = _INSIDE | {Kind.END_WINDOW}
+OF_A_WINDOW: Final = _INSIDE | {Kind.PARK, Kind.END_WINDOW}
+_OF_ROWS: Final = OF_A_WINDOW - {Kind.PARK, Kind.CONTROL} | {Kind.CHECKPOINT}
 _SUCCESS: Final = Result.SUCCESS
 
 
@@ -76,9 +92,24 @@ class ConsumerFailed(FatalError):
     """A consumer failed again and again at the same place, or said that it cannot go on."""
 
 
+class Lone(Enum):
+    """What became of a change that was delivered by itself. PUT_OFF: `on_checkpoint` does not say that it is safe."""
+
+    NONE = auto()
+    TAKEN = auto()
+    PUT_OFF = auto()
+
+
+def is_of_target(error: BaseException) -> bool:
+    """Whether a callback's error says that its target does not answer, or is another's: no row is to blame."""
+    return isinstance(error, TransientError | GroupRefused | ConnectionError | TimeoutError)
+
+
 @dataclass(slots=True)
 class _Progress:
-    """One physical source. reached: the last window that is done and not saved."""
+    """One physical source. reached: the last window that is done and not saved. apart_until: up to where windows come
+    apart; is_inside_apart: parts of a transaction did, and the others will.
+    """
 
     saved: SourceCheckpoint
     reached: AnyWindow | None = None
@@ -88,6 +119,8 @@ class _Progress:
     worst: Result = Result.SUCCESS
     failures: int = 0
     failed_at: Pair | None = None
+    apart_until: Pair | None = None
+    is_inside_apart: bool = False
     is_start_unsaved: bool = False
     error: BaseException | None = field(default=None)
 
@@ -95,9 +128,11 @@ class _Progress:
 class Dispatcher:
     """See the module's first lines. retries_max: how often one place is replayed before its source is given up."""
 
-    def __init__(self, checkpoint: Checkpoint, *, retries_max: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, retries_max: int, parks: bool = False) -> None:
         self._checkpoint = checkpoint
         self._retries_max = retries_max
+        self._parks = parks
+        self.outcome: Lone | BaseException = Lone.NONE
         self._sources: dict[str, _Progress] = {}
         self._pending: deque[Call] = deque()
         self._is_started = False
@@ -120,18 +155,40 @@ class Dispatcher:
             progress.is_start_unsaved = True
             self._pending.append(Call(Kind.SAVE, physical, position))
 
-    def feed(self, window: AnyWindow, *, is_due: bool) -> None:
-        """The next window of its physical source. is_due: a checkpoint should be saved at its end."""
+    def feed(self, window: AnyWindow, *, is_due: bool, parks: bool = False) -> None:
+        """The next window of its physical source. is_due: a checkpoint should be saved at its end. parks: dead letters
+        are to be made durable before.
+        """
         progress = self._sources[window.physical]
         if progress.error is not None:
             return
         progress.is_due = is_due
+        if parks:
+            self._pending.append(Call(Kind.PARK, window.physical, None, window))
         if window.is_empty and not progress.is_open:
-            if not window.continues:
-                progress.reached = window
-                self._checkpoint_if_due(window.physical, progress)
+            if not parks:
+                self._pass_over(window, progress)
             return
         self._pending.extend(_calls_of(window, is_open=progress.is_open))
+
+    def comes_apart(self, window: AnyWindow) -> bool:
+        """Whether the changes of a window are to be delivered one by one: it has failed, or is of a transaction that
+        has.
+        """
+        progress = self._sources[window.physical]
+        until = progress.apart_until
+        if until is None or not (progress.is_inside_apart or window.position.pair <= until):
+            progress.apart_until = None
+            return False
+        progress.is_inside_apart = window.continues
+        return True
+
+    def feed_lone(self, window: LoneWindow) -> None:
+        """A change by itself. It moves no place, so nothing is saved."""
+        self.outcome = Lone.NONE
+        if self._sources[window.physical].error is None:
+            self._pending.extend(_calls_of(window, is_open=False))
+            self._pending.append(Call(Kind.CHECKPOINT, window.physical, window.position, window))
 
     def due(self, physical: str) -> None:
         """A checkpoint is due, and no window comes to end with it."""
@@ -142,10 +199,12 @@ class Dispatcher:
             if progress.is_start_unsaved and progress.reached is None and progress.error is None:
                 self._pending.append(Call(Kind.SAVE, physical, progress.saved))
 
-    def interrupted(self, physical: str) -> None:
-        """The rest of an open window does not come; it will come anew from its beginning."""
+    def interrupted(self, physical: str, *, is_begun: bool = False) -> None:
+        """The rest of an open window does not come; it will come anew from its beginning. is_begun: so it is with one
+        that is not open yet.
+        """
         progress = self._sources.get(physical)
-        if progress is not None and progress.is_open:
+        if progress is not None and (progress.is_open or is_begun):
             self._roll_back(physical, progress, attempt=0)
 
     def lost(self, physical: str, error: BaseException) -> None:
@@ -194,6 +253,11 @@ class Dispatcher:
         """What was last saved."""
         return self._checkpoint
 
+    def place(self, physical: str) -> SourceCheckpoint:
+        """Up to where everything is done, saved or not."""
+        progress = self._sources[physical]
+        return progress.saved if progress.reached is None else progress.reached.position
+
     def next(self) -> Call | None:
         """What to do now; None if nothing."""
         if not self._pending:
@@ -215,11 +279,23 @@ class Dispatcher:
             self._end_fatally(call)
         elif result >= Result.ERROR:
             self.failed(call, ConsumerFailed(f"{_name_of(call)} returned ERROR"))
+        else:
+            self._note_done(call, result)
+
+    def _note_done(self, call: Call, result: Result) -> None:
+        if call.kind is Kind.PARK:
+            progress = self._sources[call.physical]
+            if call.window is not None and call.window.is_empty and not progress.is_open:
+                self._pass_over(call.window, progress)
         elif call.kind in OF_A_WINDOW:
             self._note_window(call, result)
-        elif call.kind is Kind.CHECKPOINT and result < Result.SKIP_CHECKPOINT:
-            position = call.argument.sources[call.physical]
-            self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
+        elif call.kind is Kind.CHECKPOINT and isinstance(call.window, LoneWindow):
+            self.outcome = Lone.TAKEN if result < Result.SKIP_CHECKPOINT else Lone.PUT_OFF
+        elif call.kind is Kind.CHECKPOINT:
+            self._note_past(call.window, self._sources[call.physical])
+            if result < Result.SKIP_CHECKPOINT:
+                position = call.argument.sources[call.physical]
+                self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
         elif call.kind is Kind.SAVE:
             self._note_saved(call)
         elif call.kind is Kind.START_CONSUMPTION:
@@ -233,13 +309,35 @@ class Dispatcher:
         progress = self._sources[call.physical]
         if call.kind is Kind.SAVE:
             self._note_unsaved(call.physical, progress, error)
-        elif call.kind is Kind.ROLLBACK:
+        elif call.kind is Kind.ROLLBACK or (call.kind is Kind.PARK and isinstance(error, LimitExceeded)):
             self._drop_pending(call.physical)
             self._give_up(call.physical, progress, error)
+        elif isinstance(call.window, LoneWindow) and self._is_its_own(call, call.window, error):
+            self._drop_pending(call.physical)
+            progress.is_open, progress.worst = False, Result.SUCCESS
+            self.outcome = error
+            self._pending.append(Call(Kind.ROLLBACK, call.physical, call.window.before))
         else:
             self._note_failure(call, progress, error)
 
     # states
+
+    def _is_its_own(self, call: Call, window: LoneWindow, error: BaseException) -> bool:
+        """Whether a change that came by itself is to blame for its failure. A letter stays one, whoever is to blame."""
+        return not self._is_ending and (window.is_letter or (call.kind in _OF_ROWS and not is_of_target(error)))
+
+    def _pass_over(self, window: AnyWindow, progress: _Progress) -> None:
+        """Nothing is in a window but its place."""
+        if window.continues:
+            return
+        progress.reached = window
+        progress.is_due |= progress.failed_at is not None
+        self._checkpoint_if_due(window.physical, progress)
+
+    def _note_past(self, window: AnyWindow | None, progress: _Progress) -> None:
+        """What failed is done. Not before `on_checkpoint` says so: it may be where what was kept back is written."""
+        if progress.failed_at is not None and window is not None and window.position.pair >= progress.failed_at:
+            progress.failed_at, progress.failures = None, 0
 
     def _note_window(self, call: Call, result: Result) -> None:
         progress = self._sources[call.physical]
@@ -249,16 +347,16 @@ class Dispatcher:
                 self._end_part(call.window, progress)
             return
         progress.is_open = False
-        progress.reached = call.window
         worst, progress.worst = progress.worst, Result.SUCCESS
-        if progress.failed_at is not None:
-            progress.is_due = True
-            if call.window is not None and call.window.position.pair >= progress.failed_at:
-                progress.failed_at, progress.failures = None, 0
-        if worst is Result.CHECKPOINT:
-            progress.is_due = True
+        if isinstance(call.window, LoneWindow):
+            return
+        progress.reached = call.window
+        # what failed is saved as soon as it is done, so that it does not come again for what fails behind it
+        progress.is_due |= worst is Result.CHECKPOINT or progress.failed_at is not None
         if worst < Result.SKIP_CHECKPOINT:
             self._checkpoint_if_due(call.physical, progress)
+        else:
+            self._note_past(call.window, progress)
 
     def _end_part(self, window: AnyWindow, progress: _Progress) -> None:
         if progress.worst is Result.CHECKPOINT:
@@ -296,7 +394,10 @@ class Dispatcher:
         if call.window is not None:
             failed_at = call.window.position.pair
             progress.failed_at = failed_at if progress.failed_at is None else max(failed_at, progress.failed_at)
-        if progress.failures > self._retries_max:
+        if progress.failures > self._retries_max and self._goes_apart(call, progress, error):
+            progress.apart_until, progress.is_inside_apart, progress.failures = progress.failed_at, False, 0
+            self._roll_back(call.physical, progress, 0)
+        elif progress.failures > self._retries_max:
             told = (
                 f"{call.physical}: {_name_of(call)} failed {progress.failures} times, retries_max={self._retries_max}"
             )
@@ -309,9 +410,15 @@ class Dispatcher:
         else:
             self._roll_back(call.physical, progress, progress.failures)
 
+    def _goes_apart(self, call: Call, progress: _Progress, error: BaseException) -> bool:
+        """Whether it is worth looking which rows failed: not where no row is to blame, and not a second time."""
+        is_new = progress.apart_until is None and not self._is_ending
+        return self._parks and is_new and call.kind in _OF_ROWS and not is_of_target(error)
+
     def _roll_back(self, physical: str, progress: _Progress, attempt: int) -> None:
         self._drop_pending(physical)
         progress.is_open, progress.reached, progress.worst = False, None, Result.SUCCESS
+        progress.is_inside_apart = False
         if self._is_ending:
             self._pending.appendleft(Call(Kind.ROLLBACK, physical, progress.saved))
             return
@@ -364,4 +471,6 @@ def _calls_of(window: AnyWindow, *, is_open: bool) -> Iterator[Call]:
 
 
 def _name_of(call: Call) -> str:
-    return {Kind.SAVE: "saving the checkpoint"}.get(call.kind, f"on_{call.kind.name.lower()}")
+    return {Kind.SAVE: "saving the checkpoint", Kind.PARK: "keeping dead letters"}.get(
+        call.kind, f"on_{call.kind.name.lower()}"
+    )

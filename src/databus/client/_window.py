@@ -187,8 +187,12 @@ class Window:
     checkpoint. restarts: parts of a transaction were given out, and it goes on no more: undo what they did. It comes
     again from its first row, in this window where the relay reads another log now; later, or to another member, where
     the partition was lost. partition, fence: of a group, what it is one of and the number of this holder; None and 0
-    without a name.
+    without a name. is_replayed: it is one change by itself, of a transaction that failed or a dead letter that is
+    replayed: it may come again after a crash, and its position and checkpoint are where the consumer stands, which it
+    does not move.
     """
+
+    is_replayed = False
 
     __slots__ = (
         "_bus",

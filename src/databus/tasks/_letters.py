@@ -115,33 +115,46 @@ class Taken:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """The letters of an output, in a folder of their own; travels to tasks. count_max: how many there may be."""
+    """The letters of an output, in a folder of their own; travels to tasks. count_max: how many there may be. writer:
+    whose letters are files of their own, where several write the same; nobody's by default.
+    """
 
     folder: Location
     output: str = ""
     count_max: int = 10_000
+    writer: str = ""
 
-    def put(self, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]) -> None:
-        """Keep refused rows, durably, in the order in which they stand. told: the id and the reason of each."""
+    def put(
+        self,
+        source: str,
+        table: TableSchema,
+        rows: pa.Table,
+        told: Iterable[tuple[str, str]],
+        at_us: int | None = None,
+    ) -> Letters:
+        """Keep refused rows, durably, in the order in which they stand. told: the id and the reason of each. at_us:
+        when they were refused; now, if None.
+        """
         scns, seqs = pairs_of(rows)
         lines = _lines("".join(row_lines(source, table, rows)))
-        now_us = time.time_ns() // 1000
+        at_us = time.time_ns() // 1000 if at_us is None else at_us
         letters = [
-            Letter((int(scn), int(seq)), name, reason, now_us, line)
+            Letter((int(scn), int(seq)), name, reason, at_us, line)
             for scn, seq, (name, reason), line in zip(scns, seqs, told, lines, strict=True)
         ]
-        self._write(Letters(source, table, tuple(letters)))
+        return self._write(Letters(source, table, tuple(letters)))
 
-    def _write(self, letters: Letters) -> None:
+    def _write(self, letters: Letters) -> Letters:
         found = letters.letters
         head = {"v": _VERSION, "source": letters.source, "table": letters.table.to_json()}
         rows = "".join(each.row for each in found)
         pairs = [each.pair for each in found]
         place = "-".join(f"{scn}.{seq}" for scn, seq in (min(pairs), max(pairs)))
-        digest = sha256(f"{letters.table.fingerprint}{rows}".encode()).hexdigest()[:16]
+        digest = sha256(f"{letters.table.fingerprint}{self.writer}{rows}".encode()).hexdigest()[:16]
         self.folder.make()
-        file = self.folder / f"{_in_name(letters.source)}.{place}.{len(found)}.{digest}.jsonl"
-        file.write("".join([f"{json.dumps(head)}\n", *(each.to_line() for each in found)]).encode())
+        name = f"{_in_name(letters.source)}.{place}.{len(found)}.{digest}.jsonl"
+        (self.folder / name).write("".join([f"{json.dumps(head)}\n", *(each.to_line() for each in found)]).encode())
+        return replace(letters, file=name)
 
     def files(self, is_wanted: Callable[[str], bool] = lambda _: True) -> list[LetterFile]:
         """The files there are, in the order of their pairs, of tables whose full names are wanted."""
@@ -222,11 +235,17 @@ class DeadLetters:
     def keep(self, file: LetterFile, left: Sequence[Letter]) -> None:
         """Have only these be left of a file, if it is still there."""
         letters = self.find(file)
-        if letters is None or len(left) == len(letters.letters):
-            return
-        if left:
-            self._write(replace(letters, letters=tuple(left)))
-        (self.folder / file.name).remove()
+        if letters is not None and len(left) < len(letters.letters):
+            self.rewrite(letters, left)
+
+    def rewrite(self, letters: Letters, left: Sequence[Letter]) -> Letters | None:
+        """Have these stand in the place of letters that were read, if their file is still there; what stands there."""
+        if not self.has(letters):
+            return None
+        kept = self._write(replace(letters, letters=tuple(left))) if left else None
+        if kept is None or kept.file != letters.file:
+            (self.folder / letters.file).remove()
+        return kept
 
     def ids_below(self, source: str, pair: Pair) -> list[str]:
         """What a target calls the letters of a table that are below a pair."""

@@ -31,17 +31,19 @@ class Frame:
     """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives.
 
     place: how errors name it. key_hashes: those of its rows, where somebody has worked them out and others may want
-    them. Equal only to itself.
+    them. batch: the rows, of a frame that never was a body. Equal only to itself.
     """
 
     __slots__ = ("_batch", "_control", "body", "header", "key_hashes", "place")
 
-    def __init__(self, header: Header, body: memoryview, place: str = "frame") -> None:
+    def __init__(
+        self, header: Header, body: memoryview, place: str = "frame", batch: pa.RecordBatch | None = None
+    ) -> None:
         self.header = header
         self.body = body
         self.place = place
         self.key_hashes: Any = None
-        self._batch: pa.RecordBatch | None = None
+        self._batch = batch
         self._control: dict[str, Any] | None = None
 
     @property
