@@ -1,8 +1,9 @@
-"""`databus dead-letters`: rows that targets refuse."""
+"""`databus dead-letters`: rows that targets refuse, of a pipeline's outputs and of clients of the library."""
 
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,6 +12,7 @@ from databus.cli._app import AsJson, app, say_json
 from databus.cli._file import DEFAULT_FILE, Commands, File
 
 if TYPE_CHECKING:
+    from databus.client import ClientLetters
     from databus.pipeline import OutputLetters, Replayed
 
 _REASONS_SHOWN_MAX: Final = 3
@@ -19,20 +21,24 @@ _SHOWN_CHARS_MAX: Final = 200
 letters = Commands(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
 app.add_typer(letters, name="dead-letters")
 
-OutputName = Annotated[str, typer.Argument(help="The output.")]
+OutputName = Annotated[
+    str,
+    typer.Argument(
+        help="The output; or the folder of a client's dead letters: a path with a `/`, or a URI.", metavar="OUTPUT"
+    ),
+]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")]
 
 
 @letters.command("list", epilog="Example: databus dead-letters list databus.yml")
 def list_letters(
+    folder: Annotated[str | None, typer.Argument(help="The folder of a client's dead letters.")] = None,
     pipeline: File = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many dead letters each table of each output has."""
-    from databus.pipeline import load_pipeline, outputs_with_letters
-
+    """Say how many dead letters each table of each output has, or of a client."""
     counts: dict[tuple[str, str], int] = {}
-    for output in outputs_with_letters(load_pipeline(pipeline)):
+    for output in _kept_by_all(folder, pipeline):
         for file in output.files():
             counts[output.name, file.source] = counts.get((output.name, file.source), 0) + file.count
     if as_json:
@@ -49,9 +55,7 @@ def show(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FIL
     """Show the dead letters of an output: the place of each, why it is one, and its row. Long values are cut, and say
     how long they are; `--json` shows all.
     """
-    from databus.pipeline import OutputLetters, load_pipeline
-
-    kept = OutputLetters(load_pipeline(pipeline), output)
+    kept = _kept_by(output, pipeline)
     _say_if_none(kept, tables or ())
     for found in kept.read(tables or ()):
         for each in found.letters:
@@ -64,7 +68,24 @@ def show(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FIL
             typer.echo(f"  {_cut(each.reason)}\n  {_plain(_cut_row(each.row))}")
 
 
-def _say_if_none(letters: "OutputLetters", tables: Sequence[str]) -> None:
+def _kept_by(output: str, pipeline: Path) -> "ClientLetters | OutputLetters":
+    """The letters of an output, or of a client's folder."""
+    from databus.client import ClientLetters
+    from databus.pipeline import OutputLetters, load_pipeline
+
+    if "/" in output or ClientLetters.is_folder(Path(output)):
+        return ClientLetters(output)
+    return OutputLetters(load_pipeline(pipeline), output)
+
+
+def _kept_by_all(folder: str | None, pipeline: Path) -> "Sequence[ClientLetters | OutputLetters]":
+    from databus.client import ClientLetters
+    from databus.pipeline import load_pipeline, outputs_with_letters
+
+    return outputs_with_letters(load_pipeline(pipeline)) if folder is None else [ClientLetters(folder)]
+
+
+def _say_if_none(letters: "ClientLetters | OutputLetters", tables: Sequence[str]) -> None:
     """Tables that have none may be misspelt; it is no error, since their letters may be written meanwhile."""
     if not letters.files(tables):
         others = ", ".join(sorted({each.source for each in letters.files()}))
@@ -98,13 +119,19 @@ def _cut_row(row: str) -> str:
 @letters.command(epilog="Example: databus dead-letters replay search")
 def replay(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     """Write dead letters once more. Those that are refused again stay, and the exit code is 1; the pipeline may run
-    meanwhile.
+    meanwhile. Those of a client are delivered by itself: at once if it runs, else when it is started.
     """
-    from databus.pipeline import OutputLetters, load_pipeline
-
-    kept = OutputLetters(load_pipeline(pipeline), output)
+    kept = _kept_by(output, pipeline)
     _say_if_none(kept, tables or ())
     done = kept.replay(tables or ())
+    if isinstance(done, int):
+        if as_json:
+            say_json({"folder": output, "asked": done})
+        elif done:
+            typer.echo(
+                f"{output}: {done} dead letters are delivered once more by the client that runs, or the next one"
+            )
+        return
     if as_json:
         say_json({"output": output, **done._asdict()})
     else:
@@ -133,11 +160,9 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Forget dead letters. In an index their rows stay missing, or old, until they change again; web hooks and topics
-    never get their changes.
+    never get their changes, nor do clients.
     """
-    from databus.pipeline import OutputLetters, load_pipeline
-
-    found = OutputLetters(load_pipeline(pipeline), output)
+    found = _kept_by(output, pipeline)
     _say_if_none(found, tables or ())
     count = sum(file.count for file in found.files(tables or ()))
     if count and not yes:

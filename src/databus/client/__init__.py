@@ -7,6 +7,7 @@ from databus.client._client_config import ClientConfig, ClientState, SourceStatu
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind, callbacks_of
 from databus.client._group_subscription import GroupSubscription, OnTake
+from databus.client._letter_folder import ClientLetters
 from databus.client._partition import Partition
 from databus.client._rows import Row
 from databus.client._splitter import Splitter, windows_of
@@ -35,6 +36,7 @@ __all__ = [
     "Checkpoints",
     "Client",
     "ClientConfig",
+    "ClientLetters",
     "ClientState",
     "Consumer",
     "ConsumerFailed",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
@@ -23,6 +23,7 @@ from databus.client._consumer import Consumer
 from databus.client._consumer_loop import ConsumerLoop
 from databus.client._group_run import Factory, GroupRun, PartitionPart
 from databus.client._group_subscription import group_terms, terms_in
+from databus.client._letter_folder import LetterFolder, letters_in
 from databus.client._membership import Membership
 from databus.client._subscription import Wanted, filtered, wanted_of
 from databus.core import (
@@ -37,13 +38,10 @@ from databus.core import (
     join_seeing_signals,
     wait_seeing_signals,
 )
+from databus.disk import Location
 from databus.filters import Columns
 from databus.link import RelayClient, Start
 from databus.operate import logger_of
-
-if TYPE_CHECKING:
-    from databus.client._letter_folder import LetterFolder
-    from databus.disk import Location
 
 _STOP_MS_MAX: Final = 30_000
 _logger = logger_of("databus.client")
@@ -92,7 +90,7 @@ class Client:
         columns: Columns | None = None,
         filters: Mapping[str, Mapping[str, Any]] | None = None,
         on_failure: Literal["stop", "park"] = "stop",
-        dead_letters: "str | Path | Location | None" = None,
+        dead_letters: str | Path | Location | None = None,
     ) -> None:
         is_group = name is not None and checkpoints is None
         if not isinstance(relay, RelayClient):
@@ -241,9 +239,7 @@ class Client:
 
     # what it is made of
 
-    def _letter_folder(
-        self, on_failure: str, place: "str | Path | Location | None", name: str
-    ) -> "LetterFolder | None":
+    def _letter_folder(self, on_failure: str, place: str | Path | Location | None, name: str) -> LetterFolder | None:
         if on_failure not in ("stop", "park"):
             raise ConfigError(f"on_failure: is stop or park, not {on_failure!r}")
         if on_failure == "stop" and place is not None:
@@ -252,8 +248,6 @@ class Client:
             return None
         if place is None:
             raise ConfigError('on_failure="park" needs dead_letters=FOLDER, where the changes are kept that fail')
-        from databus.client._letter_folder import LetterFolder, letters_in  # it loads what only those need who park
-
         return LetterFolder(letters_in(place, self._config.dead_letters_max), name)
 
     def _learn_wanted(self) -> list[Wanted]:

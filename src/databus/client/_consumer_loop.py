@@ -12,6 +12,7 @@ from databus.client._dispatcher import Call, Dispatcher, Kind, callbacks_of
 from databus.client._followed_source import FollowedSource, Saving
 from databus.client._group_run import PartitionPart
 from databus.client._lane import Lane
+from databus.client._letter_folder import LetterFolder
 from databus.client._lone_window import CutWindow, LoneWindow
 from databus.client._parked import LOOK_S
 from databus.client._subscription import Wanted
@@ -30,7 +31,6 @@ from databus.link import Channel, ReaderState, RelayClient, Start
 from databus.operate import logger_of
 
 if TYPE_CHECKING:
-    from databus.client._letter_folder import LetterFolder
     from databus.client._parking import Parking
 
 _logger: Final = logger_of("databus.client")
@@ -53,7 +53,7 @@ class ConsumerLoop:
         config: ClientConfig,
         clock: Clock,
         part: PartitionPart | None = None,
-        letters: "LetterFolder | None" = None,
+        letters: LetterFolder | None = None,
     ) -> None:
         self._relay = relay.clone()
         self._consumer = consumer

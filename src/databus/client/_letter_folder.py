@@ -12,16 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from databus.client._parked import LOOK_S
 from databus.core import ConfigError, CorruptData, InputError, LimitExceeded, Pair, TransientError
 from databus.disk import Location, Overtaken, Storage, locate
+from databus.filters import matches
 from databus.operate import logger_of
 from databus.schema import TableSchema
-from databus.tasks import DeadLetters, Letter, LetterFile, Letters, matches
+
+if TYPE_CHECKING:
+    from databus.tasks import DeadLetters, Letter, LetterFile, Letters
 
 _NOTICE: Final = "client.json"
 _VERSION: Final = 1
@@ -50,8 +53,10 @@ class _Notice:
             raise CorruptData(f"{where}: cannot be read as the notice of a client's dead letters: {error!r}") from error
 
 
-def letters_in(place: "str | Path | Location", count_max: int = 10_000) -> DeadLetters:
+def letters_in(place: str | Path | Location, count_max: int = 10_000) -> "DeadLetters":
     """The letters of a folder, here or in an object store, whose keys the environment has."""
+    from databus.tasks import DeadLetters  # what only those need to load who have letters
+
     folder = place if isinstance(place, Location) else locate(str(place), Path(), Storage())
     return DeadLetters(folder, count_max=count_max)
 
@@ -59,7 +64,7 @@ def letters_in(place: "str | Path | Location", count_max: int = 10_000) -> DeadL
 class LetterFolder:
     """A client's letters, as they are in the folder and in memory; for all threads of the client."""
 
-    def __init__(self, letters: DeadLetters, name: str) -> None:
+    def __init__(self, letters: "DeadLetters", name: str) -> None:
         self._letters = letters
         self._name = name
         self._lock = threading.RLock()
@@ -129,7 +134,7 @@ class LetterFolder:
             if found is not None:
                 self._load(found)
 
-    def _load(self, letters: Letters) -> None:
+    def _load(self, letters: "Letters") -> None:
         self._files[letters.file] = letters
         for each in letters.letters:
             self._names.setdefault((letters.source, each.pair), set()).add(letters.file)
@@ -142,7 +147,7 @@ class LetterFolder:
             if not places:
                 del self._names[letters.source, each.pair]
 
-    def of(self, physical: str) -> list[Letters]:
+    def of(self, physical: str) -> "list[Letters]":
         """The letters of a physical source, in the order of their files; some may be there twice."""
         with self._lock:
             found = [letters for letters in self._files.values() if letters.physical == physical]
@@ -162,7 +167,7 @@ class LetterFolder:
 
     def put(
         self, writer: str, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]
-    ) -> Letters:
+    ) -> "Letters":
         """Keep rows, durably. told: the key and the reason of each."""
         made = replace(self._letters, writer=writer).put(source, table, rows, told, self.now_us(source))
         with self._lock:
@@ -180,7 +185,7 @@ class LetterFolder:
         failed = set(pairs)
         at_us = self.now_us(source)
 
-        def stamped(letter: Letter) -> Letter:
+        def stamped(letter: "Letter") -> "Letter":
             return replace(letter, reason=reason, at_us=at_us) if letter.pair in failed else letter
 
         self._rewrite(writer, source, failed, stamped)
@@ -189,7 +194,9 @@ class LetterFolder:
         """Now, and behind all that was asked for, whatever the clocks of machines say."""
         return max(time.time_ns() // 1000, self.replayed_until(source) + 1)
 
-    def _rewrite(self, writer: str, source: str, pairs: set[Pair], becomes: Callable[[Letter], Letter | None]) -> None:
+    def _rewrite(
+        self, writer: str, source: str, pairs: set[Pair], becomes: "Callable[[Letter], Letter | None]"
+    ) -> None:
         letters = replace(self._letters, writer=writer)
         with self._lock:
             for name in {name for pair in pairs for name in self._names.get((source, pair), ())}:
@@ -201,7 +208,7 @@ class LetterFolder:
                     self._load(new)
                 self._count -= len(old.letters) - (0 if new is None else len(left))
 
-    def take_back(self, letters: Iterable[Letters]) -> None:
+    def take_back(self, letters: "Iterable[Letters]") -> None:
         """Remove files that were written too late: their partition may be another's by now."""
         with self._lock:
             for each in letters:
@@ -215,7 +222,7 @@ class ClientLetters:
     folder.
     """
 
-    def __init__(self, place: "str | Path | Location") -> None:
+    def __init__(self, place: str | Path | Location) -> None:
         self._letters = letters_in(place)
         self._notice = self._letters.folder / _NOTICE
         if not self._notice.exists():
@@ -225,11 +232,16 @@ class ClientLetters:
             )
         self.name = str(self._letters.folder)
 
-    def files(self, patterns: Sequence[str] = ()) -> list[LetterFile]:
+    @staticmethod
+    def is_folder(path: Path) -> bool:
+        """Whether a path is the folder of a client's letters."""
+        return (path / _NOTICE).is_file()
+
+    def files(self, patterns: Sequence[str] = ()) -> "list[LetterFile]":
         """Those of tables that match one of the patterns; of all tables without any."""
         return self._letters.files(lambda name: not patterns or matches(name, patterns))
 
-    def read(self, patterns: Sequence[str] = ()) -> Iterator[Letters]:
+    def read(self, patterns: Sequence[str] = ()) -> "Iterator[Letters]":
         """The letters themselves; without those that are forgotten meanwhile."""
         return (found for file in self.files(patterns) if (found := self._letters.find(file)) is not None)
 
