@@ -322,6 +322,20 @@ def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_membe
     is_over.set()
 
 
+def test_a_callback_whose_target_refuses_the_fence_costs_no_retry(relay):
+    consumer, refused = Collector(), []
+
+    def fail(window):
+        if window.scn == 10 and not refused:
+            refused.append(window)
+            raise Fenced("another has written")
+
+    consumer.fail = fail
+    with Client(relay.url, consumer, name="billing", config=ClientConfig(retries_max=0)) as client:
+        client.start()
+        consumer.wait("shop", 60)
+
+
 def test_one_consumer_is_not_called_by_two_threads(relay):
     with pytest.raises(InputError, match="partition"):
         Client(relay.url, Consumer(), name="billing", partitions=2).run()

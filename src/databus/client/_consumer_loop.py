@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from databus.client._checkpoints import Checkpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
-from databus.client._dispatcher import Call, Dispatcher, Kind, callbacks_of
+from databus.client._dispatcher import OF_A_WINDOW, Call, Dispatcher, Kind, callbacks_of
 from databus.client._followed_source import FollowedSource, Saving
 from databus.client._group_run import PartitionPart
 from databus.client._lane import Lane
@@ -33,6 +33,7 @@ from databus.operate import logger_of
 if TYPE_CHECKING:
     from databus.client._parking import Parking
 
+_OF_PLACES: Final = OF_A_WINDOW | {Kind.CHECKPOINT}
 _logger: Final = logger_of("databus.client")
 
 
@@ -335,15 +336,17 @@ class ConsumerLoop:
                     raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301 - told as one
             except Exception as error:  # noqa: BLE001 - any failure of a consumer's is rolled back, counted and told
                 self._note(call, error)
-                dispatcher.failed(call, error)
+                if part is not None and part.has_failed(error) and call.kind in _OF_PLACES:
+                    self.end()  # it is another's, or comes again from where its target stands: no failure to be counted
+                    dispatcher.interrupted(call.physical, is_begun=True)
+                else:
+                    dispatcher.failed(call, error)
             else:
                 dispatcher.done(call, result)
         if part is not None:
             part.called_at = None
 
     def _note(self, call: Call, error: Exception) -> None:
-        if self._part is not None and self._part.has_failed(error):
-            self.end()
         if call.kind is not Kind.SAVE:  # of which `Saving` speaks
             _logger.warning(
                 "callback failed",
