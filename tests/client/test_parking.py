@@ -1,10 +1,11 @@
 """Changes that a callback cannot take: they wait, with what follows of their keys, and nothing else does."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from databus.client import Client, Consumer, ConsumerFailed, _consumer_loop, _letter_folder
+from databus.client import Client, Consumer, ConsumerFailed, Kind, Partition, _consumer_loop, _letter_folder
 from databus.core import ConfigError, LimitExceeded, ServiceUnavailable
 from tests.client.parking import QUICK, Copy, Parts, World
 
@@ -241,3 +242,50 @@ def test_dropped_letters_park_their_keys_no_longer(world):
     feed.update("main.orders", order(1, "bad"), order(1, "y")).commit()
     world.run(consumer=Drops)
     assert (dropped, world.pairs, world.notes()) == ([1], [], {1: "y", 7: "x"})
+
+
+class Part:
+    """A partition that is held."""
+
+    def __init__(self, partition):
+        self.hold = SimpleNamespace(partition=partition, fence=7)
+        self.called_at = None
+        self.asked = 0
+
+    def may_make(self, call):
+        return True
+
+    def has_failed(self, error):
+        return False
+
+
+def test_letters_that_were_written_when_the_lease_had_ended_are_taken_back(world):
+    class Late(Part):
+        def may_make(self, call):
+            self.asked += call.kind is Kind.PARK
+            return call.kind is not Kind.PARK or self.asked % 2 == 1  # before they are written, not after
+
+    world.feed.insert("main.orders", order(1, "bad")).insert("main.orders", order(2)).commit()
+    with pytest.raises(ConsumerFailed, match="keeping dead letters failed"):
+        world.run(part=Late(Partition(0, 1)))
+    assert world.pairs == []
+    assert "shop" not in world.checkpoint.sources or world.checkpoint.sources["shop"].scn == 0
+
+
+@pytest.mark.parametrize("of", [1, 2, 8])
+def test_letters_are_replayed_by_the_partition_of_their_key(world, of):
+    for number in range(1, 20):
+        world.feed.insert("main.orders", order(number, "bad")).commit()
+    world.config = replace(QUICK, refused_in_a_row_max=100)
+    world.run()
+    world.refuses = lambda _row: False
+    world.letters.replay()
+    taken = []
+    for number in range(of):
+        world.taken.clear()
+        world.run(part=Part(Partition(number, of)))
+        mine = [each.key_hash % of for what, each in world.taken if what == "row"]
+        assert set(mine) <= {number}
+        taken += mine
+    assert len(taken) == 19
+    assert world.pairs == []

@@ -19,7 +19,7 @@ from tests.client.parking import Parts
 from tests.client.test_groups import LEASE
 from tests.commands import databus
 from tests.documents.pages import ROOT
-from tests.relay.support import Database, scripted
+from tests.relay.support import Database, post, scripted
 
 QUICK = ClientConfig(checkpoint_ms=10, retries_max=1, retry_first_ms=1, retry_ms_max=1)
 
@@ -172,6 +172,8 @@ def test_letters_go_with_their_partition_to_another_member(shop, relay_of):
         first.stop()
         shop.run("UPDATE orders SET note = 'later' WHERE id = 7")
         wait_for(lambda: letters(second) == 6, "all letters, and what follows of them, at the second member")
+        post(relay, "/groups/copy/resize", to=8)
+        wait_for(lambda: len(second.status()) == 8 and letters(second) == 6, "the letters in eight partitions")
         shop.is_mended.set()
         ClientLetters(shop.letters).replay()
         wait_for(shop.is_equal, "the replay")

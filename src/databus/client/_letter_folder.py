@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from databus.client._parked import LOOK_S
 from databus.core import ConfigError, CorruptData, InputError, LimitExceeded, Pair, TransientError
-from databus.disk import Location, Overtaken, Storage, locate
+from databus.disk import Location, Storage, WriteConflict, locate
 from databus.filters import matches
 from databus.operate import logger_of
 from databus.schema import TableSchema
@@ -85,7 +85,7 @@ class LetterFolder:
             if found is None:
                 try:
                     file.put(_Notice(self._name).dumps(), after=None)
-                except Overtaken:
+                except WriteConflict:
                     found = file.read()
             if found is not None:
                 self._notice = _Notice.loads(found.content, file)
@@ -277,6 +277,6 @@ class ClientLetters:
             told = replace(notice, turn=notice.turn + 1, replay={**notice.replay, **wanted})
             try:
                 self._notice.put(told.dumps(), after=found.tag)
-            except Overtaken:
+            except WriteConflict:
                 continue
             return
