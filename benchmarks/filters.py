@@ -19,7 +19,7 @@ from pyarrow import ipc
 from benchmarks._changes import TABLE, encoded, frame_rows, group_of
 from benchmarks.crowd import _run
 from benchmarks.figures import Figure
-from databus.filters import FrameFilter, Partition, StreamFilter, row_hashes
+from databus.filters import FrameFilter, StreamFilter, StreamPartition, row_hashes
 from databus.schema import Column, TableSchema, frame_schema
 from databus.wire import Commit, FrameParser, Group, Rows, encode_group, frames_in
 
@@ -94,7 +94,9 @@ def _beside(name: str, wanted: StreamFilter, contents: list[bytes], mask: Callab
 
 def _all_partitions(contents: list[bytes]) -> Iterator[Figure]:
     """Ten readers, as a relay's tail serves them: a chunk is cut, opened and hashed once for all."""
-    filters = [FrameFilter(StreamFilter.parse(partition=Partition(i, 10)), "shop", _Known(TABLE)) for i in range(10)]
+    filters = [
+        FrameFilter(StreamFilter.parse(partition=StreamPartition(i, 10)), "shop", _Known(TABLE)) for i in range(10)
+    ]
     batches = [next(frame for _, frame in frames_in(content, "x")).batch for content in contents]
     masks = []
     for batch in batches:
@@ -166,7 +168,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         contents,
         lambda _, batch: pc.greater_equal(batch.column("source"), half),
     )
-    part = FrameFilter(StreamFilter.parse(partition=Partition(3, 10)), "shop", _Known(TABLE))
+    part = FrameFilter(StreamFilter.parse(partition=StreamPartition(3, 10)), "shop", _Known(TABLE))
     masks = []
     for content in contents:
         frame = next(frame for _, frame in frames_in(content, "x"))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind
-from databus.filters import Partition
+from databus.filters import StreamPartition
 from databus.schema import Column, Predicate, TableSchema, forms_of, frame_schema, key_buckets, key_bytes
 from databus.wire import (
     COMMIT,
@@ -247,7 +247,7 @@ class History:
 class Wanted:
     where: str | None
     columns: tuple[str, ...] | None
-    partition: Partition | None
+    partition: StreamPartition | None
 
 
 def conditions(rng: random.Random, names: Sequence[str]) -> str:

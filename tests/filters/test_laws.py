@@ -5,7 +5,7 @@ import random
 import pytest
 
 from databus.core import ControlKind, DatabusError, UnknownColumn
-from databus.filters import FrameFilter, Partition, StreamFilter
+from databus.filters import FrameFilter, StreamFilter, StreamPartition
 from databus.wire import CONTROL
 from tests.filters.histories import PHYSICAL, POOL, History, Twin, Wanted, conditions, groups_of, images_of
 from tests.seeds import seed_of
@@ -19,7 +19,7 @@ def wanted_of(rng: random.Random, history: History) -> Wanted:
     where = conditions(rng, now if rng.random() < 0.7 else named) if rng.random() < 0.8 else None
     columns = tuple(rng.sample(named, rng.randint(1, 3))) if rng.random() < 0.5 else None
     count = rng.randint(2, 4)
-    partition = Partition(rng.randrange(count), count) if rng.random() < 0.4 else None
+    partition = StreamPartition(rng.randrange(count), count) if rng.random() < 0.4 else None
     return Wanted(where, columns, partition)
 
 
@@ -92,7 +92,10 @@ def test_the_partitions_of_a_stream_are_the_whole_of_it_and_share_nothing():
         content = history.encoded()
         count = rng.randint(2, 5)
         parts = [
-            [frames for frames, _ in groups_of(_left(content, Wanted(None, None, Partition(index, count)), history))]
+            [
+                frames
+                for frames, _ in groups_of(_left(content, Wanted(None, None, StreamPartition(index, count)), history))
+            ]
             for index in range(count)
         ]
         for at, (whole, _) in enumerate(groups_of(content)):
@@ -115,7 +118,7 @@ def test_what_passes_whole_is_the_same_bytes():
     content = history.encoded()
     assert filter_of(Wanted("id > -5", None, None), history).filtered(content).content is content
     everything = tuple(sorted({"id", "k", *POOL}))
-    assert _left(content, Wanted(None, everything, Partition(0, 1)), history) is content
+    assert _left(content, Wanted(None, everything, StreamPartition(0, 1)), history) is content
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ from databus.client._member import Barrier, Hold
 from databus.client._membership import Membership
 from databus.client._window import ControlEvent, View, Window
 from databus.core import Checkpoint, ControlKind, DatabusError, Pair, SourceCheckpoint
-from databus.filters import Partition as StreamPartition
+from databus.filters import StreamPartition
 from databus.link import Channel, FollowConfig, RelayClient
 from databus.schema import TableSchema, frame_schema, key_form
 

@@ -28,7 +28,7 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
-from databus.filters import Partition as StreamPartition
+from databus.filters import StreamPartition
 from databus.schema import TableSchema
 from databus.wire import Commit, Frame, FrameGroup, position_at
 

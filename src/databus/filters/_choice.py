@@ -77,9 +77,9 @@ def nearest(table: str, names: Iterable[str]) -> str | None:
 
 def _signs(part: str) -> tuple[str, ...]:
     """The characters of a part of a pattern, with `_MANY` and `_ANY`; a set of characters counts as any."""
-    found = re.findall(r"\[!?\]?[^\]]*\]|.", glob_of(part), re.DOTALL)
+    pieces = re.findall(r"\[!?\]?[^\]]*\]|.", glob_of(part), re.DOTALL)
     signs = {"*": _MANY, "?": _ANY, "[*]": "*", "[?]": "?", "[[]": "["}
-    return tuple(signs.get(each, each if len(each) == 1 else _ANY) for each in found)
+    return tuple(signs.get(piece, piece if len(piece) == 1 else _ANY) for piece in pieces)
 
 
 @lru_cache(maxsize=4096)
@@ -109,7 +109,7 @@ def _covers(wide: str, narrow: str) -> bool:
     return all(map(fnmatchcase, texts, map(glob_of, _parts(wide))))
 
 
-def names_for_relay(patterns: Iterable[str], physical: str, there: Sequence[str] = ()) -> list[str]:
+def names_for_relay(patterns: Iterable[str], physical: str, known: Sequence[str] = ()) -> list[str]:
     """The patterns that tables of this physical source may match, as a relay understands them.
 
     What has no wildcard stays a name, so that the relay can say that it knows none such; but of a table that another
@@ -120,17 +120,17 @@ def names_for_relay(patterns: Iterable[str], physical: str, there: Sequence[str]
     >>> names_for_relay(["orders", "people"], "shop", ["crm/main.people"])
     ['orders', '[s]hop/people']
     """
-    found = []
+    names = []
     for pattern in patterns:
         if not patterns_meet(pattern, f"{physical}/*"):
             continue
         _, written = split_physical(pattern)
-        owners = {split_physical(name)[0] for name in there if matches(name, [pattern])}
+        owners = {split_physical(name)[0] for name in known if matches(name, [pattern])}
         if is_pattern(written) or split_database(written)[0]:
             written = f"{physical}/{split_physical(full_pattern(pattern))[1]}"
         is_others = owners and physical not in owners
-        found.append(name_if_there(written, physical) if is_others else written)
-    return list(dict.fromkeys(found))
+        names.append(name_if_there(written, physical) if is_others else written)
+    return list(dict.fromkeys(names))
 
 
 def name_if_there(name: str, physical: str) -> str:
@@ -192,11 +192,11 @@ def patterns_of(selection: Selection) -> tuple[str, ...]:
 
 
 def _narrowed(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:
-    found: list[str] = []
+    narrowed: list[str] = []
     for pattern in after:
         for wide in before:
             if _covers(wide, pattern):
-                found.append(pattern)
+                narrowed.append(pattern)
             elif _covers(pattern, wide) or patterns_meet(pattern, wide):
-                found.append(wide)
-    return found or before
+                narrowed.append(wide)
+    return narrowed or before

@@ -12,7 +12,15 @@ from typing import Any, Final
 from databus.core import ControlKind, CorruptData, DatabusError, MalformedRequest, UnknownColumn, is_pattern
 from databus.filters._choice import matches, nearest
 from databus.filters._stream_filter import StreamFilter
-from databus.filters._table_cut import Definitions, Hashes, TableCut, hidden_columns, misfit, row_hashes, unknown_column
+from databus.filters._table_cut import (
+    Hashes,
+    KnownDefinitions,
+    TableCut,
+    hidden_columns,
+    misfit,
+    row_hashes,
+    unknown_column,
+)
 from databus.filters._table_step import changed_by, previous_of, schema_body
 from databus.schema import SchemaChange, TableSchema, column_named
 from databus.wire import (
@@ -35,13 +43,12 @@ _NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What is left of whole groups. taken: how many bytes of them were looked at: less than all where `error` stands
-    before the next group.
-    """
+class FilteredGroups:
+    """What is left of whole groups."""
 
     content: bytes
     taken: int
+    """How many bytes of the groups were filtered: fewer than all where `error` stands before the next group."""
     error: DatabusError | None = None
 
 
@@ -50,7 +57,7 @@ class FrameFilter:
     threads.
     """
 
-    def __init__(self, wanted: StreamFilter, physical: str, known: Definitions) -> None:
+    def __init__(self, wanted: StreamFilter, physical: str, known: KnownDefinitions) -> None:
         self.wanted = wanted
         self.physical = physical
         self._known = known
@@ -66,11 +73,11 @@ class FrameFilter:
         """What the filter makes of a definition. Raises as `TableCut.of` does."""
         now = self._known.definition_now(table.source)
         key = table.fingerprint, now is not None and now.fingerprint == table.fingerprint
-        found = self._cuts.get(key)
-        if found is None:
-            found = self._cuts[key] = TableCut.of(self.wanted, self.physical, table, self._known)
-            self._made[table.fingerprint] = found.after
-        return found
+        cut = self._cuts.get(key)
+        if cut is None:
+            cut = self._cuts[key] = TableCut.of(self.wanted, self.physical, table, self._known)
+            self._made[table.fingerprint] = cut.after
+        return cut
 
     def after(self, table: TableSchema) -> tuple[TableSchema, ...]:
         """The definition of what comes out of one; none where the filter does not fit it."""
@@ -100,7 +107,7 @@ class FrameFilter:
                     raise
 
     def unmatched(self, sources: Sequence[str]) -> str | None:
-        """What is wrong if a rule is about a table that is none of these (`db.table`); patterns may match nothing."""
+        """The error text for a rule about a table that is not among these (`db.table`); patterns may match nothing."""
         full = [f"{self.physical}/{source}" for source in sources]
         for rule in self.wanted.rules:
             if not is_pattern(rule.tables) and not any(matches(name, [rule.tables]) for name in full):
@@ -119,17 +126,17 @@ class FrameFilter:
     def _check_columns(self, source: str, now: TableSchema, versions: Sequence[TableSchema]) -> None:
         name = f"{self.physical}/{source}"
         rules, forced = self.wanted.about(name)
-        there = {
-            each: None
+        visible = {
+            column: None
             for table in (now, *versions)
             for hidden in [hidden_columns(table, forced, self._known)]
-            for each in table.names
-            if each not in hidden
+            for column in table.names
+            if column not in hidden
         }
         for rule in rules:
             for column in rule.columns or ():
-                if column_named(column, tuple(there)) is None:
-                    raise unknown_column("columns", name, column, [each for each in now.names if each in there])
+                if column_named(column, tuple(visible)) is None:
+                    raise unknown_column("columns", name, column, [other for other in now.names if other in visible])
 
     # Frames
 
@@ -138,30 +145,30 @@ class FrameFilter:
         content: bytes,
         frames: Sequence[tuple[int, Frame]] | None = None,
         sources: frozenset[int] | None = None,
-    ) -> Filtered:
+    ) -> FilteredGroups:
         """What is left of whole groups; the same object where that is all.
 
         frames: those of `content`, and where each begins, where somebody has cut it before. sources: ids whose frames
         are wanted; None for all.
         """
         cut = list(frames_in(content, self.physical)) if frames is None else frames
-        out = _Output(content)
+        out = _FilteredContent(content)
         start = first = 0
         for number, (at, frame) in enumerate(cut):
             if frame.header.kind != COMMIT:
                 continue
             end = at + frame.header.frame_bytes
             try:
-                group = [self._left(each, frame.header, sources) for _, each in cut[first:number]]
+                group = [self._left(piece, frame.header, sources) for _, piece in cut[first:number]]
             except DatabusError as error:
-                return Filtered(out.content(start), start, error)
-            for (place, each), left in zip(cut[first:number], group, strict=True):
+                return FilteredGroups(out.content(start), start, error)
+            for (place, piece), left in zip(cut[first:number], group, strict=True):
                 if left is not None:
-                    out.replace(place, place + each.header.frame_bytes, left)
+                    out.replace(place, place + piece.header.frame_bytes, left)
             if self.wanted.conceals:
                 out.replace(at, end, self._commit(frame))
             start, first = end, number + 1
-        return Filtered(out.content(len(content)), len(content))
+        return FilteredGroups(out.content(len(content)), len(content))
 
     def measured(self, frames: Sequence[Frame]) -> tuple[int, int]:
         """Roughly how many rows and bytes are left of the frames of a group, without its commit frame."""
@@ -202,8 +209,8 @@ class FrameFilter:
         """A commit frame without what only the source itself reads, such as the keys up to which it has read tables."""
         commit = Commit.from_header(whole_commit(frame.header, frame.body))
         snapshots = {
-            name: OpenSnapshot(each.generation, None, each.begin)
-            for name, each in commit.snapshots.items()
+            name: OpenSnapshot(snapshot.generation, None, snapshot.begin)
+            for name, snapshot in commit.snapshots.items()
             if self.wanted.sees(f"{self.physical}/{name}")
         }
         return commit_again(frame.header, replace(commit, position={}, snapshots=snapshots))
@@ -241,20 +248,20 @@ class FrameFilter:
             return None
         change = SchemaChange.of_control(frame.header.first, body, before, table)
         seen, is_exact = changed_by(None if old is None else old.step, new.step, change)
-        said = schema_body(body, seen, hides=conceals or bool(new.hidden or (old is not None and old.hidden)))
+        new_body = schema_body(body, seen, hides=conceals or bool(new.hidden or (old is not None and old.hidden)))
         if not (is_exact or change.needs_snapshot or before is None):
-            said[_EXACT] = False
-        return control_again(frame.header, said, new.after.fingerprint)
+            new_body[_EXACT] = False
+        return control_again(frame.header, new_body, new.after.fingerprint)
 
     def _check_gone(self, old: TableCut, table: TableSchema) -> None:
-        """Raise `UnknownColumn` where a column of a condition goes away: nobody can say what passes from there on."""
-        there = old.before.names
-        gone = [name for name in old.step.reads if name in there and column_named(name, table.names) is None]
-        if gone and self.wanted.conceals:
+        """Raise `UnknownColumn` where a column of a condition is dropped: what passes from there on is unknown."""
+        names = old.before.names
+        lost = [name for name in old.step.reads if name in names and column_named(name, table.names) is None]
+        if lost and self.wanted.conceals:
             raise misfit(f"{self.physical}/{table.source}")
-        if gone:
+        if lost:
             raise UnknownColumn(
-                f"where: {self.physical}/{table.source} loses its column {', '.join(sorted(gone))} here, by which rows "
+                f"where: {self.physical}/{table.source} loses its column {', '.join(sorted(lost))} here, by which rows "
                 "are chosen; the stream ends before that. Go on from the same place with a condition over the columns "
                 f"that there are: {', '.join(table.names)}"
             )
@@ -262,7 +269,7 @@ class FrameFilter:
 
 @dataclass(frozen=True)
 class _Now:
-    """Definitions of one who knows none but a table's last."""
+    """Definitions where only the last one of each table is known."""
 
     table: TableSchema
 
@@ -276,7 +283,7 @@ class _Now:
         return self.table if source == self.table.source else None
 
 
-class _Output:
+class _FilteredContent:
     """Stretches of `content` as they are, and what stands in place of others."""
 
     def __init__(self, content: bytes) -> None:

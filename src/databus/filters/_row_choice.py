@@ -3,8 +3,9 @@
 Rows are a table or a batch with the bus's columns, as they stand in a frame, where `_change_type` is a number, or as
 users see them, where it is a name.
 
-Where updates come without first images, nobody knows whether a row that does not hold was in the copy before. It passes
-as a delete of its key, as Kafka Streams' filters over tables do: a copy that does not have it has nothing to remove.
+Where updates come without first images, it is unknown whether the copy has a row for which the condition does not hold.
+It passes as a delete of its key, as in Kafka Streams' filters over tables: a copy without the row has nothing to
+remove.
 """
 
 from collections.abc import Collection
@@ -29,13 +30,14 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RowChoice:
-    """What a choice among a table's rows leaves. by: the columns that decide it; none where that does not matter.
+    """What a choice among a table's rows leaves.
 
     Raises `ConfigError` where what leaves the choice cannot be removed, since the table has no key.
     """
 
     table: TableSchema
     by: Collection[str] = ()
+    """The columns that decide the choice; empty where it does not matter which."""
 
     def __post_init__(self) -> None:
         if self.removes and not self.table.key:
@@ -47,7 +49,7 @@ class RowChoice:
 
     @property
     def removes(self) -> bool:
-        """Whether a row that leaves the choice is removed by its key, since nobody knows whether it was in it."""
+        """Whether a row outside the choice is removed by its key, since the copy may have it."""
         return not self.table.first_images and not (self.by and {*self.by} <= {*self.table.key})
 
     @cached_property
@@ -58,7 +60,9 @@ class RowChoice:
         key = self.table.key
         return replace(
             self.table,
-            columns=tuple(each if each.name in key else replace(each, nullable=True) for each in self.table.columns),
+            columns=tuple(
+                column if column.name in key else replace(column, nullable=True) for column in self.table.columns
+            ),
         )
 
     def left(self, rows: Rows, holds: "Flags | pa.Array | pa.ChunkedArray") -> Rows:
@@ -70,13 +74,13 @@ class RowChoice:
         before = self._of_one_key(rows)  # where one of the two images says what becomes of the key
         stays[before] = chosen[before]
         stays[before + 1] = chosen[before + 1] | ~chosen[before]
-        gone = pa.array(~chosen)
-        kinds = pc.if_else(gone, _kind(rows, ChangeType.DELETE), rows.column(CHANGE_TYPE))
+        is_gone = pa.array(~chosen)
+        kinds = pc.if_else(is_gone, _kind(rows, ChangeType.DELETE), rows.column(CHANGE_TYPE))
         rows = rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
         for index, name in enumerate(self.table.names):
             if name not in self.table.key:
                 column = rows.column(name)
-                rows = rows.set_column(index, name, pc.if_else(gone, pa.scalar(None, column.type), column))
+                rows = rows.set_column(index, name, pc.if_else(is_gone, pa.scalar(None, column.type), column))
         return rows.filter(pa.array(stays))
 
     def _of_one_key(self, rows: Rows) -> npt.NDArray[np.int64]:

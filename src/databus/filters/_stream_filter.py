@@ -18,7 +18,7 @@ from databus.filters._choice import matches
 from databus.schema import Predicate
 
 WHERE_BYTES_MAX: Final = 16 << 10
-"""The longest condition, in UTF-8: whoever is asked for rows has to read it for each reader."""
+"""The longest condition, in UTF-8: a relay parses it for each reader."""
 PARTITIONS_MAX: Final = 1024
 _RULES_MAX: Final = 1000
 _PARTITION: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
@@ -30,22 +30,21 @@ Columns = str | Iterable[str]
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """What is wanted of the tables that match a pattern. columns: those that are sent; None for all. The key always is.
-
-    hide: columns that are not there for the reader.
-    """
+    """What a reader wants of the tables that match a pattern."""
 
     tables: str = "*"
     where: str | None = None
     columns: tuple[str, ...] | None = None
+    """The columns that are sent, besides the key; None for all."""
     hide: tuple[str, ...] = ()
+    """Columns that do not exist for the reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class StreamPartition:
     """The rows whose key is in bucket `index` among `count`; see docs/key-bytes.md.
 
-    >>> str(Partition.parse("3/8"))
+    >>> str(StreamPartition.parse("3/8"))
     '3/8'
     """
 
@@ -55,8 +54,8 @@ class Partition:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `i/n`. Raises `MalformedRequest`."""
-        found = _PARTITION.fullmatch(text)
-        index, count = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = _PARTITION.fullmatch(text)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not index < count <= PARTITIONS_MAX:
             raise MalformedRequest(
                 f"partition: {text[:100]!r} is not i/n, with i from 0 to n - 1 and n up to {PARTITIONS_MAX}; the first "
@@ -74,11 +73,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """rules: what the reader asks for. forced: what it cannot see behind; the rules know nothing of what these hide."""
+    """What a reader gets of a stream."""
 
     rules: tuple[TableRule, ...] = ()
+    """What the reader asks for."""
     forced: tuple[TableRule, ...] = ()
-    partition: Partition | None = None
+    """What the relay imposes on the reader: for `rules`, what these hide does not exist."""
+    partition: StreamPartition | None = None
     seen: tuple[str, ...] | None = None
     """Patterns of the tables that are there for the reader; None for all."""
 
@@ -88,7 +89,7 @@ class StreamFilter:
         where: str | None = None,
         columns: Columns | None = None,
         filters: str | Mapping[str, Any] | None = None,
-        partition: str | Partition | None = None,
+        partition: str | StreamPartition | None = None,
     ) -> Self:
         """Read what a reader wrote. Raises `MalformedRequest` that names the parameter, and the place in a condition.
 
@@ -98,15 +99,17 @@ class StreamFilter:
         rules: list[TableRule] = []
         if where is not None or columns is not None:
             rules.append(_rule("*", "", where, columns))
-        for tables, each in _by_table(filters).items():
+        for tables, options in _by_table(filters).items():
             name = f"filters: {tables[:200]}"
-            if not isinstance(each, Mapping) or not {*each} <= {*_OPTIONS}:
-                raise MalformedRequest(f"{name}: expected an object of `where` and `columns`, found {str(each)[:100]}")
-            if any(value is not None for value in each.values()):
-                rules.append(_rule(tables, f"{name}: ", each.get("where"), each.get("columns")))
+            if not isinstance(options, Mapping) or not {*options} <= {*_OPTIONS}:
+                raise MalformedRequest(
+                    f"{name}: expected an object of `where` and `columns`, found {str(options)[:100]}"
+                )
+            if any(value is not None for value in options.values()):
+                rules.append(_rule(tables, f"{name}: ", options.get("where"), options.get("columns")))
         if len(rules) > _RULES_MAX:
             raise MalformedRequest(f"filters: {len(rules)} tables and patterns; at most {_RULES_MAX} are taken")
-        part = Partition.parse(partition) if isinstance(partition, str) else partition
+        part = StreamPartition.parse(partition) if isinstance(partition, str) else partition
         return cls(tuple(rules), (), None if part is None or part.count == 1 else part)
 
     @property
@@ -116,7 +119,7 @@ class StreamFilter:
 
     @property
     def conceals(self) -> bool:
-        """Whether the reader may not know of everything: what speaks of more than its tables is not told then."""
+        """Whether parts of the source are hidden from the reader. If so, answers mention its own tables only."""
         return bool(self.forced) or self.seen is not None
 
     def sees(self, name: str) -> bool:
@@ -152,29 +155,29 @@ class StreamFilter:
     def form(self, name: str) -> dict[str, Any]:
         """What decides the rows and columns of the table of a full name, as JSON; empty where nothing does."""
         rules, forced = self.about(name)
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if conditions := [rule.where for rule in (*rules, *forced) if rule.where is not None]:
-            found["where"] = conditions
+            members["where"] = conditions
         if chosen := [list(rule.columns) for rule in rules if rule.columns is not None]:
-            found["columns"] = chosen
+            members["columns"] = chosen
         if self.partition is not None:
-            found["partition"] = str(self.partition)
-        return found
+            members["partition"] = str(self.partition)
+        return members
 
     def query(self) -> dict[str, str]:
         """The parameters by which a relay is asked for it; what is forced is not among them."""
-        found: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         if len(self.rules) == 1 and self.rules[0].tables == "*":
             (rule,) = self.rules
             if rule.where is not None:
-                found["where"] = rule.where
+                parameters["where"] = rule.where
             if rule.columns is not None and not any("," in name or "`" in name for name in rule.columns):
-                found["columns"] = ",".join(rule.columns)
-        if self.rules and StreamFilter.parse(**found).rules != self.rules:
-            found = {"filters": json.dumps(self._filters(), separators=(",", ":"), ensure_ascii=False)}
+                parameters["columns"] = ",".join(rule.columns)
+        if self.rules and StreamFilter.parse(**parameters).rules != self.rules:
+            parameters = {"filters": json.dumps(self._filters(), separators=(",", ":"), ensure_ascii=False)}
         if self.partition is not None:
-            found["partition"] = str(self.partition)
-        return found
+            parameters["partition"] = str(self.partition)
+        return parameters
 
     def _filters(self) -> dict[str, Any]:
         by_table: dict[str, dict[str, Any]] = {}
@@ -209,11 +212,11 @@ def _check_condition(name: str, where: object) -> None:
 def _column_names(name: str, columns: object) -> tuple[str, ...] | None:
     if columns is None:
         return None
-    found = split_names(columns) if isinstance(columns, str) else columns
-    if not isinstance(found, Iterable) or isinstance(found, Mapping):
+    written = split_names(columns) if isinstance(columns, str) else columns
+    if not isinstance(written, Iterable) or isinstance(written, Mapping):
         raise MalformedRequest(f"{name}: expected names of columns, found {str(columns)[:100]}")
-    names = tuple(found)
-    if not names or not all(isinstance(each, str) and each for each in names):
+    names = tuple(written)
+    if not names or not all(isinstance(column, str) and column for column in names):
         raise MalformedRequest(f"{name}: expected names of columns, found {str(columns)[:100]}")
     return tuple(dict.fromkeys(names))
 

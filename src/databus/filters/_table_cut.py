@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from databus.core import TXID, ConfigError, MalformedRequest, UnknownColumn
 from databus.filters._row_choice import Flags, RowChoice, begins_update, differs, whole_changes
-from databus.filters._stream_filter import Partition, StreamFilter, TableRule
+from databus.filters._stream_filter import StreamFilter, StreamPartition, TableRule
 from databus.filters._table_step import TableStep
 from databus.schema import (
     BUS_FIELDS,
@@ -36,7 +36,7 @@ _BUS_NAMES: Final = tuple(field.name for field in BUS_FIELDS)
 _HASH_BITS: Final = np.uint32(0x7FFFFFFF)
 
 
-class Definitions(Protocol):
+class KnownDefinitions(Protocol):
     """Who knows the definitions that tables have had; the schema store of a log."""
 
     def definition(self, fingerprint: int) -> TableSchema | None:
@@ -66,22 +66,22 @@ def row_hashes(table: TableSchema, rows: Rows) -> Hashes:
 
 @dataclass(frozen=True)
 class TableCut:
-    """A filter over one definition of a table.
-
-    step: the definitions before and after, and what decides. conditions: over the columns of `step.before` and `later`,
-    those that the table has got since, which were NULL. choice: what becomes of rows that do not pass; None if all do.
-    hidden: columns that are not there for the reader.
-    """
+    """A filter over one definition of a table."""
 
     step: TableStep
+    """The definitions before and after, and what decides whether a row passes."""
     conditions: tuple[BoundPredicate, ...]
+    """Conditions over the columns of `step.before` and `later`."""
     later: pa.Schema
+    """Columns that the table got after this definition; in its rows they are NULL."""
     choice: RowChoice | None
-    partition: Partition | None
+    """What becomes of rows that do not pass; None if all rows pass."""
+    partition: StreamPartition | None
     hidden: frozenset[str]
+    """Columns that do not exist for the reader."""
 
     @classmethod
-    def of(cls, wanted: StreamFilter, physical: str, table: TableSchema, known: Definitions) -> "TableCut":
+    def of(cls, wanted: StreamFilter, physical: str, table: TableSchema, known: KnownDefinitions) -> "TableCut":
         """Fit a filter to a table.
 
         Raises `UnknownColumn` for a column of a condition that the table has not, `MalformedRequest` for a comparison
@@ -97,7 +97,7 @@ class TableCut:
             ]
         except (LookupError, ConfigError) as error:  # the reader is not told by what
             raise misfit(name) from error
-        seen = replace(table, columns=tuple(each for each in table.columns if each.name not in hidden))
+        seen = replace(table, columns=tuple(column for column in table.columns if column.name not in hidden))
         try:
             conditions += [
                 _bound(rule.where, seen, table, forced, known, later) for rule in rules if rule.where is not None
@@ -109,14 +109,14 @@ class TableCut:
             raise MalformedRequest(f"where: {name}: {error}") from error
         whole = table if choice is None else choice.after
         sent = _sent(seen, (*rules, *forced))
-        after = replace(whole, columns=tuple(each for each in whole.columns if each.name in sent))
-        forms = tuple(key_form(forms_of(table.column(each).type).arrow) for each in table.key)
+        after = replace(whole, columns=tuple(column for column in whole.columns if column.name in sent))
+        forms = tuple(key_form(forms_of(table.column(column).type).arrow) for column in table.key)
         step = TableStep(
             table,
             after,
             lambda rows: rows,
-            {each: each for each in sent},
-            reads=frozenset().union(*(each.columns for each in conditions)),
+            {column: column for column in sent},
+            reads=frozenset().union(*(condition.columns for condition in conditions)),
             selects=bool(conditions) or wanted.partition is not None,
             judged_by=None if wanted.partition is None else (table.key, forms),
         )
@@ -148,19 +148,19 @@ class TableCut:
         hashes: those of the rows, where there is a partition.
         """
         part = self.partition
-        mine = None if part is None or hashes is None else _in(part, hashes)
+        in_partition = None if part is None or hashes is None else _in(part, hashes)
         if not self.conditions:
-            return mine, None
+            return in_partition, None
         judged = rows
         if len(self.later):
-            nulls = [pa.nulls(rows.num_rows, each.type) for each in self.later]
+            nulls = [pa.nulls(rows.num_rows, field.type) for field in self.later]
             judged = pa.Table.from_batches([rows])
             for name, column in zip(self.later.names, nulls, strict=True):
                 judged = judged.append_column(name, column)
         holds = self.conditions[0].holds(judged)
         for condition in self.conditions[1:]:
             holds = pc.and_(holds, condition.holds(judged))
-        return mine, np.asarray(holds)
+        return in_partition, np.asarray(holds)
 
     def count(self, rows: pa.RecordBatch, hashes: Hashes | None) -> int:
         """Roughly how many rows are left."""
@@ -199,9 +199,9 @@ class TableCut:
             for name in names if len(before) else ():
                 changed |= differs(rows.column(name), before)
             if not changed.all():
-                stays = np.ones(rows.num_rows, bool)
-                stays[before[~changed]] = stays[before[~changed] + 1] = False
-                rows = rows.filter(pa.array(stays))
+                kept = np.ones(rows.num_rows, bool)
+                kept[before[~changed]] = kept[before[~changed] + 1] = False
+                rows = rows.filter(pa.array(kept))
         if not rows.num_rows:
             return None
         if rows.schema.equals(schema := frame_schema(self.after)) and len(rows.column(TXID).dictionary) <= 1:
@@ -210,7 +210,7 @@ class TableCut:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _in(part: Partition, hashes: Hashes) -> Flags:
+def _in(part: StreamPartition, hashes: Hashes) -> Flags:
     count = np.uint32(part.count)
     rest = hashes // count  # which NumPy divides many at once, unlike `%`
     rest *= count
@@ -241,41 +241,41 @@ def _used(column: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(places[indices]), column.dictionary.filter(pa.array(is_used)))
 
 
-def hidden_columns(table: TableSchema, forced: Sequence[TableRule], known: Definitions) -> frozenset[str]:
-    """The columns of a definition that are not there for the reader: those that rules name, and those that came when
-    such a one went. Nobody can tell from definitions whether that was a new name for the same values.
+def hidden_columns(table: TableSchema, forced: Sequence[TableRule], known: KnownDefinitions) -> frozenset[str]:
+    """The columns of a definition that do not exist for the reader: those that rules name, and those that appeared when
+    such a column disappeared: definitions do not show whether that was a new name for the same values.
     """
     names = {name.lower() for rule in forced for name in rule.hide}
     hidden: frozenset[str] = frozenset()
     before: frozenset[str] = frozenset()
-    for each in _up_to(table, known) if names else ():
-        there = frozenset(each.names)
-        came = there - before if before and hidden - there else frozenset()
-        hidden = frozenset(name for name in there if name.lower() in names or name in hidden or name in came)
-        before = there
+    for version in _up_to(table, known) if names else ():
+        present = frozenset(version.names)
+        added = present - before if before and hidden - present else frozenset()
+        hidden = frozenset(name for name in present if name.lower() in names or name in hidden or name in added)
+        before = present
     return hidden
 
 
-def _up_to(table: TableSchema, known: Definitions) -> Iterator[TableSchema]:
+def _up_to(table: TableSchema, known: KnownDefinitions) -> Iterator[TableSchema]:
     """The definitions that a table has had, up to this one."""
-    for each in known.definitions(table.source):
-        if each.fingerprint == table.fingerprint:
+    for version in known.definitions(table.source):
+        if version.fingerprint == table.fingerprint:
             break
-        yield each
+        yield version
     yield table
 
 
-def _hidden(table: TableSchema, forced: Sequence[TableRule], known: Definitions) -> frozenset[str]:
-    found = hidden_columns(table, forced, known)
-    if lost := [name for name in table.key if name in found]:
+def _hidden(table: TableSchema, forced: Sequence[TableRule], known: KnownDefinitions) -> frozenset[str]:
+    hidden = hidden_columns(table, forced, known)
+    if lost := [name for name in table.key if name in hidden]:
         raise ConfigError(f"hide: {table.source}: column {lost[0]} is part of the key, by which rows are told apart")
-    return found
+    return hidden
 
 
 def _sent(seen: TableSchema, rules: Sequence[TableRule]) -> tuple[str, ...]:
     """The columns that all rules let through, and the key."""
     wanted = [{column_named(name, seen.names) for name in rule.columns} for rule in rules if rule.columns is not None]
-    return tuple(name for name in seen.names if name in seen.key or all(name in some for some in wanted))
+    return tuple(name for name in seen.names if name in seen.key or all(name in allowed for allowed in wanted))
 
 
 _parsed = lru_cache(maxsize=1024)(Predicate.parse)  # one condition over many tables is read once
@@ -286,7 +286,7 @@ def _bound(
     seen: TableSchema,
     table: TableSchema,
     hide: Sequence[TableRule],
-    known: Definitions,
+    known: KnownDefinitions,
     later: dict[str, pa.DataType],
 ) -> BoundPredicate:
     """A condition over the columns of a table that its writer sees; those that it lacks are added to `later`."""
@@ -301,19 +301,19 @@ def _bound(
 
 
 def _later(
-    column: str, table: TableSchema, hide: Sequence[TableRule], known: Definitions
+    column: str, table: TableSchema, hide: Sequence[TableRule], known: KnownDefinitions
 ) -> tuple[str, pa.DataType] | None:
     """A column that a definition lacks, as the table has got it since; None if it has not."""
     now = known.definition_now(table.source)
     if now is None or now.fingerprint == table.fingerprint:
         return None
     versions = known.definitions(table.source)
-    own = [each.fingerprint for each in versions].index(table.fingerprint)
+    own = [version.fingerprint for version in versions].index(table.fingerprint)
     for version in reversed(versions[own + 1 :]):
         hidden = _hidden(version, hide, known)
-        found = column_named(column, [each for each in version.names if each not in hidden])
-        if found is not None:
-            return found, forms_of(version.column(found).type).arrow
+        match = column_named(column, [name for name in version.names if name not in hidden])
+        if match is not None:
+            return match, forms_of(version.column(match).type).arrow
     return None
 
 
@@ -327,8 +327,8 @@ def misfit(name: str) -> UnknownColumn:
 
 def unknown_column(parameter: str, name: str, column: str, names: Sequence[str]) -> UnknownColumn:
     """The error for a column that a table has not."""
-    near = {each.lower(): each for each in names}.get(
-        next(iter(difflib.get_close_matches(column.lower(), [each.lower() for each in names], 1)), "")
+    near = {other.lower(): other for other in names}.get(
+        next(iter(difflib.get_close_matches(column.lower(), [other.lower() for other in names], 1)), "")
     )
     hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(names)}"
     return UnknownColumn(f"{parameter}: {name} has no column {column!r}{hint}")

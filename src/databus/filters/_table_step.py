@@ -14,25 +14,28 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 
 @dataclass(frozen=True)
 class TableStep:
-    """before, after: the table's definition, and that of what comes out.
-
-    made_of: by column of what comes out, the column that it is made of. made_by: how, for those that are not the
-    column itself. reads: columns on which it depends whether a row passes. apply: makes rows, in sink types and with
-    the bus's columns, from such rows. selects: whether it drops rows. judged_by: what else that depends on.
-    rests_in_snapshots: whether rows pass as they are while a snapshot of the table is open. marks: columns that say
-    what happened to a row, by which rows may not be chosen.
-    """
+    """A filter over one table."""
 
     before: TableSchema
+    """The table's definition."""
     after: TableSchema
+    """The definition of what comes out."""
     apply: Callable[[pa.Table], pa.Table]
+    """Makes rows from rows, both in sink types and with the bus's columns."""
     made_of: Mapping[str, str]
+    """For each column of `after`, the column of `before` that it is made of."""
     made_by: Mapping[str, Any] = field(default_factory=dict)
+    """How a column of `after` is made, where it is not the column of `before` itself."""
     reads: frozenset[str] = frozenset()
+    """The columns that decide whether a row passes."""
     selects: bool = False
+    """Whether it drops rows."""
     judged_by: Any = None
+    """What else decides whether a row passes."""
     rests_in_snapshots: bool = False
+    """Whether rows pass as they are while a snapshot of the table is open."""
     marks: frozenset[str] = frozenset()
+    """Columns that say what happened to a row; rows may not be chosen by them."""
 
     @classmethod
     def unchanged(cls, table: TableSchema) -> "TableStep":
@@ -43,31 +46,32 @@ class TableStep:
 def changed_by(old: TableStep | None, new: TableStep, change: SchemaChange) -> tuple[SchemaChange, bool]:
     """A change of the schema as it is seen behind a filter, and whether that says all.
 
-    old, new: the filter over the definitions before and after; `old` None where nobody knows them. Where that does not
-    say all, a copy has rows that the filter judged, or made, by another meaning of a column: it has to be read anew.
+    old, new: the filter over the definitions before and after; `old` is None where that definition is unknown. Where
+    the change does not say all, a copy has rows that the filter chose, or made, by another meaning of a column: the
+    table has to be read again.
     """
     if old is None:
         return replace(change, before=None, after=new.after, renamed={}, fill={}), False
-    found = origins({column.name: column.type for column in old.before.columns}, [change])
+    by_column = origins({column.name: column.type for column in old.before.columns}, [change])
     renamed: dict[str, str] = {}
     fill: dict[str, Any] = {}
     is_exact = old.judged_by == new.judged_by
-    is_exact &= all(_is_judged_alike(name, found, old) for name in old.reads | new.reads)
+    is_exact &= all(_is_judged_alike(name, by_column, old) for name in old.reads | new.reads)
     for name, column in new.made_of.items():
-        origin = found[column]
+        origin = by_column[column]
         if origin.column is None:
             is_exact &= origin.is_known
             if origin.value is not None:
                 fill[name] = _filled(new, name, column, origin.value)
             continue
-        held = [each for each, its in old.made_of.items() if its == origin.column]
+        held = [made for made, source in old.made_of.items() if source == origin.column]
         if not held:
             is_exact = False
             continue
-        was = name if name in held else held[0]
-        if was != name:
-            renamed[was] = name
-        is_exact &= _is_made_alike(old.made_by.get(was), new.made_by.get(name), origin)
+        old_name = name if name in held else held[0]
+        if old_name != name:
+            renamed[old_name] = name
+        is_exact &= _is_made_alike(old.made_by.get(old_name), new.made_by.get(name), origin)
     return replace(change, before=old.after, after=new.after, renamed=renamed, fill=fill), is_exact
 
 
@@ -86,14 +90,14 @@ def schema_body(body: Mapping[str, Any], change: SchemaChange, *, hides: bool) -
 
 
 def previous_of(body: Mapping[str, Any]) -> int | None:
-    """The fingerprint of the definition before a `schema` control; None where nobody knew the table."""
+    """The fingerprint of the definition before a `schema` control; None where the table was unknown."""
     previous = body.get("previous")
     return previous if previous is None or isinstance(previous, int) else int(str(previous), 16)
 
 
-def _is_judged_alike(name: str, found: Mapping[str, ColumnOrigin], old: TableStep) -> bool:
+def _is_judged_alike(name: str, by_column: Mapping[str, ColumnOrigin], old: TableStep) -> bool:
     """Whether rows from before a change were judged by the value that the column has in them now."""
-    origin = found.get(name)
+    origin = by_column.get(name)
     if origin is None:  # lost, unless it was judged as missing and is missing still
         return name in old.reads and name not in old.before.names
     if origin.column is None:  # it was judged as missing, which is NULL, unless the filter let it be
@@ -116,6 +120,6 @@ def _filled(step: TableStep, name: str, column: str, value: Any) -> Any:
         return value
     schema = sink_schema(step.before)
     kind = step.before.column(column).type
-    given = {each: pa.nulls(1, schema.field(each).type) for each in schema.names}
-    given[column] = pa.array([from_json_value(value, kind)], forms_of(kind).arrow).cast(schema.field(column).type)
-    return to_json_value(step.apply(pa.table(given)).column(name)[0].as_py())
+    row = {field_name: pa.nulls(1, schema.field(field_name).type) for field_name in schema.names}
+    row[column] = pa.array([from_json_value(value, kind)], forms_of(kind).arrow).cast(schema.field(column).type)
+    return to_json_value(step.apply(pa.table(row)).column(name)[0].as_py())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests, UnknownColumn
-from databus.filters import FrameFilter, Partition, StreamFilter, TableCut
+from databus.filters import FrameFilter, StreamFilter, StreamPartition, TableCut
 from databus.log import Allowance, Cursor, End, Log, SchemaStore, Span
 from databus.operate import logger_of
 from databus.relay._grant import Grant
@@ -183,7 +183,9 @@ def _bytes_of(spans: Sequence[Span]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def translated(text: str | None, store: SchemaStore, visible: Mapping[str, int]) -> tuple[str | None, Partition | None]:
+def translated(
+    text: str | None, store: SchemaStore, visible: Mapping[str, int]
+) -> tuple[str | None, StreamPartition | None]:
     """`filters` as the original's clients send them, by source id, over keys, in our words, and the partition that they
     ask for. What is ours already is the same text.
 
@@ -203,7 +205,7 @@ def translated(text: str | None, store: SchemaStore, visible: Mapping[str, int])
     if not isinstance(value, dict) or not any(isinstance(each, dict) and _TYPE in each for each in value.values()):
         return text, None
     found: dict[str, Any] = {}
-    partitions: set[Partition | None] = set()
+    partitions: set[StreamPartition | None] = set()
     for name, each in value.items():
         table = _table_of(name, store, visible)
         where, partition = _original_of(f"filters: {name[:100]}", each, table)
@@ -223,7 +225,7 @@ def _table_of(name: str, store: SchemaStore, visible: Mapping[str, int]) -> Tabl
     return table
 
 
-def _original_of(where: str, value: Any, table: TableSchema) -> tuple[str | None, Partition | None]:
+def _original_of(where: str, value: Any, table: TableSchema) -> tuple[str | None, StreamPartition | None]:
     try:
         kind, filters = value[_TYPE], value.get("filters", [])
         if kind == "NONE":
@@ -235,7 +237,7 @@ def _original_of(where: str, value: Any, table: TableSchema) -> tuple[str | None
             (only,) = filters
             start, end = int(only["bktRange"]["start"]), int(only["bktRange"]["end"])
             if end == start + 1:
-                return None, Partition.parse(f"{start}/{int(only['numBuckets'])}")
+                return None, StreamPartition.parse(f"{start}/{int(only['numBuckets'])}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedRequest(f"{where}: not a filter: {error!r} in {str(value)[:200]}") from error
     raise MalformedRequest(
