@@ -91,8 +91,8 @@ def transaction_avro_schemas() -> tuple[dict[str, Any], dict[str, Any]]:
     """The schemas of keys and values in a topic of transactions; not to be changed by the caller."""
     table = _record(*_split(EVENT_COLLECTION), _fields(COLLECTION_FIELDS))
     tables = {"type": "array", "items": ["null", table]}
-    told = {"name": "data_collections", "type": ["null", tables], "default": None}
-    value = _record(*_split(TRANSACTION_VALUE), [*_fields(FIRST_FIELDS), told, *_fields(LAST_FIELDS)])
+    collections = {"name": "data_collections", "type": ["null", tables], "default": None}
+    value = _record(*_split(TRANSACTION_VALUE), [*_fields(FIRST_FIELDS), collections, *_fields(LAST_FIELDS)])
     return _record(*_split(TRANSACTION_KEY), _fields(KEY_FIELDS)), value
 
 
@@ -103,8 +103,8 @@ def debezium_avro_messages(
     form = form or DebeziumForm()
     cells = {}
     for column in table.columns:
-        found = encoded(debezium_values(table, column, batch.column(column.name), form))
-        cells[column.name] = nullable(found) if column.nullable else found
+        cell = encoded(debezium_values(table, column, batch.column(column.name), form))
+        cells[column.name] = nullable(cell) if column.nullable else cell
     rows = joined_bytes(*cells.values())
     keys = joined_bytes(*(cells[name] for name in table.key)) if table.key else None
     events = events_of(batch, images_of(table, batch), keys, tombstones=form.tombstones)
@@ -125,13 +125,13 @@ def _envelopes(
     table: TableSchema, batch: pa.RecordBatch, events: Events, rows: pa.LargeBinaryArray, physical: str, made_us: int
 ) -> pa.LargeBinaryArray:
     database, name = name_parts(table.source)
-    here = {
-        each: rows_at(batch.column(each), events.rows)
-        for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
+    bus = {
+        column: rows_at(batch.column(column), events.rows)
+        for column in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
     }
-    us = here[COMMIT_TIMESTAMP].cast(pa.int64())
-    snapshot = pc.if_else(here[SNAPSHOT], pa.scalar("incremental", _TEXT()), pa.scalar("false", _TEXT()))
-    scns, seqs = (here[each].cast(_TEXT()) for each in (COMMIT_VERSION, SEQ))
+    us = bus[COMMIT_TIMESTAMP].cast(pa.int64())
+    snapshot = pc.if_else(bus[SNAPSHOT], pa.scalar("incremental", _TEXT()), pa.scalar("false", _TEXT()))
+    scns, seqs = (bus[column].cast(_TEXT()) for column in (COMMIT_VERSION, SEQ))
     made = (made_us // _US_A_MS, made_us, made_us * 1000)
     return joined_bytes(
         nullable(rows_at(rows, events.before)),
@@ -144,10 +144,10 @@ def _envelopes(
         nullable(encoded(us)),
         nullable(encoded(pc.multiply_checked(us, 1000))),
         b"\x02" + constant(name),
-        nullable(encoded(here[TXID])),
+        nullable(encoded(bus[TXID])),
         block_bytes(batch, events.keys),
         encoded(events.ops.cast(pa.string())),
-        b"".join(b"\x02" + longs(np.array([each]))[0].as_py() for each in made),
+        b"".join(b"\x02" + longs(np.array([moment]))[0].as_py() for moment in made),
     )
 
 
@@ -162,17 +162,17 @@ def debezium_avro_rows(
     """
     form = form or DebeziumForm()
     written = WrittenSchema(debezium_avro_schema(table, "", form) if schema is None else schema)
-    found, places = present(values)
-    cursor = AvroCursor(found, places)
+    messages, places = present(values)
+    cursor = AvroCursor(messages, places)
     everywhere = cursor.everywhere()
     images: dict[str, ImagesRead] = {}
-    said: dict[str, pa.Array] = {name: pa.nulls(len(found), _READ[kind]) for name, kind in _SAID.items()}
+    source: dict[str, pa.Array] = {name: pa.nulls(len(messages), _READ[kind]) for name, kind in _SAID.items()}
     ops = None
     for field in written.fields:
         if field.field in ("before", "after"):
             images[field.field] = _images(table, cursor, written, field, form)
         elif field.field == "source":
-            said |= _source(cursor, written, field)
+            source |= _source(cursor, written, field)
         elif field.field == "op" and field.base == "string":
             ops = cursor.column(pa.string(), field.present(cursor, everywhere))
         else:
@@ -184,12 +184,12 @@ def debezium_avro_rows(
     kinds = kinds_of(ops, KINDS)
     chosen = np.flatnonzero(kinds)
     at = pa.array(chosen)
-    said = {name: each.take(at) for name, each in said.items()}
-    check_table(table, names_said(said["db"], said["table"], said["schema"]), places[chosen])
-    bus, is_ours = bus_of(said, ops.take(at))
+    source = {name: array.take(at) for name, array in source.items()}
+    check_table(table, names_said(source["db"], source["table"], source["schema"]), places[chosen])
+    bus, is_ours = bus_of(source, ops.take(at))
     if not pc.all(is_ours).as_py():
-        for column, *each in zip(table.columns, firsts.columns, lasts.columns, strict=True):
-            for image in each:
+        for column, *pair in zip(table.columns, firsts.columns, lasts.columns, strict=True):
+            for image in pair:
                 check_available(table, column, image)
     firsts, lasts = (
         ImagesRead([column.take(at) for column in image.columns], image.is_there[chosen]) for image in (firsts, lasts)
@@ -201,14 +201,14 @@ def debezium_avro_rows(
 def _source(cursor: AvroCursor, written: WrittenSchema, field: WrittenField) -> dict[str, pa.Array]:
     """Those members of `source` that we know; it may have others."""
     wanted = field.present(cursor, cursor.everywhere())
-    found = {}
-    for each in written.record(field.avro):
-        kind = _SAID.get(each.field)
-        if kind is None or each.base != _BASES[kind]:
-            written.skip(cursor, each, wanted)
+    columns = {}
+    for member in written.record(field.avro):
+        kind = _SAID.get(member.field)
+        if kind is None or member.base != _BASES[kind]:
+            written.skip(cursor, member, wanted)
         else:
-            found[each.field] = cursor.column(_READ[kind], each.present(cursor, wanted))
-    return found
+            columns[member.field] = cursor.column(_READ[kind], member.present(cursor, wanted))
+    return columns
 
 
 def _images(
@@ -218,11 +218,11 @@ def _images(
     fields = written.record(field.avro)
     ours = WrittenSchema(_record("Value", "", _columns(table, form))).fields
     columns = [pa.nulls(len(is_there), forms_of(column.type).arrow) for column in table.columns]
-    for each, chosen in zip(fields, written_columns(fields, table.columns, ours), strict=True):
+    for member, chosen in zip(fields, written_columns(fields, table.columns, ours), strict=True):
         if chosen is None:
-            written.skip(cursor, each, is_there)
+            written.skip(cursor, member, is_there)
             continue
-        wanted, kind = each.present(cursor, is_there), columns[chosen.at].type
+        wanted, kind = member.present(cursor, is_there), columns[chosen.at].type
         value = converted(table, table.columns[chosen.at], partial(_value, cursor, chosen.read_as, wanted, form))
         columns[chosen.at] = converted(table, table.columns[chosen.at], partial(value.cast, kind))
     return ImagesRead(columns, is_there)
@@ -253,22 +253,20 @@ def _columns(table: TableSchema, form: DebeziumForm) -> list[dict[str, Any]]:
 
 def _column(column: Column, name: str, form: DebeziumForm) -> dict[str, Any]:
     connect = connect_type(column, form)
-    found: Any = _AVRO[connect.type]
+    avro: Any = _AVRO[connect.type]
     if connect.name is not None:
-        found = {"type": found} if isinstance(found, str) else dict(found)
-        found |= {"connect.version": 1, "connect.name": connect.name}
+        avro = {"type": avro} if isinstance(avro, str) else dict(avro)
+        avro |= {"connect.version": 1, "connect.name": connect.name}
         if connect.parameters:
-            found["connect.parameters"] = dict(connect.parameters)
+            avro["connect.parameters"] = dict(connect.parameters)
         if connect.name == DECIMAL:
             of = dict(connect.parameters)
-            found |= {
+            avro |= {
                 "scale": int(of["scale"]),
                 "precision": int(of["connect.decimal.precision"]),
                 "logicalType": "decimal",
             }
-    field = (
-        {"name": name, "type": ["null", found], "default": None} if column.nullable else {"name": name, "type": found}
-    )
+    field = {"name": name, "type": ["null", avro], "default": None} if column.nullable else {"name": name, "type": avro}
     return field if name == column.name else {**field, "doc": column.name}
 
 

@@ -55,8 +55,8 @@ def own_avro_messages(table: TableSchema, batch: pa.RecordBatch, *, physical: st
     """Each row of a batch as a message in the schema of `own_avro_schema`, with its canonical key."""
     pieces: list[bytes | pa.LargeBinaryArray] = []
     for column in table.columns:
-        found = encoded(batch.column(column.name))
-        pieces.append(nullable(found) if column.nullable else found)
+        cell = encoded(batch.column(column.name))
+        pieces.append(nullable(cell) if column.nullable else cell)
     labels = pa.array(_LABELS).take(pa.array(change_types(batch)))
     pieces.append(encoded(labels.dictionary_encode()))
     pieces += [encoded(batch.column(field.name)) for field in BUS_FIELDS if field.name != CHANGE_TYPE]
@@ -72,15 +72,15 @@ def own_avro_rows(table: TableSchema, values: pa.Array, *, schema: Mapping[str, 
     """
     ours = WrittenSchema(own_avro_schema(table)).fields
     written = WrittenSchema(own_avro_schema(table) if schema is None else schema)
-    bus = {each.field: each for each in ours[len(table.columns) :]}
-    is_bus = [each.field in bus for each in written.fields]
+    bus = {field.field: field for field in ours[len(table.columns) :]}
+    is_bus = [field.field in bus for field in written.fields]
     if written.fields[len(written.fields) - len(bus) :] != list(bus.values()) or sum(is_bus) != len(bus):
         raise UnrepresentableValue("its schema is none of databus's rows: those end with the columns of the bus")
     fields = written.fields[: -len(bus)]
-    found, places = present(values)
-    cursor = AvroCursor(found, places)
+    messages, places = present(values)
+    cursor = AvroCursor(messages, places)
     everywhere = cursor.everywhere()
-    arrays = [pa.nulls(len(found), forms_of(column.type).arrow) for column in table.columns]
+    arrays = [pa.nulls(len(messages), forms_of(column.type).arrow) for column in table.columns]
     for field, chosen in zip(fields, written_columns(fields, table.columns, ours), strict=False):
         if chosen is None:
             written.skip(cursor, field, everywhere)

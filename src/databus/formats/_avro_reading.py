@@ -36,18 +36,18 @@ class AvroCursor:
 
     def longs(self, wanted: Wanted) -> npt.NDArray[np.int64]:
         """Integers; 0 where none is wanted."""
-        found = np.zeros(len(self._at), np.uint64)
+        bits = np.zeros(len(self._at), np.uint64)
         active = np.flatnonzero(wanted)
         for group in range(_GROUPS_MAX):
             if not len(active):
                 break
             self._check(active, 1)
             octet = self._held[self._at[active]]
-            found[active] |= (octet & 0x7F).astype(np.uint64) << np.uint64(_GROUP_BITS * group)
+            bits[active] |= (octet & 0x7F).astype(np.uint64) << np.uint64(_GROUP_BITS * group)
             self._at[active] += 1
             active = active[octet >= 0x80]
         self._refuse(active, "an integer of more than ten bytes")
-        return (found >> np.uint64(1)).view(np.int64) ^ -(found & np.uint64(1)).view(np.int64)
+        return (bits >> np.uint64(1)).view(np.int64) ^ -(bits & np.uint64(1)).view(np.int64)
 
     def present(self, wanted: Wanted, null_branch: int = 0) -> Wanted:
         """Which messages have a value of `["null", type]`, or of `[type, "null"]`."""
@@ -85,9 +85,9 @@ class AvroCursor:
         if pa.types.is_floating(kind):
             return self._fixed("<f4" if kind.bit_width == 32 else "<f8", wanted).cast(kind)
         if pa.types.is_boolean(kind):
-            found = self._fixed("u1", wanted)
-            self._refuse(np.flatnonzero(found.fill_null(0).to_numpy() > 1), "a boolean that is none")
-            return found.cast(kind)
+            octets = self._fixed("u1", wanted)
+            self._refuse(np.flatnonzero(octets.fill_null(0).to_numpy() > 1), "a boolean that is none")
+            return octets.cast(kind)
         numbers = pa.array(self.longs(wanted), mask=~wanted)
         return numbers.cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else numbers.cast(kind)
 
@@ -100,10 +100,10 @@ class AvroCursor:
         chosen = np.flatnonzero(wanted)
         self._check(chosen, size)
         held = self._held[(self._at[chosen, None] + np.arange(size)).reshape(-1)]
-        found: npt.NDArray[Any] = np.zeros(len(wanted), kind)
-        found[chosen] = np.ascontiguousarray(held).view(kind)
+        numbers: npt.NDArray[Any] = np.zeros(len(wanted), kind)
+        numbers[chosen] = np.ascontiguousarray(held).view(kind)
         self._at[chosen] += size
-        return pa.array(found, mask=~wanted)
+        return pa.array(numbers, mask=~wanted)
 
     def _check(self, active: npt.NDArray[np.int64], size: int) -> None:
         self._refuse(active[self._ends[active] - self._at[active] < size], "no more bytes where a value is to be")

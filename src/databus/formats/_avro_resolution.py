@@ -38,18 +38,18 @@ class WrittenSchema:
         self.fields = self.record(schema)
 
     def record(self, avro: Any) -> "list[WrittenField]":
-        """The fields of a record. Raises `UnrepresentableValue` for what is none."""
+        """The fields of a record. Raises `UnrepresentableValue` for another type."""
         avro = self._resolved(avro)
         if not isinstance(avro, Mapping) or avro.get("type") != "record":
             raise UnrepresentableValue(f"its schema has {_shown(avro)} where a record is to be")
         with _is_schema():
-            return [self._field(each) for each in avro["fields"]]
+            return [self._field(field) for field in avro["fields"]]
 
     def _field(self, field: Mapping[str, Any]) -> "WrittenField":
         avro, name = field["type"], _name_of(field)
         if not isinstance(avro, list):
             return WrittenField(field["name"], name, self._resolved(avro), None)
-        others = [each for each in avro if each != _NULL]
+        others = [branch for branch in avro if branch != _NULL]
         if len(avro) != 2 or len(others) != 1:
             raise UnrepresentableValue(f"its schema has a union in {field['name']} that is not of null and one type")
         return WrittenField(field["name"], name, self._resolved(others[0]), avro.index(_NULL))
@@ -60,8 +60,8 @@ class WrittenSchema:
     def _note(self, avro: Any, space: str) -> None:
         """Remember the types that it names, by full names and as they are called inside their namespace."""
         if isinstance(avro, list):
-            for each in avro:
-                self._note(each, space)
+            for branch in avro:
+                self._note(branch, space)
         elif isinstance(avro, Mapping):
             space = avro.get("namespace", space)
             if "name" in avro:
@@ -73,12 +73,12 @@ class WrittenSchema:
                 self._note(avro["type"], space)
 
     def skip(self, cursor: AvroCursor, field: "WrittenField", wanted: Wanted) -> None:
-        """Pass over a field. Raises `UnrepresentableValue` for a type that is none of rows."""
+        """Pass over a field. Raises `UnrepresentableValue` for a type that rows do not have."""
         wanted = field.present(cursor, wanted)
         kind = field.base
         if kind == "record":
-            for each in self.record(field.avro):
-                self.skip(cursor, each, wanted)
+            for member in self.record(field.avro):
+                self.skip(cursor, member, wanted)
         elif kind in _ARROW:
             cursor.column(_ARROW[kind], wanted)
         else:
@@ -86,16 +86,16 @@ class WrittenSchema:
 
 
 class WrittenField(NamedTuple):
-    """A field as its writer has it.
-
-    field: its name. name: as the database calls it, whose names Avro may not allow. avro: its type, without null.
-    null_branch: which branch of two is null; None where it cannot be.
-    """
+    """A field as its writer has it."""
 
     field: str
+    """The field's name in Avro."""
     name: str
+    """The column's name in the database; Avro allows fewer characters."""
     avro: Any
+    """The field's type, without null."""
     null_branch: int | None
+    """Which branch of two is null; None where it cannot be."""
 
     @property
     def base(self) -> str:
@@ -111,8 +111,8 @@ class WrittenField(NamedTuple):
         avro = self.avro
         if not isinstance(avro, Mapping):
             return None
-        said = avro.get("logicalType") if avro.get("logicalType") == _DECIMAL else avro.get("connect.name")
-        return said or avro.get("logicalType")
+        name = avro.get("logicalType") if avro.get("logicalType") == _DECIMAL else avro.get("connect.name")
+        return name or avro.get("logicalType")
 
     def present(self, cursor: AvroCursor, wanted: Wanted) -> Wanted:
         """Which of the messages have a value."""
@@ -152,10 +152,12 @@ class WrittenField(NamedTuple):
 
 
 class WrittenColumn(NamedTuple):
-    """A field that is a column of the table. at: which one. read_as: how its values have to be read."""
+    """A field that is a column of the table."""
 
     at: int
+    """Index of the column in the table."""
     read_as: Column
+    """How the field's values have to be read."""
 
 
 def written_columns(
@@ -166,17 +168,17 @@ def written_columns(
     Raises `UnrepresentableValue` for a column that the table lacks null for, or whose values it cannot hold.
     """
     by_name = {column.name: at for at, column in enumerate(columns)}
-    found: list[WrittenColumn | None] = []
+    chosen: list[WrittenColumn | None] = []
     for field in fields:
         at = by_name.get(field.name)
-        found.append(None if at is None else WrittenColumn(at, field.as_written(columns[at], ours[at])))
+        chosen.append(None if at is None else WrittenColumn(at, field.as_written(columns[at], ours[at])))
     _check_changed_names(fields, columns, ours)
-    places = [each.at for each in found if each is not None]
+    places = [column.at for column in chosen if column is not None]
     for at, column in enumerate(columns):
         if places.count(at) > 1 or (at not in places and not column.nullable):
             what = "more than one field" if at in places else "no field, and null is none of its values"
             raise UnrepresentableValue(f"its schema has {what} for column {column.name}")
-    return found
+    return chosen
 
 
 def _check_changed_names(
@@ -199,7 +201,7 @@ def _name_of(field: Mapping[str, Any]) -> str:
     """What the database calls a field: its `doc`, where that is the name that was changed and no comment."""
     name, doc = str(field["name"]), str(field.get("doc", ""))
     changed = {avro_field_name(doc), avro_name(doc)}  # the latter by Debezium's `avro`, and by databus before
-    return doc if doc and name.rstrip("_") in {each.rstrip("_") for each in changed} else name
+    return doc if doc and name.rstrip("_") in {spelling.rstrip("_") for spelling in changed} else name
 
 
 @contextmanager
@@ -213,5 +215,5 @@ def _is_schema() -> Iterator[None]:
 def _shown(avro: Any) -> str:
     if not isinstance(avro, Mapping):
         return str(avro)
-    said = avro.get("connect.name") or avro.get("logicalType") or avro.get("name")
-    return f"{_shown(avro.get('type'))}{f' ({said})' if said else ''}"
+    name = avro.get("connect.name") or avro.get("logicalType") or avro.get("name")
+    return f"{_shown(avro.get('type'))}{f' ({name})' if name else ''}"

@@ -52,9 +52,9 @@ def nullable(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 
 def constant(text: str) -> bytes:
     """A string that is the same in all messages."""
-    held = text.encode()
-    found: bytes = longs(np.array([len(held)]))[0].as_py() + held
-    return found
+    octets = text.encode()
+    content: bytes = longs(np.array([len(octets)]))[0].as_py() + octets
+    return content
 
 
 def encoded(values: pa.Array) -> pa.LargeBinaryArray:  # noqa: PLR0911 - one for each kind
@@ -86,7 +86,7 @@ def _binary(held: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.L
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _with_nulls(found: pa.LargeBinaryArray, values: pa.Array) -> pa.LargeBinaryArray:
+def _with_nulls(cells: pa.LargeBinaryArray, values: pa.Array) -> pa.LargeBinaryArray:
     if not values.null_count:
-        return found
-    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.large_binary()))
+        return cells
+    return pc.if_else(values.is_valid(), cells, pa.scalar(None, pa.large_binary()))

@@ -41,9 +41,9 @@ def base64_bytes(text: pa.LargeStringArray) -> pa.LargeBinaryArray:
     pads[lengths > 0] = is_pad.astype(np.int64) + is_second
     run[lasts[is_pad] - 1] = ord("A")
     run[lasts[is_second] - 2] = ord("A")
-    found = np.frombuffer(base64.b64decode(run.tobytes(), validate=True), np.uint8)
+    decoded = np.frombuffer(base64.b64decode(run.tobytes(), validate=True), np.uint8)
     kept = lengths // 4 * 3 - pads
-    values = found[spread(starts // 4 * 3, kept)]
+    values = decoded[spread(starts // 4 * 3, kept)]
     offsets = np.append(0, np.cumsum(kept))
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(text), [validity_of(text), pa.py_buffer(offsets), pa.py_buffer(values)], text.null_count

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, TXID, name_parts
 from databus.formats._buffers import bytes_without_nulls, validity_of
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of, time_texts
-from databus.formats._images import Images, check_whole_rows, images_of, rows_at
+from databus.formats._images import ChangeImages, check_whole_rows, images_of, rows_at
 from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
@@ -53,8 +53,8 @@ def canal_messages(table: TableSchema, batch: pa.RecordBatch, *, made_ms: int) -
     texts = [canal_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]
     database, name = name_parts(table.source)
-    here = {each: rows_at(batch.column(each), images.rows) for each in (COMMIT_VERSION, COMMIT_TIMESTAMP, TXID)}
-    milliseconds = pc.divide(here[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_MS)
+    bus = {column: rows_at(batch.column(column), images.rows) for column in (COMMIT_VERSION, COMMIT_TIMESTAMP, TXID)}
+    milliseconds = pc.divide(bus[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_MS)
     mysql_types = dumps({column.name: column.db_type or column.type for column in table.columns})
     sql_types = dumps({column.name: _sql_type(column) for column in table.columns})
     text = joined(
@@ -63,9 +63,9 @@ def canal_messages(table: TableSchema, batch: pa.RecordBatch, *, made_ms: int) -
         f'],"database":{dumps(database)},"es":',
         milliseconds.cast(_TEXT()),
         ',"gtid":',
-        texts_of(TXID, here[TXID], big_in_string=False),
+        texts_of(TXID, bus[TXID], big_in_string=False),
         ',"id":',
-        here[COMMIT_VERSION].cast(_TEXT()),
+        bus[COMMIT_VERSION].cast(_TEXT()),
         f',"isDdl":false,"mysqlType":{mysql_types},"old":',
         _old(table, texts, images),
         f',"pkNames":{dumps(list(table.key) or None)},"sql":"","sqlType":{sql_types},"table":{dumps(name)},'
@@ -120,17 +120,17 @@ def latin1_texts(values: pa.Array) -> pa.LargeStringArray:
     )
 
 
-def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: Images) -> pa.LargeStringArray:
+def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: ChangeImages) -> pa.LargeStringArray:
     """The list `old` of each update that changed something; else null in words."""
     null = pa.scalar("null", _TEXT())
     updates = np.flatnonzero(images.has_before)
     if not len(updates):
         return pa.repeat(null, len(images.rows))
     before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
-    found = joined("[", changed_objects(table.names, before, after), "]")
+    lists = joined("[", changed_objects(table.names, before, after), "]")
     places = np.full(len(images.rows), -1)
     places[updates] = np.arange(len(updates))
-    return pc.coalesce(rows_at(found, places), null)
+    return pc.coalesce(rows_at(lists, places), null)
 
 
 def _sql_type(column: Column) -> int:

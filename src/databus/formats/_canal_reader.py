@@ -13,8 +13,8 @@ from databus.formats._explicit_nulls import Olds, first_images
 from databus.formats._mysql_words import clock_values, is_clock
 from databus.formats._parse import parsed
 from databus.formats._read import (
-    Changes,
     Places,
+    ReadChanges,
     ReadRows,
     check_table,
     converted,
@@ -53,18 +53,18 @@ def canal_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     What is not a change of a row (`isDdl`, `QUERY`) is among the others. Raises `UnrepresentableValue` for a message
     that cannot be read, with its number, and for a value that the column cannot hold.
     """
-    found, places = present(values)
+    messages, places = present(values)
     row = pa.list_(pa.struct([pa.field(column.name, pa.string()) for column in table.columns]))
     words = {name: pa.string() for name in ("database", "table", "type", "gtid")}
     members = {**words, "id": pa.int64(), "es": pa.int64(), "isDdl": pa.bool_(), "data": row, "old": row}
-    read = parsed(found, pa.schema(list(members.items())), places)
+    read = parsed(messages, pa.schema(list(members.items())), places)
     is_ddl = read.members["isDdl"].fill_null(False).to_numpy(zero_copy_only=False)
     message_kinds = np.where(is_ddl, 0, kinds_of(read.members["type"], _KINDS))
     chosen = np.flatnonzero(message_kinds > 0)
-    said = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
-    check_table(table, names_said(said["database"], said["table"]), places[chosen])
+    fields = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
+    check_table(table, names_said(fields["database"], fields["table"]), places[chosen])
 
-    counts, olds_there = (_lengths(said[name]) for name in ("data", "old"))
+    counts, olds_there = (_lengths(fields[name]) for name in ("data", "old"))
     wrong = np.flatnonzero((olds_there > 0) & (olds_there != counts))
     if len(wrong):
         raise UnrepresentableValue(
@@ -75,24 +75,24 @@ def canal_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     starts, _ = places_of(counts)
     nth = np.arange(len(of)) - starts[of]
     kinds = message_kinds[chosen][of].astype(np.int8)
-    data = members_of(said["data"].flatten())
+    data = members_of(fields["data"].flatten())
     old_starts, _ = places_of(olds_there)
     old_at = np.where(olds_there[of] > 0, old_starts[of] + nth, -1)
-    old = members_of(said["old"].flatten().take(pa.array(old_at, mask=old_at < 0)))
+    old = members_of(fields["old"].flatten().take(pa.array(old_at, mask=old_at < 0)))
     is_update = kinds == ChangeType.UPDATE_POSTIMAGE
-    olds = Olds(found, read.objects, chosen[of], nth, bool((counts <= 1).all()), _old_of, _MEMBERS, table.names)
+    olds = Olds(messages, read.objects, chosen[of], nth, bool((counts <= 1).all()), _old_of, _MEMBERS, table.names)
     last, before = [], []
     for column in table.columns:
         last.append(_values(table, column, data[column.name]))
         replaced = _values(table, column, old[column.name])
         before.append(first_images(olds, column.name, is_update, replaced, last[-1]))
-    by_change = {name: said[name].take(pa.array(of)) for name in ("id", "es", "gtid")}
+    by_change = {name: fields[name].take(pa.array(of)) for name in ("id", "es", "gtid")}
     bus = {
         COMMIT_VERSION: by_change["id"],
         COMMIT_TIMESTAMP: pc.multiply(by_change["es"], _US_A_MS).cast(pa.timestamp("us", "UTC")),
         TXID: by_change["gtid"],
     }
-    changes = Changes(kinds, places[chosen][of], last, before, is_update, bus)
+    changes = ReadChanges(kinds, places[chosen][of], last, before, is_update, bus)
     return rows_of(table, changes, places[np.flatnonzero(message_kinds == 0)])
 
 

@@ -4,7 +4,7 @@
      "_commit_timestamp":"2026-07-01T12:00:00.000000Z","_txid":"...","_snapshot":false}
     {"_source":"shop/main.orders","_control":{"kind":"truncate","source":"main.orders"},"_commit_version":8,"_seq":1}
 
-An update is two adjacent lines. docs/http.md, "Changes as JSON", is what users are told; start with `change_lines`.
+An update is two adjacent lines. Users read of them in docs/http.md, "Changes as JSON"; start with `change_lines`.
 """
 
 import json
@@ -48,10 +48,10 @@ def change_lines(
     batches: full names of sources (`physical/db.table`), each with rows in its frame's schema or as users see them.
     Raises `UnrepresentableValue` for a time outside the years 0 to 9999.
     """
-    found = [lines_by_row(source, batch, big_integers) for source, batch in batches]
-    if len(found) == 1:
-        return found[0]
-    return sorted((line for lines in found for line in lines), key=lambda line: line.pair)
+    by_batch = [lines_by_row(source, batch, big_integers) for source, batch in batches]
+    if len(by_batch) == 1:
+        return by_batch[0]
+    return sorted((line for lines in by_batch for line in lines), key=lambda line: line.pair)
 
 
 def change_text(
@@ -91,8 +91,8 @@ def lines_by_column(
     pieces: list[pa.Array | pa.Scalar] = []
     before = f"{{{_dumps(SOURCE)}:{_dumps(source)}"
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        found = _labels_of(column) if name == CHANGE_TYPE else column
-        text = texts_of(f"{source}.{name}", found, big_in_string=big_in_string)
+        values = _labels_of(column) if name == CHANGE_TYPE else column
+        text = texts_of(f"{source}.{name}", values, big_in_string=big_in_string)
         pieces += [pa.scalar(f"{before},{_dumps(name)}:", text.type), text]
         before = ""
     ends = [pa.scalar(end, pa.large_string()) for end in (f"}}{line_end}", "")]
@@ -146,9 +146,9 @@ def _in_string(value: Any) -> Any:
 
 def _in_strings(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _in_strings(each) for name, each in value.items()}
+        return {name: _in_strings(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_in_strings(each) for each in value]
+        return [_in_strings(item) for item in value]
     return _in_string(value)
 
 

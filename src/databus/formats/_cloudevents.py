@@ -75,14 +75,14 @@ def cloudevents_debezium_messages(
         "}}",
     )
     binary = pa.large_binary()
-    found = pa.nulls(len(text), binary) if keys is None else rows_at(keys.cast(binary), events.keys)
-    return Messages(text.cast(binary), found, pa.array(events.rows))
+    event_keys = pa.nulls(len(text), binary) if keys is None else rows_at(keys.cast(binary), events.keys)
+    return Messages(text.cast(binary), event_keys, pa.array(events.rows))
 
 
 def _attributes(
     batch: pa.RecordBatch, rows: Places, source: str, kind: str, ops: pa.LargeStringArray | None = None
 ) -> "list[str | pa.LargeStringArray]":
-    """What every event has. ops: two events of one row are told apart by them."""
+    """What every event has. ops: part of the id, so that two events of one row differ."""
     scns, seqs = (rows_at(batch.column(name), rows).cast(_TEXT()) for name in (COMMIT_VERSION, SEQ))
     return [
         '{"specversion":"1.0","id":"',

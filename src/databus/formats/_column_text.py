@@ -79,7 +79,7 @@ def time_texts(name: str, column: pa.Array) -> pa.Array:
         text = pc.replace_substring(text, " ", "T")
         length = _TIME_LENGTH + (kind.tz is not None)
     lengths = pc.min_max(pc.utf8_length(text)).as_py()
-    if any(found not in (None, length) for found in lengths.values()):
+    if any(extreme not in (None, length) for extreme in lengths.values()):
         raise UnrepresentableValue(f"{name}: holds a time outside the years 0 to 9999, for which there is no text")
     return text
 
@@ -128,8 +128,8 @@ def decimal_texts(column: pa.Array) -> pa.Array:
 
 
 def _holds(text: pa.Array, piece: str) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.match_substring(text, piece).fill_null(False).to_numpy(zero_copy_only=False)
-    return found
+    flags: npt.NDArray[np.bool_] = pc.match_substring(text, piece).fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _decimal_text(value: Decimal) -> str:

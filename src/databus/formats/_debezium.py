@@ -23,7 +23,7 @@ from databus.formats._column_text import quoted, texts_of
 from databus.formats._debezium_schema import CONNECTOR, key_schema, value_schema
 from databus.formats._debezium_transactions import block_pieces
 from databus.formats._debezium_types import DebeziumForm, debezium_texts
-from databus.formats._images import Images, Places, images_of, rows_at
+from databus.formats._images import ChangeImages, Places, images_of, rows_at
 from databus.formats._messages import Messages, dumps, joined, object_pieces
 from databus.schema import TableSchema
 
@@ -36,22 +36,27 @@ _NS_A_US: Final = 1_000
 
 
 class Events(NamedTuple):
-    """What becomes a message each. rows: of the batch; ops: null for a tombstone; before, after: places of images in
-    the batch, -1 for none; keys: places of the rows whose keys they have; others: the row that has the other key of a
-    change of keys, -1 for none.
-    """
+    """The events of a batch, each of which becomes a message. Places are those of rows in the batch."""
 
     rows: Places
+    """The row that the event is of."""
     ops: pa.LargeStringArray
+    """`op` of the envelope; null for a tombstone."""
     before: Places
+    """The first image, -1 for none."""
     after: Places
+    """The last image, -1 for none."""
     keys: Places
+    """The row whose key the message has."""
     others: Places
+    """The row that has the other key where an update changes the key, else -1."""
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> "Events":
         """Some of them."""
         places = np.flatnonzero(wanted)
-        return Events(*(each.take(places) if isinstance(each, np.ndarray) else rows_at(each, places) for each in self))
+        return Events(
+            *(column.take(places) if isinstance(column, np.ndarray) else rows_at(column, places) for column in self)
+        )
 
 
 def debezium_messages(
@@ -95,7 +100,9 @@ def row_texts(
     return joined(*object_pieces(table.names, texts.values())), keys
 
 
-def events_of(batch: pa.RecordBatch, images: Images, keys: pa.LargeStringArray | None, *, tombstones: bool) -> Events:
+def events_of(
+    batch: pa.RecordBatch, images: ChangeImages, keys: pa.LargeStringArray | None, *, tombstones: bool
+) -> Events:
     """What the changes of a batch become. keys: each row's key."""
     has_tombstone = int(tombstones and keys is not None)
     is_move = np.zeros(len(images.rows), np.bool_)
@@ -146,32 +153,35 @@ def _envelopes(
 
 def image_texts(objects: pa.LargeStringArray, places: Places) -> pa.LargeStringArray:
     """The rows at some places, null in words at -1."""
-    found = rows_at(objects, places)
-    return pc.coalesce(found, pa.scalar("null", _TEXT())) if found.null_count else found
+    texts = rows_at(objects, places)
+    return pc.coalesce(texts, pa.scalar("null", _TEXT())) if texts.null_count else texts
 
 
 def _source_pieces(
     table: TableSchema, batch: pa.RecordBatch, rows: Places, physical: str
 ) -> "list[str | pa.LargeStringArray]":
     database, name = name_parts(table.source)
-    here = {each: rows_at(batch.column(each), rows) for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)}
-    us = here[COMMIT_TIMESTAMP].cast(pa.int64())
+    bus = {
+        column: rows_at(batch.column(column), rows)
+        for column in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
+    }
+    us = bus[COMMIT_TIMESTAMP].cast(pa.int64())
     us_text = us.cast(_TEXT())
-    snapshot = pc.if_else(here[SNAPSHOT], pa.scalar("incremental", _TEXT()), pa.scalar("false", _TEXT()))
+    snapshot = pc.if_else(bus[SNAPSHOT], pa.scalar("incremental", _TEXT()), pa.scalar("false", _TEXT()))
     return [
         f'{{"version":{dumps(__version__)},"connector":"{CONNECTOR}","name":{dumps(physical)},"ts_ms":',
         pc.divide(us, _US_A_MS).cast(_TEXT()),
         ',"snapshot":',
         quoted(snapshot),
         f',"db":{dumps(database)},"sequence":"[\\"',
-        here[COMMIT_VERSION].cast(_TEXT()),
+        bus[COMMIT_VERSION].cast(_TEXT()),
         '\\",\\"',
-        here[SEQ].cast(_TEXT()),
+        bus[SEQ].cast(_TEXT()),
         '\\"]","ts_us":',
         us_text,
         ',"ts_ns":',
         pc.if_else(pc.equal(us, 0), us_text, joined(us_text, "000")),
         f',"table":{dumps(name)},"gtid":',
-        texts_of(TXID, here[TXID], big_in_string=False),
+        texts_of(TXID, bus[TXID], big_in_string=False),
         "}",
     ]

@@ -24,8 +24,8 @@ from databus.formats._debezium_types import DECIMAL, UINT64_DIGITS, DebeziumForm
 from databus.formats._mysql_words import is_clock
 from databus.formats._parse import json_object, parsed
 from databus.formats._read import (
-    Changes,
     Places,
+    ReadChanges,
     ReadRows,
     check_table,
     converted,
@@ -77,23 +77,23 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     (`unavailable.value.placeholder`).
     """
     form = form or DebeziumForm()
-    found, places = present(values)
+    messages, places = present(values)
     row = row_type(table, form)
     envelope = pa.schema([("before", row), ("after", row), ("source", _SOURCE), ("op", pa.string())])
     if form.with_schema:
-        payload = parsed(found, pa.schema([("payload", pa.struct(list(envelope)))]), places).members["payload"]
+        payload = parsed(messages, pa.schema([("payload", pa.struct(list(envelope)))]), places).members["payload"]
         members = members_of(payload)
     else:
-        members = parsed(found, envelope, places).members
+        members = parsed(messages, envelope, places).members
     kinds = kinds_of(members["op"], KINDS)
     chosen = np.flatnonzero(kinds)
-    said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
-    source = members_of(said["source"])
+    fields = {name: values.take(pa.array(chosen)) for name, values in members.items()}
+    source = members_of(fields["source"])
     check_table(table, names_said(source["db"], source["table"], source["schema"]), places[chosen])
-    bus, is_ours = bus_of(source, said["op"])
-    written = _written(table, found.take(pa.array(chosen)), places[chosen], form) if form.with_schema else []
+    bus, is_ours = bus_of(source, fields["op"])
+    written = _written(table, messages.take(pa.array(chosen)), places[chosen], form) if form.with_schema else []
     firsts, lasts = (
-        images_of_json(table, said[name], form, is_ours=is_ours, written=written) for name in ("before", "after")
+        images_of_json(table, fields[name], form, is_ours=is_ours, written=written) for name in ("before", "after")
     )
     changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
     return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
@@ -104,11 +104,11 @@ def bus_of(source: dict[str, pa.Array], ops: pa.Array) -> tuple[dict[str, pa.Arr
     pairs = pc.extract_regex(source["sequence"], _PAIR)
     is_ours = pc.equal(source["connector"], CONNECTOR).fill_null(False)
     scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))
-    none = pa.scalar(None, pa.int64())
+    null = pa.scalar(None, pa.int64())
     us = pc.coalesce(source["ts_us"], pc.multiply(source["ts_ms"], _US_A_MS))
     bus = {
-        COMMIT_VERSION: pc.if_else(is_ours, scns, none),
-        SEQ: pc.if_else(is_ours, seqs, none),
+        COMMIT_VERSION: pc.if_else(is_ours, scns, null),
+        SEQ: pc.if_else(is_ours, seqs, null),
         COMMIT_TIMESTAMP: us.cast(pa.timestamp("us", "UTC")),
         TXID: source["gtid"],
         SNAPSHOT: pc.equal(ops, "r"),
@@ -116,17 +116,17 @@ def bus_of(source: dict[str, pa.Array], ops: pa.Array) -> tuple[dict[str, pa.Arr
     return bus, is_ours
 
 
-class Written(NamedTuple):
+class WrittenPart(NamedTuple):
     """How the columns of a table were written in some messages, which stand at these places."""
 
     columns: Sequence[Column]
     places: Places
 
 
-def _written(table: TableSchema, values: pa.LargeBinaryArray, numbers: Places, form: DebeziumForm) -> list[Written]:
+def _written(table: TableSchema, values: pa.LargeBinaryArray, numbers: Places, form: DebeziumForm) -> list[WrittenPart]:
     """By what messages say themselves."""
     schemas = schemas_of(values, numbers)
-    return [Written(columns_written(table, text, form), at) for text, at in schemas.items()]
+    return [WrittenPart(columns_written(table, text, form), at) for text, at in schemas.items()]
 
 
 class ImagesRead(NamedTuple):
@@ -142,7 +142,7 @@ def images_of_json(
     form: DebeziumForm,
     *,
     is_ours: pa.BooleanArray,
-    written: Sequence[Written] = (),
+    written: Sequence[WrittenPart] = (),
 ) -> ImagesRead:
     """Images that were read as `row_type`. is_ours: which of them the bus has written, for which no value is ever
     unavailable. written: of all of them, where they say it; else columns are as the table has them.
@@ -150,11 +150,11 @@ def images_of_json(
     raw = members_of(rows)
     columns = []
     for at, column in enumerate(table.columns):
-        parts = [(each.columns[at], each.places) for each in written]
+        parts = [(part.columns[at], part.places) for part in written]
         columns.append(converted(table, column, partial(_values, column, raw[column.name], form, parts)))
     if not pc.all(is_ours).as_py():
-        for column, found in zip(table.columns, columns, strict=True):
-            check_available(table, column, found)
+        for column, array in zip(table.columns, columns, strict=True):
+            check_available(table, column, array)
     return ImagesRead(columns, rows.is_valid().to_numpy(zero_copy_only=False))
 
 
@@ -164,7 +164,7 @@ def changes_of(
     kinds: npt.NDArray[np.int8],
     bus: dict[str, pa.Array],
     places: Places,
-) -> Changes:
+) -> ReadChanges:
     """The changes whose images were read. places: of the messages."""
     is_delete = kinds == ChangeType.DELETE
     missing = np.flatnonzero(~np.where(is_delete, firsts.is_there, lasts.is_there))
@@ -176,7 +176,7 @@ def changes_of(
         pc.if_else(pa.array(is_delete), first, last) if is_delete.any() else last
         for first, last in zip(firsts.columns, lasts.columns, strict=True)
     ]
-    return Changes(kinds, places, only, firsts.columns, has_before, bus)
+    return ReadChanges(kinds, places, only, firsts.columns, has_before, bus)
 
 
 def row_type(table: TableSchema, form: DebeziumForm) -> pa.StructType:
@@ -195,10 +195,10 @@ def _raw_type(column: Column, form: DebeziumForm) -> pa.DataType:
     return json_type(column)
 
 
-def check_available(table: TableSchema, column: Column, found: pa.Array) -> None:
+def check_available(table: TableSchema, column: Column, values: pa.Array) -> None:
     """Raises `UnrepresentableValue` where Debezium put a placeholder for a value that it did not know."""
     unavailable = _UNAVAILABLE.get(column.type)
-    if unavailable is not None and pc.any(pc.equal(found, pa.scalar(unavailable, found.type))).as_py():
+    if unavailable is not None and pc.any(pc.equal(values, pa.scalar(unavailable, values.type))).as_py():
         raise UnrepresentableValue(
             f"{table.source}.{column.name}: a message does not have this value (`__debezium_unavailable_value`); have "
             "the database log whole rows (PostgreSQL: REPLICA IDENTITY FULL)"
@@ -210,7 +210,7 @@ def _values(column: Column, raw: pa.Array, form: DebeziumForm, parts: Sequence[t
     if not parts:
         return _value(column, raw, form)
     kind = forms_of(column.type).arrow
-    values = [_value(each, raw.take(pa.array(places)), form).cast(kind) for each, places in parts]
+    values = [_value(written, raw.take(pa.array(places)), form).cast(kind) for written, places in parts]
     order = np.argsort(np.concatenate([places for _, places in parts]))
     return pa.concat_arrays(values).take(pa.array(order))
 
@@ -236,20 +236,20 @@ def schemas_of(values: pa.LargeBinaryArray, numbers: Places) -> dict[bytes, Plac
     """
     ends = pc.find_substring(values, _PAYLOAD).to_numpy()
     is_first = pc.starts_with(values, _SCHEMA).to_numpy(zero_copy_only=False) & (ends > 0)
-    found: dict[bytes, list[npt.NDArray[np.int64]]] = {}
+    by_schema: dict[bytes, list[npt.NDArray[np.int64]]] = {}
     for end in np.unique(ends[is_first]).tolist():
         places = np.flatnonzero(is_first & (ends == end))
         texts = pc.binary_slice(values.take(pa.array(places)), len(_SCHEMA), end).dictionary_encode()
         for number, text in enumerate(texts.dictionary.to_pylist()):
             chosen = places[texts.indices.to_numpy() == number]
             if _is_json(text):
-                found.setdefault(text, []).append(chosen)
+                by_schema.setdefault(text, []).append(chosen)
             else:
                 is_first[chosen] = False
     for place in np.flatnonzero(~is_first).tolist():
         schema = json_object(int(numbers[place]), values[place].as_py()).get("schema")
-        found.setdefault(json.dumps(schema).encode(), []).append(np.array([place]))
-    return {text: np.sort(np.concatenate(each)) for text, each in found.items()}
+        by_schema.setdefault(json.dumps(schema).encode(), []).append(np.array([place]))
+    return {text: np.sort(np.concatenate(parts)) for text, parts in by_schema.items()}
 
 
 def columns_written(table: TableSchema, schema: bytes, form: DebeziumForm) -> list[Column]:
@@ -263,10 +263,10 @@ def columns_written(table: TableSchema, schema: bytes, form: DebeziumForm) -> li
     return [_column(column, written.get(column.name), form) for column in table.columns]
 
 
-def _column(column: Column, said: Mapping[str, Any] | None, form: DebeziumForm) -> Column:
-    if said is None:
+def _column(column: Column, written: Mapping[str, Any] | None, form: DebeziumForm) -> Column:
+    if written is None:
         return column
-    ours, kind, name = connect_type(column, form), said.get("type"), said.get("name")
+    ours, kind, name = connect_type(column, form), written.get("type"), written.get("name")
     is_unlike = (kind == "bytes") != (ours.type == "bytes") or (name == DECIMAL) != (ours.name == DECIMAL)
     if column.type == "timestamp" and name in _MOMENTS:
         return replace(column, db_type=_MOMENTS[name])
@@ -277,11 +277,11 @@ def _column(column: Column, said: Mapping[str, Any] | None, form: DebeziumForm) 
             f"{column.name} was written as {_shown(kind, name)}, and is read as {_shown(ours.type, ours.name)}: see "
             "the connector's modes for such columns, and the column's type in `schemas`"
         )
-    return _of_scale(column, said) if name == DECIMAL else column
+    return _of_scale(column, written) if name == DECIMAL else column
 
 
-def _of_scale(column: Column, said: Mapping[str, Any]) -> Column:
-    parameters = said.get("parameters")
+def _of_scale(column: Column, written: Mapping[str, Any]) -> Column:
+    parameters = written.get("parameters")
     scale = str(parameters.get("scale")) if isinstance(parameters, Mapping) else ""
     if not scale.isdecimal() or int(scale) > _PRECISION_MAX or (column.type == "uint64" and int(scale)):
         raise UnrepresentableValue(f"{column.name} was written as a decimal with the scale {scale or 'none'}")
@@ -296,7 +296,7 @@ def _shown(kind: Any, name: Any) -> str:
 
 def _fields(struct: Any) -> dict[str, Mapping[str, Any]]:
     fields = struct.get("fields") if isinstance(struct, Mapping) else None
-    return {str(each.get("field")): each for each in fields or () if isinstance(each, Mapping)}
+    return {str(field.get("field")): field for field in fields or () if isinstance(field, Mapping)}
 
 
 def _is_json(text: bytes) -> bool:

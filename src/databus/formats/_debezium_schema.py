@@ -57,7 +57,7 @@ def value_schema(table: TableSchema, physical: str, form: DebeziumForm) -> str:
 def key_schema(table: TableSchema, physical: str, form: DebeziumForm) -> str:
     """The schema of a table's keys, as JSON."""
     columns = [table.column(name) for name in table.key]
-    fields = [connect_type(each, form).to_json(optional=each.nullable, field=each.name) for each in columns]
+    fields = [connect_type(column, form).to_json(optional=column.nullable, field=column.name) for column in columns]
     return dumps(struct_of(f"{physical}.{table.source}.Key", fields))
 
 

@@ -43,17 +43,18 @@ Int = npt.NDArray[np.int64]
 
 
 class TransactionMarks(NamedTuple):
-    """Begins and ends of transactions, in order.
-
-    ids: of each; ts_ms: of its commit; is_end: else it is a begin. counts: how many events an end counts; starts: where
-    its tables stand in `tables` and `table_counts`, with one more at the end; a begin has none.
-    """
+    """Begins and ends of transactions, in order."""
 
     ids: pa.StringArray
+    """The transaction's id."""
     ts_ms: Int
+    """Time of its commit, milliseconds since 1970."""
     is_end: npt.NDArray[np.bool_]
+    """Whether it is an end; if not, a begin."""
     counts: Int
+    """How many events an end counts."""
     starts: Int
+    """Where the tables of an end stand in `tables` and `table_counts`, with one more at the end; a begin has none."""
     tables: pa.StringArray
     table_counts: Int
 
@@ -93,18 +94,18 @@ def transaction_messages(marks: TransactionMarks, *, with_schema: bool = False) 
     """Begins and ends as JSON, each with its transaction's id as key."""
     ids = texts_of("id", marks.ids, big_in_string=False)
     counts = pa.array(marks.counts)
-    each = joined(
+    collections = joined(
         '{"data_collection":',
         texts_of("data_collection", marks.tables, big_in_string=False),
         ',"event_count":',
         pa.array(marks.table_counts).cast(_TEXT()),
         "}",
     )
-    tables = pc.binary_join(_lists(marks.starts, each), pa.scalar(",", _TEXT()))
+    tables = pc.binary_join(_lists(marks.starts, collections), pa.scalar(",", _TEXT()))
     ends = joined('"END","id":', ids, ',"event_count":', counts.cast(_TEXT()), ',"data_collections":[', tables, "]")
     begins = joined('"BEGIN","id":', ids, ',"event_count":null,"data_collections":null')
-    told = pc.if_else(pa.array(marks.is_end), ends, begins)
-    values = joined('{"status":', told, ',"ts_ms":', pa.array(marks.ts_ms).cast(_TEXT()), "}")
+    bodies = pc.if_else(pa.array(marks.is_end), ends, begins)
+    values = joined('{"status":', bodies, ',"ts_ms":', pa.array(marks.ts_ms).cast(_TEXT()), "}")
     keys = joined('{"id":', ids, "}")
     if with_schema:
         values = joined(f'{{"schema":{_value_schema()},"payload":', values, "}")
@@ -114,8 +115,8 @@ def transaction_messages(marks: TransactionMarks, *, with_schema: bool = False) 
 
 def transaction_avro_messages(marks: TransactionMarks) -> Messages:
     """What `transaction_messages` gives, in Avro."""
-    each = joined_bytes(b"\x02", encoded(marks.tables), longs(marks.table_counts))
-    items = pc.binary_join(_lists(marks.starts, each), pa.scalar(b"", pa.large_binary()))
+    collections = joined_bytes(b"\x02", encoded(marks.tables), longs(marks.table_counts))
+    items = pc.binary_join(_lists(marks.starts, collections), pa.scalar(b"", pa.large_binary()))
     blocks = joined_bytes(b"\x02", longs(np.diff(marks.starts)), items, b"\x00")
     ids = encoded(marks.ids)
     ends = joined_bytes(constant("END"), ids, nullable(longs(marks.counts)), blocks)

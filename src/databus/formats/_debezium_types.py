@@ -45,17 +45,16 @@ class UnsignedForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DebeziumForm:
-    """The choices of Debezium's envelope.
-
-    decimals: Debezium's `decimal.handling.mode`; its `double` loses digits and is not offered. unsigned:
-    `bigint.unsigned.handling.mode`. with_schema: each message and key says its schema, as with `schemas.enable`.
-    tombstones: `tombstones.on.delete`.
-    """
+    """The choices of Debezium's envelope."""
 
     decimals: DecimalForm = DecimalForm.PRECISE
+    """Debezium's `decimal.handling.mode`; its `double` loses digits and is not offered."""
     unsigned: UnsignedForm = UnsignedForm.LONG
+    """`bigint.unsigned.handling.mode`."""
     with_schema: bool = False
+    """Each message and key says its schema, as with `schemas.enable`."""
     tombstones: bool = True
+    """`tombstones.on.delete`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,12 @@ class ConnectType:
 
     def to_json(self, *, optional: bool, field: str) -> dict[str, Any]:
         """As the field of a struct in a message of Connect's JSON converter."""
-        found: dict[str, Any] = {"type": self.type, "optional": optional}
+        value: dict[str, Any] = {"type": self.type, "optional": optional}
         if self.name is not None:
-            found |= {"name": self.name, "version": 1}
+            value |= {"name": self.name, "version": 1}
         if self.parameters:
-            found["parameters"] = dict(self.parameters)
-        return {**found, "field": field}
+            value["parameters"] = dict(self.parameters)
+        return {**value, "field": field}
 
 
 _PLAIN: Final = {

@@ -28,23 +28,25 @@ _WRONG: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError
 Places = npt.NDArray[np.int64]
 
 
-class Problem(NamedTuple):
-    """A value that does not fit. place: of its document."""
+class ElementProblem(NamedTuple):
+    """A value that does not fit."""
 
     place: int
+    """Place of its document."""
     reason: str
 
 
 class Elements(NamedTuple):
-    """What documents hold. of: for each element the place of its document, in order; ordinals: which one of it, from 1
-    on; columns: the members that were asked for, in Arrow's types, null where there is none and where it does not fit;
-    problem: the first that does not fit.
-    """
+    """What documents hold."""
 
     of: Places
+    """For each element the place of its document, in order."""
     ordinals: npt.NDArray[np.int32]
+    """For each element its number in its document, from 1 on."""
     columns: Sequence[pa.Array]
-    problem: Problem | None = None
+    """The members that were asked for, in Arrow's types; null where a member is missing or does not fit."""
+    problem: ElementProblem | None = None
+    """The first value that does not fit."""
 
 
 class _Number(str):
@@ -64,21 +66,21 @@ def elements(documents: pa.LargeStringArray, columns: Sequence[Column]) -> Eleme
     parts = list(_read(texts, columns, 0)) if len(texts) else []
     if not parts:
         return Elements(np.array([], np.int64), np.array([], np.int32), [pa.array([], _arrow(c)) for c in columns])
-    found = [pa.concat_arrays([part.columns[i] for part in parts]) for i in range(len(columns))]
+    arrays = [pa.concat_arrays([part.columns[i] for part in parts]) for i in range(len(columns))]
     problem = next((part.problem for part in parts if part.problem is not None), None)
     return Elements(
         valid[np.concatenate([part.of for part in parts])],
         np.concatenate([part.ordinals for part in parts]),
-        found,
+        arrays,
         None if problem is None else problem._replace(place=int(valid[problem.place])),
     )
 
 
 def _read(texts: pa.LargeStringArray, columns: Sequence[Column], at: int) -> "list[Elements]":
     """The elements of documents, the first of which has the place `at`."""
-    found = _in_bulk(texts, columns, at)
-    if found is not None:
-        return [found]
+    bulk = _in_bulk(texts, columns, at)
+    if bulk is not None:
+        return [bulk]
     if len(texts) == 1:
         return [_by_itself(texts[0].as_py(), columns, at)]
     half = len(texts) // 2
@@ -109,13 +111,13 @@ def _in_bulk(texts: pa.LargeStringArray, columns: Sequence[Column], at: int) -> 
             return None
         lists = pa.concat_arrays(table.column(0).chunks)
         structs = lists.flatten()
-        found = [_fitted(column, pc.struct_field(structs, place)) for place, column in enumerate(columns)]
+        arrays = [_fitted(column, pc.struct_field(structs, place)) for place, column in enumerate(columns)]
     except _WRONG:
         return None
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     firsts = np.cumsum(lengths) - lengths
     ordinals = np.arange(len(structs), dtype=np.int64) - np.repeat(firsts, lengths) + 1
-    return Elements(np.repeat(np.arange(at, at + len(texts)), lengths), ordinals.astype(np.int32), found)
+    return Elements(np.repeat(np.arange(at, at + len(texts)), lengths), ordinals.astype(np.int32), arrays)
 
 
 def _lines(texts: pa.LargeStringArray) -> memoryview | None:
@@ -129,9 +131,9 @@ def _lines(texts: pa.LargeStringArray) -> memoryview | None:
     if not pc.all(pc.or_(pc.or_(is_array, is_object), pc.equal(texts, "null"))).as_py():
         return None
     opens, closes = (pc.if_else(is_object, _text(bracket), _text("")) for bracket in "[]")
-    again, end = (pc.if_else(is_object, _text(""), _text(bracket)) for bracket in "[]")
+    nested_opens, nested_closes = (pc.if_else(is_object, _text(""), _text(bracket)) for bracket in "[]")
     head, middle = _text(f'{{"{_ELEMENTS}":'), _text(',"c":')
-    pieces = (head, opens, texts, closes, middle, again, texts, end, _text("}\n"))
+    pieces = (head, opens, texts, closes, middle, nested_opens, texts, nested_closes, _text("}\n"))
     return bytes_of(pc.binary_join_element_wise(*pieces, _text("")))
 
 
@@ -153,18 +155,18 @@ def _fitted(column: Column, raw: pa.Array) -> pa.Array:
 def _by_itself(text: str, columns: Sequence[Column], at: int) -> Elements:
     problems: list[str] = []
     try:
-        found = json.loads(text, parse_int=_Number, parse_float=_Number)
+        document = json.loads(text, parse_int=_Number, parse_float=_Number)
     except (ValueError, RecursionError) as error:
         problems.append(f"not JSON: {error}")
-        found = None
-    if isinstance(found, Mapping):
-        found = [found]
-    if found is not None and not isinstance(found, list):
-        problems.append(f"neither an array nor an object: {_shown(found)}")
-        found = None
-    objects = [_object(number, each, problems) for number, each in enumerate(found or [], 1)]
+        document = None
+    if isinstance(document, Mapping):
+        document = [document]
+    if document is not None and not isinstance(document, list):
+        problems.append(f"neither an array nor an object: {_shown(document)}")
+        document = None
+    objects = [_object(number, element, problems) for number, element in enumerate(document or [], 1)]
     arrays = [_column(objects, column, problems) for column in columns]
-    problem = Problem(at, problems[0]) if problems else None
+    problem = ElementProblem(at, problems[0]) if problems else None
     return Elements(np.full(len(objects), at), np.arange(1, len(objects) + 1, dtype=np.int32), arrays, problem)
 
 
@@ -178,8 +180,8 @@ def _object(number: int, element: Any, problems: list[str]) -> Mapping[str, Any]
 
 def _column(objects: Sequence[Mapping[str, Any]], column: Column, problems: list[str]) -> pa.Array:
     cells = [pa.nulls(0, _arrow(column))]
-    for number, each in enumerate(objects, 1):
-        value = each.get(column.name)
+    for number, element in enumerate(objects, 1):
+        value = element.get(column.name)
         try:
             cells.append(_cell(column, value))
         except _WRONG:

@@ -15,15 +15,15 @@ _NUMBERS = {kind.label: kind.value for kind in ChangeType}
 Places = npt.NDArray[np.int64]
 
 
-class Images(NamedTuple):
-    """The changes of a batch. kinds: `INSERT`, `UPDATE_POSTIMAGE` or `DELETE`; rows: where the last image of each
-    stands, which is the only one of an insert and of a delete; before: where the first image of an update stands, -1
-    for the others, and where it is not there.
-    """
+class ChangeImages(NamedTuple):
+    """The changes of a batch."""
 
     kinds: npt.NDArray[np.int8]
+    """`INSERT`, `UPDATE_POSTIMAGE` or `DELETE`."""
     rows: Places
+    """Where the change's last image stands; an insert and a delete have no other."""
     before: Places
+    """Where the first image of an update stands; -1 for inserts and deletes, and where it is missing."""
 
     @property
     def has_before(self) -> npt.NDArray[np.bool_]:
@@ -31,7 +31,7 @@ class Images(NamedTuple):
         return self.before >= 0
 
 
-def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
+def images_of(table: TableSchema, batch: pa.RecordBatch) -> ChangeImages:
     """The changes of a batch of change rows, whose `_change_type` are numbers or names.
 
     An update without the row before it is taken: something left that out. Raises `UnrepresentableValue` for a row
@@ -50,11 +50,11 @@ def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
             "followed by the row after it; keep both, or make it a delete"
         )
     rows = np.flatnonzero(~is_pre)
-    return Images(kinds[rows], rows, np.where(is_paired[rows], rows - 1, -1))
+    return ChangeImages(kinds[rows], rows, np.where(is_paired[rows], rows - 1, -1))
 
 
 def check_whole_rows(table: TableSchema, words: str, where: str = "") -> None:
-    """Raises `UnsupportedFeature` for a table whose messages in these words would say what nobody knows.
+    """Raises `UnsupportedFeature` for a table whose messages in this format would need values that are unknown.
 
     where: what the error begins with.
     """
@@ -70,8 +70,8 @@ def change_types(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
     """The numbers of a batch's change types, which are numbers or names."""
     column = batch.column(CHANGE_TYPE)
     if pa.types.is_integer(column.type):
-        found: npt.NDArray[np.int8] = column.to_numpy(zero_copy_only=False).astype(np.int8)
-        return found
+        kinds: npt.NDArray[np.int8] = column.to_numpy(zero_copy_only=False).astype(np.int8)
+        return kinds
     distinct = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     numbers = np.array([_NUMBERS[label] for label in distinct.dictionary.to_pylist()], np.int8)
     of_rows: npt.NDArray[np.int8] = numbers[distinct.indices.to_numpy(zero_copy_only=False)]

@@ -67,12 +67,12 @@ def scalar_of(value: Any, types: Sequence[str]) -> pa.Scalar:
     Raises `UnrepresentableValue` if a type cannot hold it.
     """
     first = pa.array([from_json_value(value, types[0])], forms_of(types[0]).arrow)
-    found = converted(pa.chunked_array([first]), [forms_of(name).arrow for name in types[1:]])
-    if found is None:
+    values = converted(pa.chunked_array([first]), [forms_of(name).arrow for name in types[1:]])
+    if values is None:
         raise UnrepresentableValue(
             f"{value!r} of a {types[0]} is not exactly a value of {' and then '.join(types[1:])}"
         )
-    return found[0]
+    return values[0]
 
 
 def _parse(value: Any, arrow: pa.DataType) -> Any:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, name_parts
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of
-from databus.formats._images import Images, Places, check_whole_rows, images_of, rows_at
+from databus.formats._images import ChangeImages, Places, check_whole_rows, images_of, rows_at
 from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
@@ -38,19 +38,20 @@ def maxwell_messages(table: TableSchema, batch: pa.RecordBatch, *, commits: pa.B
     texts = [maxwell_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]
     database, name = name_parts(table.source)
-    here = {
-        each: rows_at(batch.column(each), images.rows) for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, SNAPSHOT)
+    bus = {
+        column: rows_at(batch.column(column), images.rows)
+        for column in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, SNAPSHOT)
     }
-    seconds = pc.divide(here[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_SECOND)
+    seconds = pc.divide(bus[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_SECOND)
     text = joined(
         f'{{"database":{dumps(database)},"table":{dumps(name)},"type":"',
-        _types(images.kinds, here[SNAPSHOT]),
+        _types(images.kinds, bus[SNAPSHOT]),
         '","ts":',
         seconds.cast(_TEXT()),
         ',"xid":',
-        here[COMMIT_VERSION].cast(_TEXT()),
+        bus[COMMIT_VERSION].cast(_TEXT()),
         ',"xoffset":',
-        here[SEQ].cast(_TEXT()),
+        bus[SEQ].cast(_TEXT()),
         *_commit(commits, images.rows),
         ',"gtid":',
         texts_of(TXID, rows_at(batch.column(TXID), images.rows), big_in_string=False),
@@ -90,8 +91,8 @@ def is_json(column: Column) -> bool:
 
 
 def _members(values: pa.LargeStringArray) -> pa.LargeStringArray:
-    found = joined('["', pc.replace_substring(escaped(values), ",", '","'), '"]')
-    return pc.if_else(pc.equal(values, ""), pa.scalar("[]", _TEXT()), found)
+    lists = joined('["', pc.replace_substring(escaped(values), ",", '","'), '"]')
+    return pc.if_else(pc.equal(values, ""), pa.scalar("[]", _TEXT()), lists)
 
 
 def _types(kinds: npt.NDArray[np.int8], snapshot: pa.BooleanArray) -> pa.LargeStringArray:
@@ -105,21 +106,21 @@ def _commit(commits: pa.BooleanArray | None, rows: Places) -> list[pa.LargeStrin
     return [pc.if_else(rows_at(commits, rows), pa.scalar(',"commit":true', _TEXT()), pa.scalar("", _TEXT()))]
 
 
-def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: Images) -> pa.LargeStringArray:
+def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: ChangeImages) -> pa.LargeStringArray:
     """The member `old` of each update that changed something; else no text."""
     updates = np.flatnonzero(images.has_before)
     if not len(updates):
         return pa.repeat(pa.scalar("", _TEXT()), len(images.rows))
     before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
-    found = joined(',"old":', changed_objects(table.names, before, after))
+    objects = joined(',"old":', changed_objects(table.names, before, after))
     places = np.full(len(images.rows), -1)
     places[updates] = np.arange(len(updates))
-    return pc.coalesce(rows_at(found, places), pa.scalar("", _TEXT()))
+    return pc.coalesce(rows_at(objects, places), pa.scalar("", _TEXT()))
 
 
 def _keys(table: TableSchema, database: str, name: str, texts: list[pa.LargeStringArray]) -> pa.LargeStringArray | None:
     if not table.key:
         return None
     of = dict(zip(table.names, texts, strict=True))
-    members = object_pieces([f"pk.{each.lower()}" for each in table.key], [of[each] for each in table.key])
+    members = object_pieces([f"pk.{column.lower()}" for column in table.key], [of[column] for column in table.key])
     return joined(f'{{"database":{dumps(database)},"table":{dumps(name)},', *["" if m == "{" else m for m in members])

@@ -12,7 +12,7 @@ from databus.formats._maxwell import BOOTSTRAP, DELETE, INSERT, UPDATE, is_json,
 from databus.formats._mysql_words import clock_values, is_clock
 from databus.formats._parse import DOCUMENT, parsed
 from databus.formats._read import (
-    Changes,
+    ReadChanges,
     ReadRows,
     check_table,
     converted,
@@ -41,32 +41,34 @@ def maxwell_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     What is not a change of a row (`table-alter`, `bootstrap-start`) is among the others. Raises `UnrepresentableValue`
     for a message that cannot be read, with its number, and for a value that the column cannot hold.
     """
-    found, places = present(values)
+    messages, places = present(values)
     row = pa.struct([pa.field(column.name, _type_of(column)) for column in table.columns])
     members = {"database": pa.string(), "table": pa.string(), "type": pa.string(), "ts": pa.int64(), "xid": pa.int64()}
     schema = pa.schema([*members.items(), ("xoffset", pa.int64()), ("gtid", pa.string()), ("data", row), ("old", row)])
-    read = parsed(found, schema, places, one_by_one=any(is_json(column) for column in table.columns))
+    read = parsed(messages, schema, places, one_by_one=any(is_json(column) for column in table.columns))
     kinds = kinds_of(read.members["type"], _KINDS)
     is_row = kinds > 0
     chosen = np.flatnonzero(is_row)
-    said = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
-    check_table(table, names_said(said["database"], said["table"]), places[chosen])
-    data, old = members_of(said["data"]), members_of(said["old"])
+    fields = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
+    check_table(table, names_said(fields["database"], fields["table"]), places[chosen])
+    data, old = members_of(fields["data"]), members_of(fields["old"])
     is_update = kinds[chosen] == ChangeType.UPDATE_POSTIMAGE
-    olds = Olds(found, read.objects, chosen, np.zeros(len(chosen), np.int64), True, _old_of, schema.names, table.names)
+    olds = Olds(
+        messages, read.objects, chosen, np.zeros(len(chosen), np.int64), True, _old_of, schema.names, table.names
+    )
     last, before = [], []
     for column in table.columns:
         last.append(_values(table, column, data[column.name]))
         replaced = _values(table, column, old[column.name])
         before.append(first_images(olds, column.name, is_update, replaced, last[-1]))
     bus = {
-        COMMIT_VERSION: said["xid"],
-        SEQ: said["xoffset"],
-        COMMIT_TIMESTAMP: pc.multiply(said["ts"], _US_A_SECOND).cast(pa.timestamp("us", "UTC")),
-        TXID: said["gtid"],
-        SNAPSHOT: pc.equal(said["type"], BOOTSTRAP),
+        COMMIT_VERSION: fields["xid"],
+        SEQ: fields["xoffset"],
+        COMMIT_TIMESTAMP: pc.multiply(fields["ts"], _US_A_SECOND).cast(pa.timestamp("us", "UTC")),
+        TXID: fields["gtid"],
+        SNAPSHOT: pc.equal(fields["type"], BOOTSTRAP),
     }
-    changes = Changes(kinds[chosen], places[chosen], last, before, is_update, bus)
+    changes = ReadChanges(kinds[chosen], places[chosen], last, before, is_update, bus)
     return rows_of(table, changes, places[np.flatnonzero(~is_row)])
 
 

@@ -14,18 +14,16 @@ NO_HEADERS: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
 class Messages(NamedTuple):
-    """Messages in the order of their rows.
-
-    values: the messages' bytes; null is a tombstone, by which a compacted topic forgets a key. keys: their keys' bytes;
-    null where the format has none. rows: for each, the row of the batch that it is of, the last one of an update.
-    headers: those that the format itself asks for, by name; null where a message has not got it. All have one length;
-    values, keys and headers are of Arrow's large binary type.
-    """
+    """Messages in the order of their rows, in arrays of one length."""
 
     values: pa.LargeBinaryArray
+    """The messages' bytes; null is a tombstone, by which a compacted topic forgets a key."""
     keys: pa.LargeBinaryArray
+    """The keys' bytes; null where the format has none."""
     rows: pa.Int64Array
+    """For each message its row in the batch, the last one of an update."""
     headers: Mapping[str, pa.LargeBinaryArray] = NO_HEADERS
+    """The headers that the format itself needs, by name; null where a message does not have the header."""
 
 
 def messages_of(texts: pa.LargeStringArray, keys: pa.LargeStringArray | None, rows: npt.NDArray[np.int64]) -> Messages:
@@ -69,11 +67,11 @@ def changed_objects(
     names: Sequence[str], before: Sequence[pa.LargeStringArray], after: Sequence[pa.LargeStringArray]
 ) -> pa.LargeStringArray:
     """Objects of the members of `before` that are others in `after`; null where none is."""
-    none = pa.scalar("", pa.large_string())
+    empty = pa.scalar("", pa.large_string())
     members = [
-        pc.if_else(pc.not_equal(old, new), joined(f",{dumps(name)}:", old), none)
+        pc.if_else(pc.not_equal(old, new), joined(f",{dumps(name)}:", old), empty)
         for name, old, new in zip(names, before, after, strict=True)
     ]
-    text = pc.binary_join_element_wise(*members, none)
-    found = joined("{", pc.utf8_slice_codeunits(text, 1), "}")
-    return pc.if_else(pc.equal(text, none), pa.scalar(None, pa.large_string()), found)
+    text = pc.binary_join_element_wise(*members, empty)
+    objects = joined("{", pc.utf8_slice_codeunits(text, 1), "}")
+    return pc.if_else(pc.equal(text, empty), pa.scalar(None, pa.large_string()), objects)

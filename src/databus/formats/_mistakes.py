@@ -55,45 +55,45 @@ class Replaced(str):
 
 def lines_of(error: "ValidationError", model: "type[BaseModel] | None" = None, where: str = "") -> list[str]:
     """What pydantic found, a line for each place: `outputs.copy.path: missing`."""
-    fields = {} if model is None else {each.alias or name: each for name, each in model.model_fields.items()}
+    fields = {} if model is None else {field.alias or name: field for name, field in model.model_fields.items()}
     known = [*fields]
-    found: dict[str, list[Any]] = {}
-    for each in error.errors(include_url=False):
-        loc = each["loc"]
-        if len(loc) > 1 and isinstance(loc[-1], str) and _BRANCH.fullmatch(loc[-1]) and not _is_inside(each):
+    by_path: dict[str, list[Any]] = {}
+    for detail in error.errors(include_url=False):
+        loc = detail["loc"]
+        if len(loc) > 1 and isinstance(loc[-1], str) and _BRANCH.fullmatch(loc[-1]) and not _is_inside(detail):
             loc = loc[:-1]
-        found.setdefault(path_of(where, loc), []).append(each)
-    lines = {path: _said(path, each, known) for path, each in found.items()}
+        by_path.setdefault(path_of(where, loc), []).append(detail)
+    lines = {path: _explained(path, details, known) for path, details in by_path.items()}
     for name, field in fields.items():
         path = path_of(where, [name])
         if lines.get(path) == "missing" and get_origin(field.annotation) is Literal:
-            choices = [f'"{each}"' for each in get_args(field.annotation)]
+            choices = [f'"{choice}"' for choice in get_args(field.annotation)]
             lines[path] = f"missing; write {' or '.join(choices)}"
-    return [f"{path}: {said}" for path, said in lines.items()]
+    return [f"{path}: {text}" for path, text in lines.items()]
 
 
-def _is_inside(found: Mapping[str, Any]) -> bool:
+def _is_inside(detail: Mapping[str, Any]) -> bool:
     """Whether the last part of the place is a name in the file, which is missing or unknown there."""
-    return found["type"] in ("missing", "extra_forbidden")
+    return detail["type"] in ("missing", "extra_forbidden")
 
 
-def _said(path: str, found: list[Any], known: list[str]) -> str:
-    expected = [_expected(each) for each in found]
-    wanted = [each for each in dict.fromkeys(expected) if each is not None]
-    if len(wanted) < len(found) and not (wanted and len(set(expected)) > 1):
-        return "; ".join(dict.fromkeys(_otherwise(path, each, known) for each in found))
-    shown = _shown(path, found[0]["input"])
+def _explained(path: str, details: list[Any], known: list[str]) -> str:
+    expected = [_expected(detail) for detail in details]
+    wanted = [noun for noun in dict.fromkeys(expected) if noun is not None]
+    if len(wanted) < len(details) and not (wanted and len(set(expected)) > 1):
+        return "; ".join(dict.fromkeys(_otherwise(path, detail, known) for detail in details))
+    shown = _shown(path, details[0]["input"])
     nouns = " nor ".join(wanted)
     # Whatever YAML made of a text without quotes: a number, `true`, a day.
-    is_unquoted = wanted == [_KINDS["string"]] and isinstance(found[0]["input"], int | float | date)
+    is_unquoted = wanted == [_KINDS["string"]] and isinstance(details[0]["input"], int | float | date)
     return f"{shown} is {'neither' if ' nor ' in nouns else 'not'} {nouns}{_QUOTES if is_unquoted else ''}"
 
 
-def _expected(found: Mapping[str, Any]) -> str | None:
+def _expected(detail: Mapping[str, Any]) -> str | None:
     """What should stand there, as a noun; None where the sentence is another."""
-    kind = str(found["type"])
+    kind = str(detail["type"])
     if kind in ("literal_error", "enum"):
-        expected = _MEMBER.sub(r"\1", str(found["ctx"]["expected"]))
+        expected = _MEMBER.sub(r"\1", str(detail["ctx"]["expected"]))
         return expected.replace("'", '"').replace(", ", " nor ").replace(" or ", " nor ")
     if kind == "int_from_float":
         return _KINDS["int"]
@@ -101,26 +101,26 @@ def _expected(found: Mapping[str, Any]) -> str | None:
     return _KINDS.get(name) if rest in ("type", "parsing", "attributes_type") else None
 
 
-def _otherwise(path: str, found: Mapping[str, Any], known: list[str]) -> str:
-    kind, message = str(found["type"]), str(found["msg"])
-    context: Mapping[str, Any] = found.get("ctx", {})
+def _otherwise(path: str, detail: Mapping[str, Any], known: list[str]) -> str:
+    kind, message = str(detail["type"]), str(detail["msg"])
+    context: Mapping[str, Any] = detail.get("ctx", {})
     if kind == "missing":
         return "missing"
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(found["loc"][-1]), known, 1) if len(found["loc"]) == 1 else []
+        near = difflib.get_close_matches(str(detail["loc"][-1]), known, 1) if len(detail["loc"]) == 1 else []
         comma = "; if it belongs to the text before it, that needs quotes, since a comma ends it"
-        told = f'; did you mean "{near[0]}"?' if near else comma if " " in str(found["loc"][-1]) else ""
-        return f"there is no such option{told}"
+        hint = f'; did you mean "{near[0]}"?' if near else comma if " " in str(detail["loc"][-1]) else ""
+        return f"there is no such option{hint}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
-        return f"{_shown(path, found['input'])} is {word} {context[name]:g}"
+        return f"{_shown(path, detail['input'])} is {word} {context[name]:g}"
     if kind in ("string_too_short", "too_short"):
         return "empty" if context["min_length"] == 1 else f"shorter than {context['min_length']}"
     if kind in ("string_too_long", "too_long"):
         return f"longer than {context['max_length']}"
     is_form = kind == "string_pattern_mismatch"
-    said = f"{_shown(path, found['input'])} does not match {context['pattern']}" if is_form else message
-    return said.removeprefix("Value error, ")
+    text = f"{_shown(path, detail['input'])} does not match {context['pattern']}" if is_form else message
+    return text.removeprefix("Value error, ")
 
 
 def _shown(path: str, value: object) -> str:

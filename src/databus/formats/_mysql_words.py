@@ -29,18 +29,18 @@ def kind_of(column: Column) -> str:
     >>> kind_of(Column("a", "string", db_type="SET('a','b')"))
     'set'
     """
-    found = re.match(r"[a-z0-9_]*", column.db_type.lower())
-    return found[0] if found else ""
+    match = re.match(r"[a-z0-9_]*", column.db_type.lower())
+    return match[0] if match else ""
 
 
 def digits_of(column: Column) -> int:
     """The digits after the second that the database has for a column of times.
 
-    >>> [digits_of(Column("a", "timestamp", db_type=each)) for each in ("datetime", "TIMESTAMP(3) NULL", "")]
+    >>> [digits_of(Column("a", "timestamp", db_type=kind)) for kind in ("datetime", "TIMESTAMP(3) NULL", "")]
     [0, 3, 6]
     """
-    found = _TIMES.match(column.db_type)
-    return _DIGITS_MAX if found is None else int(found[1] or 0)
+    match = _TIMES.match(column.db_type)
+    return _DIGITS_MAX if match is None else int(match[1] or 0)
 
 
 def is_clock(column: Column) -> bool:

@@ -22,27 +22,27 @@ def tables_named(words: TableWords, values: pa.Array, *, with_schema: bool = Fal
     with_schema: Debezium's messages have their schema beside them. Raises `UnrepresentableValue` for a message that is
     not JSON, with its number.
     """
-    found, places = present(values)
+    messages, places = present(values)
     if words == "own":
-        names = _short(parsed(found, pa.schema([(SOURCE, pa.string())]), places).members[SOURCE])
+        names = _short(parsed(messages, pa.schema([(SOURCE, pa.string())]), places).members[SOURCE])
     elif words == "cloudevents":
-        data = parsed(found, pa.schema([("data", _OWN)]), places).members["data"]
+        data = parsed(messages, pa.schema([("data", _OWN)]), places).members["data"]
         names = _short(pc.struct_field(data, SOURCE))
     elif words == "debezium":
         source = pa.field("source", _NAMES)
         if with_schema:
-            payload = parsed(found, pa.schema([("payload", pa.struct([source]))]), places).members["payload"]
+            payload = parsed(messages, pa.schema([("payload", pa.struct([source]))]), places).members["payload"]
             members = members_of(pc.struct_field(payload, "source"))
         else:
-            members = members_of(parsed(found, pa.schema([source]), places).members["source"])
+            members = members_of(parsed(messages, pa.schema([source]), places).members["source"])
         names = names_said(members["db"], members["table"], members["schema"])
     elif words == "cloudevents-debezium":
-        attributes = [f"iodebezium{each.name}" for each in _NAMES]
-        members = parsed(found, pa.schema([(each, pa.string()) for each in attributes]), places).members
-        database, schema, name = (members[each] for each in attributes)
+        attributes = [f"iodebezium{field.name}" for field in _NAMES]
+        members = parsed(messages, pa.schema([(attribute, pa.string()) for attribute in attributes]), places).members
+        database, schema, name = (members[attribute] for attribute in attributes)
         names = names_said(database, name, schema)
     else:
-        members = parsed(found, pa.schema([("database", pa.string()), ("table", pa.string())]), places).members
+        members = parsed(messages, pa.schema([("database", pa.string()), ("table", pa.string())]), places).members
         names = names_said(members["database"], members["table"])
     at = np.full(len(values), -1, np.int64)
     at[places] = np.arange(len(places))

@@ -28,12 +28,12 @@ _MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEnc
 
 
 class Parsed(NamedTuple):
-    """members: one array for each member that was asked for. objects: the messages as Python's objects, where they were
-    read one by one.
-    """
+    """Messages that were read."""
 
     members: dict[str, pa.Array]
+    """One array for each member that was asked for."""
     objects: list[dict[str, Any]] | None
+    """The messages as Python's objects, where they were read one by one."""
 
 
 def parsed(
@@ -94,21 +94,21 @@ def _is_text(values: pa.LargeBinaryArray) -> bool:
 
 
 def json_object(number: int, value: bytes) -> dict[str, Any]:
-    """A message as an object of Python's. Raises `UnrepresentableValue`, with its number, for one that is none."""
+    """A message as an object of Python's. Raises `UnrepresentableValue`, with its number, if it is not an object."""
     try:
-        found = json.loads(value, parse_float=Decimal)
+        document = json.loads(value, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
         raise UnrepresentableValue(f"message {number}: not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UnrepresentableValue(f"message {number}: not an object: {value[:40]!r}")
-    return found
+    return document
 
 
 def _column(objects: list[dict[str, Any]], field: pa.Field, numbers: npt.NDArray[np.int64]) -> pa.Array:
     cells = []
-    for number, each in zip(numbers, objects, strict=True):
+    for number, document in zip(numbers, objects, strict=True):
         try:
-            cells.append(_fitted(each.get(field.name), field.type))
+            cells.append(_fitted(document.get(field.name), field.type))
         except (ValueError, TypeError, InvalidOperation) as error:
             raise UnrepresentableValue(f"message {number}: {field.name}: {error}") from error
     try:
@@ -123,7 +123,7 @@ def _column(objects: list[dict[str, Any]], field: pa.Field, numbers: npt.NDArray
 
 
 def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one for each kind
-    """A value as Arrow takes it for this type. Raises `ValueError` where it is none."""
+    """A value as Arrow takes it for this type. Raises `ValueError` for a value of another type."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -133,7 +133,7 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one 
     if pa.types.is_list(kind):
         if not isinstance(value, list):
             raise ValueError(f"{str(value)[:40]!r} is not a list")
-        return [_fitted(each, kind.value_type) for each in value]
+        return [_fitted(item, kind.value_type) for item in value]
     if pa.types.is_boolean(kind):
         if not isinstance(value, bool):
             raise ValueError(f"{str(value)[:40]!r} is not true or false")
@@ -155,10 +155,10 @@ def _float(value: Any, kind: pa.DataType) -> float:
     """Raises `ValueError` for a number that would become infinite."""
     is_infinite = isinstance(value, float) or (isinstance(value, str) and "inf" in value.lower())
     try:
-        found = float(value)
+        number = float(value)
         with np.errstate(over="ignore"):
-            if is_infinite or not np.isinf(kind.to_pandas_dtype()(found)):
-                return found
+            if is_infinite or not np.isinf(kind.to_pandas_dtype()(number)):
+                return number
     except OverflowError:
         pass
     raise ValueError(f"{str(value)[:40]} is beyond a {kind}")
@@ -171,5 +171,5 @@ def document_text(value: Any) -> str:
             "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {document_text(v)}" for k, v in value.items()) + "}"
         )
     if isinstance(value, list):
-        return "[" + ", ".join(document_text(each) for each in value) + "]"
+        return "[" + ", ".join(document_text(item) for item in value) + "]"
     return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

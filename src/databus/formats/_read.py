@@ -17,33 +17,34 @@ Places = npt.NDArray[np.int64]
 
 
 class ReadRows(NamedTuple):
-    """rows: the table's columns, then the bus's own, which are null where the format does not say them. messages: for
-    each row the message that it is of. others: messages that are no change of a row (a change of the schema, a
-    truncation, a heartbeat); a tombstone is neither.
-    """
+    """The rows of messages that were read."""
 
     rows: pa.RecordBatch
+    """The table's columns, then the bus's own, which are null where the format does not say them."""
     messages: pa.Int64Array
+    """For each row the number of its message."""
     others: pa.Int64Array
+    """Messages about something else than a row (a change of the schema, a truncation, a heartbeat), without
+    tombstones."""
 
 
-class Changes(NamedTuple):
-    """What a reader found, one element for each change.
-
-    kinds: numbers of `INSERT`, `UPDATE_POSTIMAGE`, `DELETE`; messages: the message of each; last: by column, the only
-    image or the second; before: by column, the first image of updates, where `has_before`; bus: the bus's columns of
-    the last image, as far as the format says them.
-    """
+class ReadChanges(NamedTuple):
+    """What a reader found, one element for each change."""
 
     kinds: npt.NDArray[np.int8]
+    """Numbers of `INSERT`, `UPDATE_POSTIMAGE`, `DELETE`."""
     messages: Places
+    """For each change the number of its message."""
     last: Sequence[pa.Array]
+    """By column: the second image of an update, the only image of an insert or a delete."""
     before: Sequence[pa.Array]
+    """By column: the first image of an update, where `has_before`."""
     has_before: npt.NDArray[np.bool_]
     bus: Mapping[str, pa.Array]
+    """The bus's columns of the last image, as far as the format says them."""
 
 
-def rows_of(table: TableSchema, changes: Changes, others: Places) -> ReadRows:
+def rows_of(table: TableSchema, changes: ReadChanges, others: Places) -> ReadRows:
     """The rows of changes. Raises `UnrepresentableValue` for null in a column that has none."""
     count = len(changes.kinds)
     firsts = np.flatnonzero(changes.has_before)
@@ -59,9 +60,9 @@ def rows_of(table: TableSchema, changes: Changes, others: Places) -> ReadRows:
         values = pa.concat_arrays([last, before.take(pa.array(firsts))]) if len(firsts) else last
         arrays.append(values.take(pa.array(order)))
     check_nulls(table, arrays, changes.messages[of])
-    found = {**changes.bus, CHANGE_TYPE: pa.array(changes.kinds)}
+    columns = {**changes.bus, CHANGE_TYPE: pa.array(changes.kinds)}
     for field in BUS_FIELDS:
-        values = found[field.name].take(pa.array(of)) if field.name in found else pa.nulls(len(of), field.type)
+        values = columns[field.name].take(pa.array(of)) if field.name in columns else pa.nulls(len(of), field.type)
         if field.name == CHANGE_TYPE:
             values = pc.if_else(pa.array(is_first), pa.scalar(int(ChangeType.UPDATE_PREIMAGE), pa.int8()), values)
         if field.name == SEQ:
@@ -95,8 +96,8 @@ def kinds_of(words: pa.Array, known: dict[str, ChangeType]) -> npt.NDArray[np.in
     """The numbers of change types by a format's words for them; 0 for any other word, and none."""
     numbers = np.append([int(kind) for kind in known.values()], 0).astype(np.int8)
     at = pc.index_in(words, pa.array(list(known), words.type)).fill_null(len(known))
-    found: npt.NDArray[np.int8] = numbers[at.to_numpy(zero_copy_only=False)]
-    return found
+    kinds: npt.NDArray[np.int8] = numbers[at.to_numpy(zero_copy_only=False)]
+    return kinds
 
 
 def check_table(table: TableSchema, names: pa.StringArray, messages: Places) -> None:
@@ -104,8 +105,8 @@ def check_table(table: TableSchema, names: pa.StringArray, messages: Places) -> 
     is_this = pc.equal(names, source_name(*name_parts(table.source))).fill_null(False)
     wrong = np.flatnonzero(~is_this.to_numpy(zero_copy_only=False))
     if len(wrong):
-        said = names[wrong[0]].as_py() or "no table"
-        raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {said}, not of {table.source}")
+        other = names[wrong[0]].as_py() or "no table"
+        raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {other}, not of {table.source}")
 
 
 def names_said(databases: pa.Array, tables: pa.Array, schemas: pa.Array | None = None) -> pa.StringArray:
@@ -117,8 +118,8 @@ def names_said(databases: pa.Array, tables: pa.Array, schemas: pa.Array | None =
     if schemas is not None:
         parts = pc.coalesce(pc.binary_join_element_wise(databases, schemas, tables, _BETWEEN), parts)
     alike = parts.dictionary_encode()
-    said = [each.split(_BETWEEN) for each in alike.dictionary.to_pylist()]
-    names = [source_name(each[0], each[1] if len(each) == 2 else source_name(*each[1:3])) for each in said]
+    pieces = [text.split(_BETWEEN) for text in alike.dictionary.to_pylist()]
+    names = [source_name(piece[0], piece[1] if len(piece) == 2 else source_name(*piece[1:3])) for piece in pieces]
     return pa.array(names, pa.string()).take(alike.indices)
 
 

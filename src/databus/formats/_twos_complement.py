@@ -53,9 +53,9 @@ def decimals_from(values: pa.LargeBinaryArray, kind: pa.Decimal128Type) -> pa.De
         digits.reshape(-1)[spread((np.arange(len(values)) + 1) * _WIDTH - lengths, lengths)] = held
     widest = pa.decimal128(38, kind.scale)
     buffers = [validity_of(values), pa.py_buffer(np.ascontiguousarray(digits[:, ::-1]))]
-    found = pa.Array.from_buffers(widest, len(values), buffers, values.null_count)
+    numbers = pa.Array.from_buffers(widest, len(values), buffers, values.null_count)
     try:
-        found.validate(full=True)
-        return found.cast(kind)
+        numbers.validate(full=True)
+        return numbers.cast(kind)
     except pa.ArrowInvalid as error:
         raise UnrepresentableValue(f"a number is not a {kind}: {error}") from error

@@ -94,14 +94,14 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
             _check(node, where, 0, itertools.count())
         value = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(f"{_place(error.problem_mark, where)}: {_said(error)}") from error
+        raise ConfigError(f"{_place(error.problem_mark, where)}: {_explained(error)}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{where}: not YAML: {error}") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
-        found = _KIND.get(type(value), "something else")
-        raise ConfigError(f"{where}: expected keys and values at the top, such as `name: shop`, found {found}")
+        kind = _KIND.get(type(value), "something else")
+        raise ConfigError(f"{where}: expected keys and values at the top, such as `name: shop`, found {kind}")
     return value
 
 
@@ -124,27 +124,27 @@ def _loader(text: str | bytes) -> "yaml.SafeLoader":
 def _written(kind: Any, number: Any, text: str) -> Any:
     if str(number) == text:
         return number
-    found = kind(number)
-    found.text = text
-    return found
+    value = kind(number)
+    value.text = text
+    return value
 
 
 def lines_in(path: Path) -> dict[str, int]:
     """Where each key and item of a YAML file stands, by its path: `outputs.copy.from[0]`; empty if it is not YAML."""
     import yaml
 
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
 
     def walk(node: yaml.Node, where: str, depth: int) -> None:
         if depth > _DEPTH_MAX:
             return
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                found[path_of(where, (index,))] = item.start_mark.line + 1
+                lines[path_of(where, (index,))] = item.start_mark.line + 1
                 walk(item, path_of(where, (index,)), depth + 1)
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                found[path_of(where, (key.value,))] = key.start_mark.line + 1
+                lines[path_of(where, (key.value,))] = key.start_mark.line + 1
                 walk(value, path_of(where, (key.value,)), depth + 1)
 
     try:
@@ -153,7 +153,7 @@ def lines_in(path: Path) -> dict[str, int]:
         return {}
     if node is not None:
         walk(node, "", 0)
-    return found
+    return lines
 
 
 def line_of(where: str, lines: Mapping[str, int]) -> int | None:
@@ -194,12 +194,12 @@ _PLAIN: Final = (
 """What PyYAML says, and what that means for who writes the file."""
 
 
-def _said(error: "yaml.MarkedYAMLError") -> str:
+def _explained(error: "yaml.MarkedYAMLError") -> str:
     """What is wrong, in the words of those who write the file where PyYAML's are those of its parser."""
     problem = error.problem or error.context or "not YAML"
-    for begin, said in _PLAIN:
+    for begin, words in _PLAIN:
         if begin.match(problem):
-            return said
+            return words
     if "expected ',' or" in problem:
         return f"{problem}, or quotes around the text before it"
     if error.context == "while scanning a quoted scalar" and error.context_mark is not None:
@@ -258,8 +258,8 @@ def _without_blank(key: "yaml.Node", value: "yaml.Node") -> str | None:
     """How `{type:sqlite}` is meant, which YAML takes for a key without a value."""
     has_value = value.start_mark.index != value.end_mark.index
     is_quoted = getattr(key, "style", None) is not None
-    found = None if has_value or is_quoted else _JOINED.fullmatch(key.value)
-    return None if found is None else f"{found[1]}: {found[2]}"
+    match = None if has_value or is_quoted else _JOINED.fullmatch(key.value)
+    return None if match is None else f"{match[1]}: {match[2]}"
 
 
 def substitute(
@@ -272,11 +272,11 @@ def substitute(
     """
     if isinstance(value, dict):
         return {
-            key: substitute(each, f"{where}.{key}" if where else str(key), folder=folder, environ=environ)
-            for key, each in value.items()
+            key: substitute(item, f"{where}.{key}" if where else str(key), folder=folder, environ=environ)
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [substitute(each, f"{where}[{i}]", folder=folder, environ=environ) for i, each in enumerate(value)]
+        return [substitute(item, f"{where}[{i}]", folder=folder, environ=environ) for i, item in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
     environment = os.environ if environ is None else environ
@@ -296,9 +296,9 @@ def _replacement(match: re.Match[str], where: str, folder: Path, environ: Mappin
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError(f"{where}: ${{file:{match['file']}}}: {path}: {reason}") from error
-    found = environ.get(match["name"])
-    if found is not None:
-        return found
+    variable = environ.get(match["name"])
+    if variable is not None:
+        return variable
     if match["default"] is None:
         raise ConfigError(
             f"{where}: the environment has no variable {match['name']}; set it, or write ${{{match['name']}:default}}"
