@@ -96,7 +96,7 @@ def all_exact(make_shop: Callable[[str], Shop], at_cuts: Actions) -> bool:
 
 def test_a_chunk_read_after_the_lock_was_released_would_not_be_exact(make_shop, at_cuts, monkeypatch) -> None:
     """The high watermark: what is written after the cut must not show."""
-    monkeypatch.setattr(_session.Session, "_open_reader", lambda self: None)
+    monkeypatch.setattr(_session.SqliteSession, "_open_reader", lambda self: None)
     assert not all_exact(make_shop, at_cuts)
 
 
@@ -116,7 +116,7 @@ def test_a_reader_opened_before_the_lock_was_held_would_undo_changes(make_shop, 
 
 def test_a_chunk_placed_before_the_windows_that_it_shows_would_not_be_exact(make_shop, at_cuts, monkeypatch) -> None:
     """The boundary: the SCN of a chunk is that of the cut it was read at, not of what had been delivered by then."""
-    look, take = _session.Session._look, _session.Session.next_group
+    look, take = _session.SqliteSession._look, _session.SqliteSession.next_group
     early: list[Group] = []
 
     def look_and_deliver(self, target):
@@ -134,8 +134,8 @@ def test_a_chunk_placed_before_the_windows_that_it_shows_would_not_be_exact(make
             return early.pop(0)
         return group
 
-    monkeypatch.setattr(_session.Session, "_look", look_and_deliver)
-    monkeypatch.setattr(_session.Session, "next_group", early_first)
+    monkeypatch.setattr(_session.SqliteSession, "_look", look_and_deliver)
+    monkeypatch.setattr(_session.SqliteSession, "next_group", early_first)
     assert not all_exact(make_shop, at_cuts)
 
 

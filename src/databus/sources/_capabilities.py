@@ -6,7 +6,7 @@ has it not. The commands of databus know sources only by this: `check-source` (`
 (`Preparable`), `position set` (`Movable`), `skip` (`Skippable`), `compare` (`Comparable`).
 
 Static methods take the options of the source (an object of its `config_model`) and need no source; the others are
-called on a source that was identified, while nobody captures from it.
+called on a source that was identified and is not captured.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,15 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
+    """One thing about a server."""
 
     severity: Severity
     name: str
+    """Name of the check; it does not change between versions."""
     server: str
     what: str
     mend: str = ""
+    """The statement to run, or the line to write."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -51,13 +53,13 @@ class Checkable(Protocol):
 
     @staticmethod
     def warm_up(physical: str, say: Callable[[str], None]) -> None:
-        """Do once what a first start would wait for. say: told what is being done, and "" at the end."""
+        """Do once what a first start would wait for. say: called with what is being done, and with "" at the end."""
         ...
 
 
 @runtime_checkable
 class Describable(Protocol):
-    """A database can be asked for its tables while nobody captures from it."""
+    """A database can be asked for its tables without being captured."""
 
     @staticmethod
     def definitions(physical: str, config: Any) -> Sequence[TableSchema]:

@@ -26,7 +26,7 @@ SourceName = Annotated[str, AfterValidator(canonical_name)]
 
 
 class ColumnChoice(BaseModel):
-    """Which columns of a table are left out before the log."""
+    """Which columns of a table are not captured."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,9 +71,9 @@ class SourceConfig(BaseModel):
         """A hash of which tables and columns are captured, by which relays of one database are compared; None where
         another relay chooses them.
         """
-        columns = {table: sorted(each.exclude) for table, each in self.columns.items() if each.exclude}
-        told = json.dumps([sorted(self.tables), sorted(self.exclude), columns], sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        columns = {table: sorted(choice.exclude) for table, choice in self.columns.items() if choice.exclude}
+        options = json.dumps([sorted(self.tables), sorted(self.exclude), columns], sort_keys=True)
+        return hashlib.blake2b(options.encode(), digest_size=8).hexdigest()
 
     def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
         """What options ask for and none of the captured tables is: each entry, and the option that it stands in.
@@ -82,7 +82,7 @@ class SourceConfig(BaseModel):
         {'crm.*': 'tables'}
         """
         alone = {entry: self.model_copy(update={"tables": [entry], "exclude": []}) for entry in self.tables}
-        return {entry: "tables" for entry, each in alone.items() if not any(map(each.selects, captured))}
+        return {entry: "tables" for entry, narrowed in alone.items() if not any(map(narrowed.selects, captured))}
 
     def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
         """The tables (`db.table`) that there are, captured or not, with their columns; None where a server would have

@@ -14,8 +14,8 @@ consumers' checkpoints nor what the database keeps for us stand still. Rows that
 another log, are given with their bytes (`Rows.body`): they go into the log as they are, and the batch is a view of
 them. So does a whole group (`Group.encoded`) of a log that this one is a copy of; see `_copying`. A source never skips:
 if what it needs is gone, or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if
-the database does not answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts anew from the log's
-end.
+the database does not answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts again from the
+log's end.
 
 A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
 is of its history although nothing of that transaction is in the log; without it such a position is believed.
@@ -28,7 +28,7 @@ key begins again: another `snapshot_begin` with a higher generation, all rows, a
 of the attempt before stay in the log. Until that begin, commits go on naming the snapshot that is open.
 
 Where `start` may take long, a source may have an attribute `doing`, a text that says what it does meanwhile; it is
-shown to whoever asks what the source waits for.
+shown where users ask what the source waits for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,22 +43,21 @@ from databus.wire import Group
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """How far capture is behind the database. Unknown is None.
-
-    behind_ms: age of the oldest change not captured, or of the last one captured where that is not known; 0 only where
-    nothing waits. While it is None, the relay counts on from when it was 0 last. changes: how many wait.
-    retention_left_ms: how long until the database drops something that we still need. values_omitted: left out of rows
-    that were too large, by table, since the source began. bytes: of the database's log that are not captured.
-    statements_unknown: changes of tables that were not understood, so that the tables are read again, since the source
-    began.
-    """
+    """How far capture is behind the database. Unknown is None."""
 
     behind_ms: float | None = None
+    """Age of the oldest change that is not captured, or of the last captured one where that is unknown; 0 only where
+    nothing waits. While it is None, the relay counts on from when it was last 0."""
     changes: int | None = None
+    """How many changes wait to be captured."""
     retention_left_ms: float | None = None
+    """How long until the database drops something that we still need."""
     values_omitted: Mapping[str, int] = field(default_factory=dict)
+    """By table, how many values were omitted since the source began, since their rows were too large."""
     bytes: int | None = None
+    """How many bytes of the database's log are not captured yet."""
     statements_unknown: int = 0
+    """How many changes of tables were not understood since the source began; those tables are read again."""
 
 
 class Source(Protocol):
@@ -86,11 +85,11 @@ class Source(Protocol):
         ...
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """Everything up to this commit position is safe in the log: the database may be told, its trail trimmed."""
+        """Everything up to this commit position is safe in the log: the source may confirm it or trim its trail."""
         ...
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
-        """Read these tables anew, starting at one of the next polls. Any thread. Raises `UnknownSource`.
+        """Read these tables again, starting at one of the next polls. Any thread. Raises `UnknownSource`.
 
         where: read only the rows for which this condition holds, in the database's own words; the end of the reading is
         then not `complete`. Raises `InputError` for one that is none, `UnsupportedFeature` where there is no such

@@ -14,10 +14,12 @@ from databus.log import LogOrigin, SchemaVersion
 
 @dataclass(frozen=True, slots=True)
 class RelayHop:
-    """A relay on the way from a database. id: of the running relay, differs from every other's. url: its address."""
+    """A relay on the way from a database."""
 
     id: str
+    """Id of the running relay; no two share one."""
     url: str
+    """The relay's address."""
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Self:

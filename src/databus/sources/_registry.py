@@ -48,7 +48,7 @@ def source_types() -> list[str]:
 def _class_of(type_name: str, where: str) -> Any:
     if type_name in _BUILT_IN:
         extra, needs = _NEEDS.get(type_name, ("", {}))
-        missing = [each for module, each in needs.items() if find_spec(module) is None]
+        missing = [name for module, name in needs.items() if find_spec(module) is None]
         if missing:
             raise ConfigError(
                 f"{where}.type: {type_name} needs {' and '.join(missing)}, which this Python does not have: "
@@ -69,7 +69,7 @@ def _class_of(type_name: str, where: str) -> Any:
 
 
 def source_model(type_name: str) -> type[SourceConfig]:
-    """The options of a kind of source. Raises `ConfigError` for a name that is none."""
+    """The options of a kind of source. Raises `ConfigError` for an unknown name."""
     return cast(type[SourceConfig], _class_of(type_name, "source").config_model)
 
 
@@ -95,9 +95,9 @@ def offered(capability: Any, config: SourceConfig, physical: str) -> Any:
 
     Raises `UnsupportedFeature` where it does not, naming the kinds that do.
     """
-    found = _class_of(config.type, physical)
-    if isinstance(found, capability):
-        return found
+    cls = _class_of(config.type, physical)
+    if isinstance(cls, capability):
+        return cls
     others = ", ".join(name for name in source_types() if _is_offered_by(name, capability)) or "none"
     word = capability.__name__.lower()
     raise UnsupportedFeature(f"{physical}: a source of type {config.type} is not {word}; types that are: {others}")
@@ -116,12 +116,12 @@ def _is_offered_by(type_name: str, capability: Any) -> bool:
 
 
 def contains_of(scheme: str) -> Contains | None:
-    """How positions of that scheme are compared with transactions; None where nobody here knows."""
+    """How positions of that scheme are compared with transactions; None where no installed source knows the scheme."""
     try:
-        found: Contains | None = getattr(_class_of(_BY_SCHEME[scheme], "source"), "contains", None)
+        contains: Contains | None = getattr(_class_of(_BY_SCHEME[scheme], "source"), "contains", None)
     except (KeyError, ConfigError):  # a package that it needs is not there
         return None
-    return found
+    return contains
 
 
 def open_source(physical: str, config: SourceConfig) -> Source:

@@ -18,7 +18,7 @@ from databus.core import make_scn
 from databus.schema import TableSchema, frame_schema
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._decode import decode_columns, fetch
-from databus.sources.sqlite._store import Cut, Version, read_version
+from databus.sources.sqlite._store import Cut, TableVersion, read_version
 from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, UPDATE_PREIMAGE
 from databus.sources.sqlite._types import exact_sql, size_sql
@@ -32,26 +32,27 @@ _CELL_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive changes, as rows of their tables. cut: that of the last of them. seq: its `_seq`.
-
-    continues: the cut's window goes on after it.
-    """
+    """Consecutive changes, as rows of their tables."""
 
     rows: tuple[Rows, ...]
     cut: Cut
+    """The cut of the last change."""
     seq: int
+    """`_seq` of the last change."""
     continues: bool
+    """Whether the cut's window goes on after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Changes to read, in order. is_complete: it reaches the last cut known."""
+    """Changes to read, in order."""
 
     ids: Ints
     versions: Ints
     kinds: Ints
     bytes_until: Ints
     is_complete: bool
+    """Whether it reaches the last known cut."""
 
     def after(self, change_id: int) -> "_Plan":
         at = int(np.searchsorted(self.ids, change_id, side="right"))
@@ -60,8 +61,8 @@ class _Plan:
 
 
 def _empty_plan() -> _Plan:
-    none = np.zeros(0, np.int64)
-    return _Plan(none, none, none, none, is_complete=True)
+    empty = np.zeros(0, np.int64)
+    return _Plan(empty, empty, empty, empty, is_complete=True)
 
 
 class Backlog:
@@ -76,7 +77,7 @@ class Backlog:
         self._cuts: list[Cut] = []
         self._stops: set[int] = set()
         self._plan = _empty_plan()
-        self._versions: dict[int, tuple[Version, Version, int]] = {}
+        self._versions: dict[int, tuple[TableVersion, TableVersion, int]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -94,14 +95,14 @@ class Backlog:
         return self._cuts[-1] if self._cuts else self._cut
 
     def extend(self) -> None:
-        """Look for cuts after those known, made by whomever."""
-        found = self._db.execute(
+        """Look for cuts after those known, whichever process made them."""
+        rows = self._db.execute(
             f"SELECT id, token, change_id, time_us FROM {OWN_PREFIX}cut WHERE id > ? ORDER BY id LIMIT ?",
             (self.newest.id, self._config.group_rows_max),
         ).fetchall()
-        if not found:
+        if not rows:
             return
-        self._cuts += [Cut(*row) for row in found]
+        self._cuts += [Cut(*row) for row in rows]
         stops = self._db.execute(f"SELECT DISTINCT cut FROM {OWN_PREFIX}event WHERE cut >= ?", (self._cuts[0].id,))
         self._stops = {cut for (cut,) in stops}
         self._plan = _Plan(
@@ -141,18 +142,18 @@ class Backlog:
         limit = self._config.group_rows_max
         upto = self.newest.change_id
         sizes = self._size_sql(upto)
-        found = self._db.execute(
+        rows = self._db.execute(
             f"SELECT id, t, op, {sizes} FROM {CHANGE_TABLE} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             (self._done, upto, limit),
         )
-        table = np.fromiter(chain.from_iterable(found), np.int64).reshape(-1, 4)
+        table = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 4)
         return _Plan(table[:, 0], table[:, 1], table[:, 2], np.cumsum(table[:, 3]), len(table) < limit)
 
     def _size_sql(self, upto: int) -> str:
         """An expression for the bytes of a change row, by its table's version."""
-        found = self._db.execute(f"SELECT t FROM {OWN_PREFIX}table ORDER BY t").fetchall()
+        versions = self._db.execute(f"SELECT t FROM {OWN_PREFIX}table ORDER BY t").fetchall()
         cases = []
-        for (t,) in found:
+        for (t,) in versions:
             version = self._version(t, upto)
             varying = size_sql(version.kinds, (f"c{slot}" for slot in count()))
             cases.append(f"WHEN {t} THEN {_ROW_BYTES + _CELL_BYTES * len(version.kinds)} + {varying}")
@@ -190,7 +191,7 @@ class Backlog:
             return ()
         lower, upper = self._done, int(plan.ids[count - 1])
         numbers: dict[TableSchema, list[int]] = {}
-        versions: dict[TableSchema, Version] = {}
+        versions: dict[TableSchema, TableVersion] = {}
         for t in np.unique(plan.versions[:count]).tolist():
             version = self._version(t, lower)
             numbers.setdefault(version.table, []).append(t)
@@ -198,7 +199,9 @@ class Backlog:
         windows = _Windows(cuts, self._cut.change_id, self._timeline)
         return tuple(self._read_table(versions[table], numbers[table], lower, upper, windows) for table in numbers)
 
-    def _read_table(self, version: Version, numbers: list[int], lower: int, upper: int, windows: "_Windows") -> Rows:
+    def _read_table(
+        self, version: TableVersion, numbers: list[int], lower: int, upper: int, windows: "_Windows"
+    ) -> Rows:
         slots = "".join(f", {exact_sql(kind, f'c{slot}')}" for slot, kind in enumerate(version.kinds))
         sql = (
             f"SELECT id, op{slots} FROM {CHANGE_TABLE} WHERE id > ? AND id <= ? "
@@ -210,7 +213,7 @@ class Backlog:
         arrays += windows.columns(np.array(columns[1], np.int8), ids)
         return Rows(version.table, pa.RecordBatch.from_arrays(arrays, schema=frame_schema(version.table)))
 
-    def _version(self, t: int, change_id: int) -> Version:
+    def _version(self, t: int, change_id: int) -> TableVersion:
         """What change rows of version `t` after `change_id` are read as; see `recast`."""
         if t not in self._versions:
             version = read_version(self._db, t)

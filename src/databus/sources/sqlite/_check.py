@@ -23,16 +23,16 @@ _WORST_FIRST: Final[Sequence[Severity]] = ("error", "warning", "info")
 
 def check(config: SqliteConfig) -> Sequence[Finding]:
     """All findings, the worst first. A file that cannot be opened is a finding too."""
-    found = _of_file(config.path)
-    if not found:
+    findings = _of_file(config.path)
+    if not findings:
         try:
             with closing(sqlite3.connect(f"{Path(config.path).resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
-                found = [*_of_journal(db, config), *_of_tables(db, config)]
+                findings = [*_of_journal(db, config), *_of_tables(db, config)]
         except sqlite3.Error as error:
-            found = [Finding("error", "connect", config.path, f"SQLite says: {error}")]
+            findings = [Finding("error", "connect", config.path, f"SQLite says: {error}")]
         except DatabusError as error:
-            found = [Finding("error", "triggers", config.path, str(error))]
-    return sorted(found, key=lambda each: _WORST_FIRST.index(each.severity))
+            findings = [Finding("error", "triggers", config.path, str(error))]
+    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
 def _of_file(path: str) -> list[Finding]:
@@ -72,10 +72,10 @@ def _of_journal(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Findin
 
 
 def _of_tables(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Finding]:
-    there = {source_name("main", name): kind for name, kind in list_tables(db).items()}
-    yield from _of_names(list(there), config)
+    kinds = {source_name("main", name): kind for name, kind in list_tables(db).items()}
+    yield from _of_names(list(kinds), config)
     chosen: list[TableSchema] = []
-    for source, kind in there.items():
+    for source, kind in kinds.items():
         if not config.selects(source):
             continue
         if kind != "table":
@@ -94,11 +94,11 @@ def _of_tables(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Finding
     yield from _of_capture(db, config, [table.source for table in chosen])
 
 
-def _of_names(there: Sequence[str], config: SqliteConfig) -> Iterator[Finding]:
+def _of_names(names: Sequence[str], config: SqliteConfig) -> Iterator[Finding]:
     for entry in config.tables:
         alone = config.model_copy(update={"tables": [entry], "exclude": []})
-        if not any(alone.selects(source) for source in there):
-            near = difflib.get_close_matches(entry, there, 1)
+        if not any(alone.selects(source) for source in names):
+            near = difflib.get_close_matches(entry, names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             yield Finding("error", "tables", config.path, f"no table fits {entry}{hint}", "correct `tables`")
 

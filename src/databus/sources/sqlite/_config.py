@@ -99,13 +99,13 @@ class SqliteConfig(SourceConfig):
             with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
                 names = [name for name, kind in list_tables(db).items() if kind == "table"]
                 chosen = [name for name in names if self.selects(source_name("main", name))]
-                found = [describe(self, read_shape(db, name)).table for name in chosen]
+                tables = [describe(self, read_shape(db, name)).table for name in chosen]
                 self._check_wal(db)
         except sqlite3.Error:
             return None  # `tables_here` says why
         except UnsupportedFeature as error:
             raise ConfigError(f"tables: {error}") from error
-        return {table.source: table for table in found}
+        return {table.source: table for table in tables}
 
     def _check_wal(self, db: sqlite3.Connection) -> None:
         from databus.sources.sqlite._install import ensure_wal
@@ -131,5 +131,5 @@ class SqliteConfig(SourceConfig):
         """The type that the column is captured as by `types:`, if it says."""
         for name, columns in self.types.items():
             if name.lower() == table.lower():
-                return {each.lower(): kind for each, kind in columns.items()}.get(column.lower())
+                return {name.lower(): kind for name, kind in columns.items()}.get(column.lower())
         return None

@@ -135,7 +135,7 @@ def cut_if_changed(
 
 
 def last_change_of_window(db: sqlite3.Connection, since: int) -> int:
-    """The last change of the window that ends here, after logging what no trigger told of. since: the one before it."""
+    """The last change of the window that ends here, after logging what no trigger logged. since: the one before it."""
     if last_change(db) != since:
         log_gone(db)
     return last_change(db)

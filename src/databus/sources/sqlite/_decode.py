@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from databus.core import UnrepresentableValue
-from databus.sources.sqlite._store import Version
+from databus.sources.sqlite._store import TableVersion
 from databus.sources.sqlite._types import ACCEPTED, ARROW
 
 _TYPE_WORDS = {int: "an integer", float: "a real", str: "text", bytes: "a blob", type(None): "NULL"}
 
 
-def decode_columns(version: Version, columns: Sequence[Sequence[Any]], place: str) -> list[pa.Array]:
+def decode_columns(version: TableVersion, columns: Sequence[Sequence[Any]], place: str) -> list[pa.Array]:
     """The table's columns in Arrow. place: how to name row 0's surroundings in an error, such as `change 17`.
 
     Raises `UnrepresentableValue` naming table, column and row for a value that the column's type does not hold exactly.
@@ -35,17 +35,17 @@ def decode_columns(version: Version, columns: Sequence[Sequence[Any]], place: st
     return arrays
 
 
-def refusal(version: Version, column: str, key: str, place: str, found: str) -> UnrepresentableValue:
+def refusal(version: TableVersion, column: str, key: str, place: str, value: str) -> UnrepresentableValue:
     """The error for a value that its column cannot hold."""
     kind = dict(zip(version.table.names, version.kinds, strict=True))[column]
     return UnrepresentableValue(
-        f"{version.source}, column {column!r}, {place}, {key}: found {found}, which a column captured as {kind} cannot "
+        f"{version.source}, column {column!r}, {place}, {key}: found {value}, which a column captured as {kind} cannot "
         f"hold exactly. Capture it as SQL literals with `types: {{{version.source}: {{{column}: any}}}}`, or leave the "
         f"column out. To correct the row does not help: what the triggers have written of it stays"
     )
 
 
-def undecodable(version: Version, rows: Sequence[Sequence[Any]], place: str) -> UnrepresentableValue:
+def undecodable(version: TableVersion, rows: Sequence[Sequence[Any]], place: str) -> UnrepresentableValue:
     """The error for text that is not UTF-8; `rows` are the values with texts as bytes."""
     columns = list(zip(*rows, strict=True))
     for column, kind, values in zip(version.table.columns, version.kinds, columns, strict=True):
@@ -56,12 +56,12 @@ def undecodable(version: Version, rows: Sequence[Sequence[Any]], place: str) -> 
                 try:
                     value.decode()
                 except UnicodeDecodeError as error:
-                    found = f"text that is not UTF-8 (byte {error.start})"
-                    return refusal(version, column.name, _key_of(version, columns, row), place, found)
+                    text = f"text that is not UTF-8 (byte {error.start})"
+                    return refusal(version, column.name, _key_of(version, columns, row), place, text)
     return UnrepresentableValue(f"{version.source}, {place}: text that is not UTF-8; leave the column out")
 
 
-def fetch(db: sqlite3.Connection, version: Version, sql: str, parameters: Sequence[Any], skip: int) -> list[Any]:
+def fetch(db: sqlite3.Connection, version: TableVersion, sql: str, parameters: Sequence[Any], skip: int) -> list[Any]:
     """The rows of a query whose first `skip` columns are ours and the others the table's.
 
     Raises `UnrepresentableValue` for text that is not UTF-8.
@@ -79,7 +79,7 @@ def fetch(db: sqlite3.Connection, version: Version, sql: str, parameters: Sequen
     raise undecodable(version, [row[skip:] for row in rows], f"rows from {rows[0][0]} on")
 
 
-def _key_of(version: Version, columns: Sequence[Sequence[Any]], row: int) -> str:
+def _key_of(version: TableVersion, columns: Sequence[Sequence[Any]], row: int) -> str:
     names = version.table.names
     values = [f"{name}={columns[names.index(name)][row]!r}" for name in version.table.key]
     return f"row with {', '.join(values)}" if values else f"row {row}"

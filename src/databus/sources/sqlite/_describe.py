@@ -31,8 +31,8 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
     Raises `ConfigError` for an option that names a column wrongly, and for more columns than the triggers can log.
     """
     source = shape.source
-    left_out = config.left_out(source)
-    in_key = [name for name in shape.primary_key if name.lower() in left_out]
+    excluded = config.left_out(source)
+    in_key = [name for name in shape.primary_key if name.lower() in excluded]
     if in_key:
         raise ConfigError(f"columns.{source}.exclude: {in_key[0]!r} is part of the key; a row needs its key")
     names = {column.name.lower() for column in shape.columns}
@@ -42,7 +42,7 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
             raise ConfigError(f"types.{asked}: no column {unknown[0]!r}; there are {', '.join(sorted(names))}")
     typed = []
     for column in shape.columns:
-        if column.name.lower() in left_out:
+        if column.name.lower() in excluded:
             continue
         override = config.type_of(source, column.name)
         where = f"types.{source}.{column.name}"
@@ -56,8 +56,8 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
             f"{_COLUMNS_OF_SQLITE:,} at most and each change is a row of one; name {len(typed) - columns_max} that are "
             f"not needed in `columns: {{{source}: {{exclude: [...]}}}}`, or the table in `exclude`"
         )
-    table = TableSchema(source, tuple(each.column for each in typed), shape.primary_key)
-    return Described(table, tuple(each.kind for each in typed))
+    table = TableSchema(source, tuple(column.column for column in typed), shape.primary_key)
+    return Described(table, tuple(column.kind for column in typed))
 
 
 def _key_columns(shape: TableShape) -> int:

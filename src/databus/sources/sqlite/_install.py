@@ -130,7 +130,7 @@ def _alter(db: sqlite3.Connection, path: str, statement: str) -> None:
         if name_parts(version.source)[1].lower() in names:
             drop_triggers(db, version.number)
     db.execute(statement)
-    events += renew(db, config, Since(changes, told=True, ddl=statement))
+    events += renew(db, config, Since(changes, is_by_alter=True, ddl=statement))
     add_cut(db, changes, events)
 
 

@@ -81,7 +81,8 @@ def _marks(connection: sqlite3.Connection, database: Path) -> tuple[int, tuple[i
 
 def _table(table: TableSchema) -> OracleTable:
     expressions = [
-        f"quote({_quoted(each.name)})" if each.db_type == _LITERAL else _quoted(each.name) for each in table.columns
+        f"quote({_quoted(column.name)})" if column.db_type == _LITERAL else _quoted(column.name)
+        for column in table.columns
     ]
     return OracleTable(
         table.source, tuple(table.names), tuple(table.key), tuple(map(_reader, table.columns)), tuple(expressions)

@@ -2,7 +2,7 @@
 
 Runs in the transaction of a cut, whenever SQLite's schema version has moved. What it finds is classed as DESIGN 4.6:
 (1) only metadata, (2) columns added whose value in existing rows is known, (3) anything else; a table whose triggers
-were missing, or could miss something, is a gap. Gaps and class 3 have the table read anew.
+were missing, or could miss something, is a gap. After gaps and class 3 the table is read again.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._describe import Described, describe
 from databus.sources.sqlite._store import (
     Event,
-    Version,
+    TableVersion,
     add_version,
     drop_triggers,
     get_state,
@@ -44,15 +44,15 @@ from databus.sources.sqlite._types import ACCEPTED, Kind, exact_sql
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What may have happened since the last cut. change_id: the last change before it.
-
-    told: the caller did the DDL in this very transaction, after removing the triggers itself (`alter`), so nothing was
-    written under the new schema and a missing trigger says nothing. ddl: its text.
-    """
+    """What may have happened since the last cut."""
 
     change_id: int
-    told: bool = False
+    """The last change before that cut."""
+    is_by_alter: bool = False
+    """Whether the caller did the DDL in this very transaction, after removing the triggers itself (`alter`). Then
+    nothing was written under the new schema, and a missing trigger means nothing."""
     ddl: str | None = None
+    """Text of the DDL."""
 
 
 def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Event]:
@@ -89,7 +89,7 @@ def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Ev
     return events
 
 
-def _plan(db: sqlite3.Connection, shape: TableShape, version: Version) -> TriggerPlan:
+def _plan(db: sqlite3.Connection, shape: TableShape, version: TableVersion) -> TriggerPlan:
     triggers = _triggers_of(db, shape.name)
     has_before = any(not name.startswith(OWN_PREFIX) and not is_after_trigger(sql) for name, sql in triggers.items())
     return TriggerPlan(shape, version.number, version.t, version.table.names, has_before)
@@ -97,14 +97,14 @@ def _plan(db: sqlite3.Connection, shape: TableShape, version: Version) -> Trigge
 
 def _triggers_of(db: sqlite3.Connection, table: str) -> dict[str, str]:
     """The SQL of a table's triggers by name, the newest first."""
-    found = db.execute(
+    rows = db.execute(
         "SELECT name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ? ORDER BY rowid DESC", (table,)
     )
-    return dict(found.fetchall())
+    return dict(rows.fetchall())
 
 
 def log_gone(db: sqlite3.Connection) -> None:
-    """Log the deletes of which no trigger told, in the transaction of a cut, before its last change is known.
+    """Log the deletes that no trigger logged, in the transaction of a cut, before its last change is known.
 
     That is a row which was replaced, and the row that replaced it deleted before its AFTER trigger: by an action of a
     foreign key that follows the replaced one.
@@ -134,19 +134,19 @@ def _install(db: sqlite3.Connection, plan: TriggerPlan) -> None:
 
 
 def _renew_table(
-    db: sqlite3.Connection, shape: TableShape, described: Described, old: Version, since: Since
+    db: sqlite3.Connection, shape: TableShape, described: Described, old: TableVersion, since: Since
 ) -> list[Event]:
-    found = _triggers_of(db, shape.name)
-    complete = since.told or all(name in found for name in trigger_names(old.number))
+    triggers = _triggers_of(db, shape.name)
+    complete = since.is_by_alter or all(name in triggers for name in trigger_names(old.number))
     same = described.table == old.table and described.kinds == old.kinds
     plan = _plan(db, shape, old)
     if shape.has_rowid and shape.rowid_column is None and old.source in wanted(db):
         want_snapshot(
             db, old.source
         )  # from its beginning: VACUUM, which looks like a change of the schema, moves rowids
-    if same and _is_as_planned(plan, found):
+    if same and _is_as_planned(plan, triggers):
         return []
-    touched = not since.told and (_is_touched(db, old, since) or _may_hide(found))
+    touched = not since.is_by_alter and (_is_touched(db, old, since) or _may_hide(triggers))
     if not same:
         new = add_version(db, old.number, described.table, described.kinds)
         _install(db, _plan(db, shape, new))
@@ -166,7 +166,7 @@ def _renew_table(
     return [_gap(old, reason)]
 
 
-def _gap(version: Version, reason: str) -> Event:
+def _gap(version: TableVersion, reason: str) -> Event:
     body = {
         "kind": ControlKind.GAP,
         "source": version.source,
@@ -178,28 +178,28 @@ def _gap(version: Version, reason: str) -> Event:
     return Event(ControlKind.GAP, version, body)
 
 
-def _is_as_planned(plan: TriggerPlan, found: Mapping[str, str]) -> bool:
-    """Whether the triggers are those that we would make, and are fired before the user's. found: the newest first.
+def _is_as_planned(plan: TriggerPlan, triggers: Mapping[str, str]) -> bool:
+    """Whether the triggers are those that we would make, and are fired before the user's. triggers: the newest first.
 
     SQLite fires the newest first. A user's AFTER trigger that is fired before ours may change the row again, which
     would be logged before the change that it follows, or end with RAISE(IGNORE), after which ours is not fired at all.
     """
     planned = trigger_sql(plan)
-    return list(found.items())[: len(planned)] == list(planned.items())[::-1]
+    return list(triggers.items())[: len(planned)] == list(planned.items())[::-1]
 
 
-def _is_touched(db: sqlite3.Connection, version: Version, since: Since) -> bool:
-    found = db.execute(
+def _is_touched(db: sqlite3.Connection, version: TableVersion, since: Since) -> bool:
+    row = db.execute(
         f"SELECT EXISTS (SELECT 1 FROM {CHANGE_TABLE} WHERE id > ? AND t = ?)", (since.change_id, version.t)
     )
-    return bool(found.fetchone()[0])
+    return bool(row.fetchone()[0])
 
 
-def _may_hide(found: Mapping[str, str]) -> bool:
+def _may_hide(triggers: Mapping[str, str]) -> bool:
     """Whether a user's trigger may have ended a statement before ours was fired, so that nothing was logged."""
     return any(
         mentions(sql, ["raise"]) and mentions(sql, ["ignore"])
-        for name, sql in found.items()
+        for name, sql in triggers.items()
         if not name.startswith(OWN_PREFIX)
     )
 
@@ -207,8 +207,8 @@ def _may_hide(found: Mapping[str, str]) -> bool:
 def _schema_event(
     db: sqlite3.Connection,
     shape: TableShape,
-    old: Version,
-    new: Version,
+    old: TableVersion,
+    new: TableVersion,
     since: Since,
     *,
     complete: bool,
@@ -237,7 +237,7 @@ def schema_body(
 
 
 def _classify(
-    db: sqlite3.Connection, shape: TableShape, old: Version, new: Version, since: Since, *, touched: bool
+    db: sqlite3.Connection, shape: TableShape, old: TableVersion, new: TableVersion, since: Since, *, touched: bool
 ) -> tuple[int, dict[str, Any] | None]:
     changed = diff(old.table, new.table)
     kinds = dict(zip(new.table.names, new.kinds, strict=True))
@@ -245,7 +245,7 @@ def _classify(
     if retyped or changed.narrowed or changed.widened or changed.key_changed:
         return 3, None
     if not changed.added:
-        return (1, None) if since.told or not changed.dropped else (3, None)
+        return (1, None) if since.is_by_alter or not changed.dropped else (3, None)
     columns = {column.name: column for column in shape.columns}
     added = [columns[column.name] for column in changed.added]
     stored = [column.name for column in shape.columns]
@@ -290,7 +290,7 @@ def _default(column: ColumnShape, kind: Kind, source: str) -> _Filled:
 def _still_filled(
     db: sqlite3.Connection,
     shape: TableShape,
-    old: Version,
+    old: TableVersion,
     added: list[ColumnShape],
     fill: Mapping[str, _Filled],
     since: Since,
@@ -303,16 +303,16 @@ def _still_filled(
     same = " AND ".join(f"{table}.{quoted(name)} = c.c{slots[name]}" for name in old.table.key)
     differs = " OR ".join(f"{exact_sql('any', f'{table}.{quoted(c.name)}')} IS NOT ?" for c in added)
     literals = [None if fill[c.name].literal == "NULL" else fill[c.name].literal for c in added]
-    found = db.execute(
+    row = db.execute(
         f"SELECT EXISTS (SELECT 1 FROM {CHANGE_TABLE} AS c CROSS JOIN {table} ON {same} "
         f"WHERE c.id > ? AND c.t = ? AND ({differs}))",
         (since.change_id, old.t, *literals),
     )
-    return not found.fetchone()[0]
+    return not row.fetchone()[0]
 
 
 def recast(db: sqlite3.Connection, config: SqliteConfig, installed: SqliteConfig, change_id: int) -> list[Event]:
-    """Where `types:` now says otherwise for a table that is itself unchanged, read its waiting change rows anew, too.
+    """Where `types:` now says otherwise for a table that is itself unchanged, read its waiting change rows again, too.
 
     Change rows hold values as they were written, so those after `change_id` can be read as the new types say: this is
     how a value that stopped capture is got past. Returns the class 3 controls that come before them.

@@ -2,7 +2,7 @@
 
 Each look at the database ends in one of these, first come first served: the controls of the window just ended, the next
 windows or the rest of one, the end of a reading, the chunk that was read at the cut just reached, the begin of a
-reading, a new cut. What it yields is written down in the database (cuts, controls, what is to be read anew), so that a
+reading, a new cut. What it yields is written down in the database (cuts, controls, tables to read again), so that a
 session that starts where another was killed yields the same.
 """
 
@@ -33,10 +33,10 @@ from databus.sources._contract import SourceLag
 from databus.sources.sqlite._backlog import Backlog, Stretch, bus_columns, position_of
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import connect, cut_if_changed, is_busy, trim_step, write_lock
-from databus.sources.sqlite._snapshot import Chunk, read_chunk
+from databus.sources.sqlite._snapshot import SnapshotChunk, read_chunk
 from databus.sources.sqlite._store import (
     Cut,
-    Version,
+    TableVersion,
     check_cut,
     get_state,
     last_change,
@@ -52,7 +52,7 @@ from databus.sources.sqlite._watch import FileWatch
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
 
-class Session:
+class SqliteSession:
     """Capture from `start` to `close`: the state that one start makes."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
             for name, snapshot in resume.snapshots.items()
             if self._wanted.get(name) == snapshot.generation
         }
-        self._chunk: Chunk | None = None
+        self._chunk: SnapshotChunk | None = None
         self._ending: str | None = None
         self._is_new = resume.position is None
         self._live = live_versions(db)
@@ -99,7 +99,7 @@ class Session:
         self.watch = FileWatch(f"{config.path}-wal", config.poll_ms)
 
     @property
-    def sources(self) -> Mapping[str, Version]:
+    def sources(self) -> Mapping[str, TableVersion]:
         """The captured tables."""
         return self._live
 
@@ -150,7 +150,7 @@ class Session:
         waiting = last_change(self._reader) - self._backlog.done
         if self._noticed_s is not None:
             return SourceLag((time.monotonic() - self._noticed_s) * 1000, waiting)
-        return SourceLag(None if waiting else 0.0, waiting)  # while capture is paused nobody notices when they came
+        return SourceLag(None if waiting else 0.0, waiting)  # while capture is paused, when they came is unknown
 
     def close(self) -> None:
         """Let go of the reader and the watch."""
@@ -256,11 +256,11 @@ class Session:
         return Commit(scn, self._seq, cut.token, position, cut.time_us, dict(self._snapshots))
 
     def _events_after(self, seq: int) -> deque[tuple[int, ControlKind, int, dict[str, Any]]]:
-        found = self._db.execute(
+        rows = self._db.execute(
             f"SELECT seq, kind, t, body FROM {OWN_PREFIX}event WHERE cut = ? AND seq > ? ORDER BY seq",
             (self._cut.id, seq),
         )
-        return deque((seq, ControlKind(kind), t, json.loads(body)) for seq, kind, t, body in found)
+        return deque((seq, ControlKind(kind), t, json.loads(body)) for seq, kind, t, body in rows)
 
     def _control(self, seq: int, kind: ControlKind, t: int, body: dict[str, Any]) -> Group:
         version = read_version(self._db, t)
@@ -294,11 +294,11 @@ class Session:
         body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": name, "generation": self._wanted[name]}
         return self._bus_control(ControlKind.SNAPSHOT_BEGIN, self._live[name].table, body)
 
-    def _snapshot_rows(self, chunk: Chunk) -> Group | None:
+    def _snapshot_rows(self, chunk: SnapshotChunk) -> Group | None:
         self._chunk = None
         name = chunk.version.source
         if self._wanted.get(name) != chunk.generation:
-            return None  # a control at its cut has had the table read anew
+            return None  # a control at its cut requested the table again
         opened = self._snapshots[name]
         if chunk.is_last:
             self._ending = name

@@ -16,31 +16,31 @@ import pyarrow as pa
 from databus.core import name_parts
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._decode import decode_columns, fetch
-from databus.sources.sqlite._store import Cut, Version
-from databus.sources.sqlite._tables import KeyPart, TableShape, quoted, read_shape
+from databus.sources.sqlite._store import Cut, TableVersion
+from databus.sources.sqlite._tables import IndexPart, TableShape, quoted, read_shape
 from databus.sources.sqlite._types import exact_sql, size_sql
 from databus.wire import OpenSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows of a table as they are at a cut. last_key: of the last of them, in this order. is_last: there are none after
-    it.
-    """
+class SnapshotChunk:
+    """Rows of a table as they are at a cut."""
 
-    version: Version
+    version: TableVersion
     generation: int
     cut: Cut
     arrays: tuple[pa.Array, ...]
     rows: int
     last_key: tuple[Any, ...] | None
+    """Key of the last row, in the columns of `order`."""
     order: tuple[str, ...]
     is_last: bool
+    """Whether no rows follow."""
 
 
 def read_chunk(
-    reader: sqlite3.Connection, config: SqliteConfig, version: Version, opened: OpenSnapshot, cut: Cut
-) -> Chunk | None:
+    reader: sqlite3.Connection, config: SqliteConfig, version: TableVersion, opened: OpenSnapshot, cut: Cut
+) -> SnapshotChunk | None:
     """The next rows after `last_key`, in the transaction that `reader` has open; at least one if there is any.
 
     Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. None if the table has another order
@@ -57,12 +57,12 @@ def read_chunk(
     sql = f"SELECT {', '.join([keys, *columns])} {tail} LIMIT ?"
     rows = fetch(reader, version, sql, (*parameters, limit), 1)
     if not rows:
-        return Chunk(version, generation, cut, (), 0, None, order, is_last=True)
+        return SnapshotChunk(version, generation, cut, (), 0, None, order, is_last=True)
     transposed = list(zip(*rows, strict=True))
     place = f"among rows {rows[0][0]} to {rows[-1][0]}"
     arrays = tuple(decode_columns(version, transposed[1:], place))
     key = (rows[-1][0],) if shape.has_rowid else _literals(reader, shape, tail, parameters, len(rows) - 1)
-    return Chunk(version, generation, cut, arrays, len(rows), key, order, is_last=len(rows) < limit)
+    return SnapshotChunk(version, generation, cut, arrays, len(rows), key, order, is_last=len(rows) < limit)
 
 
 def _order(shape: TableShape) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _key_sql(shape: TableShape) -> str:
     return quoted(shape.identity.parts[0].text)
 
 
-def _collated(part: KeyPart) -> str:
+def _collated(part: IndexPart) -> str:
     return f"{quoted(part.text)} COLLATE {quoted(part.collation)}"
 
 
@@ -97,16 +97,16 @@ def _tail(shape: TableShape, last_key: Sequence[Any] | None) -> tuple[str, tuple
 
 
 def _rows_that_fit(
-    reader: sqlite3.Connection, config: SqliteConfig, version: Version, tail: str, parameters: Sequence[Any]
+    reader: sqlite3.Connection, config: SqliteConfig, version: TableVersion, tail: str, parameters: Sequence[Any]
 ) -> int:
     names = version.table.names
     varying = size_sql(version.kinds, map(quoted, names))
     if varying == "0":
         return config.chunk_rows_max
-    found = reader.execute(f"SELECT {varying} {tail} LIMIT ?", (*parameters, config.chunk_rows_max)).fetchall()
-    bytes_until = np.cumsum(np.array(found, np.int64).reshape(-1) + 8 * len(names))
+    sizes = reader.execute(f"SELECT {varying} {tail} LIMIT ?", (*parameters, config.chunk_rows_max)).fetchall()
+    bytes_until = np.cumsum(np.array(sizes, np.int64).reshape(-1) + 8 * len(names))
     fit = int(np.searchsorted(bytes_until, config.chunk_bytes_max, side="right"))
-    return config.chunk_rows_max if fit == len(found) else max(fit, 1)
+    return config.chunk_rows_max if fit == len(sizes) else max(fit, 1)
 
 
 def _literals(

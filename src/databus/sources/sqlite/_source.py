@@ -47,7 +47,7 @@ from databus.sources.sqlite._install import (
 )
 from databus.sources.sqlite._oracle import sqlite_oracle
 from databus.sources.sqlite._renew import Since, recast, renew
-from databus.sources.sqlite._session import Session
+from databus.sources.sqlite._session import SqliteSession
 from databus.sources.sqlite._store import (
     Cut,
     Event,
@@ -111,7 +111,7 @@ class SqliteSource:
         self._clock = clock or SystemClock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # the one that `_db` has open
-        self._session: Session | None = None
+        self._session: SqliteSession | None = None
         self._asked: deque[str] = deque()
 
     def identify(self) -> Identity:
@@ -135,7 +135,7 @@ class SqliteSource:
             cut, generation = _begin(self.physical, db, self._config, resume, self._clock)
         except sqlite3.OperationalError as error:
             raise self._unavailable(error) from error
-        self._session = Session(self.physical, db, self._config, self._clock, resume, cut, generation)
+        self._session = SqliteSession(self.physical, db, self._config, self._clock, resume, cut, generation)
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
@@ -206,7 +206,7 @@ class SqliteSource:
                 f"{self.physical}: {self._config.path} is gone, or another file by now; capture opens what is there"
             )
 
-    def _started(self) -> "Session":
+    def _started(self) -> "SqliteSession":
         if self._session is None:
             raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
@@ -218,8 +218,8 @@ class SqliteSource:
 def _file_at(path: str) -> tuple[int, int] | None:
     """Which file a path names at this moment; None for none."""
     with suppress(OSError):
-        found = Path(path).stat()
-        return found.st_dev, found.st_ino
+        status = Path(path).stat()
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -289,10 +289,10 @@ def _cut_at(physical: str, config: SqliteConfig, db: sqlite3.Connection, resume:
             f"{physical}: {config.path} has trimmed cut {ordinal}, where the log ends; its oldest is {oldest}. The log "
             f"is older than one that was captured since. {_MEND}"
         )
-    found = "has no such cut" if row is None else f"has token {row[1]} there"
+    finding = "has no such cut" if row is None else f"has token {row[1]} there"
     raise SourceChanged(
-        f"{physical}: the log ends at cut {ordinal} with token {resume.txid}, but {config.path} {found}: it is not the "
-        f"database that we knew, or it was restored from a copy. {_MEND}"
+        f"{physical}: the log ends at cut {ordinal} with token {resume.txid}, but {config.path} {finding}: it is not "
+        f"the database that we knew, or it was restored from a copy. {_MEND}"
     )
 
 

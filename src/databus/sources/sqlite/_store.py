@@ -7,7 +7,7 @@
 | _databus_change  | one row image each, in the order in which they were written                       |
 | _databus_cut     | cuts: id, token, the last change before it, time                                  |
 | _databus_event   | controls that a cut found, delivered at its end                                   |
-| _databus_wanted  | tables that are to be read anew, until that is safe in the log                    |
+| _databus_wanted  | tables that are to be read again, until that is safe in the log                   |
 | _databus_scratch_N | see `_triggers`                                                                |
 """
 
@@ -41,11 +41,12 @@ _TABLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a captured table: `t` stands in its change rows. number: of the table, in its triggers' names."""
+class TableVersion:
+    """One version of a captured table: `t` stands in its change rows."""
 
     t: int
     number: int
+    """The table's number, in the names of its triggers."""
     table: TableSchema
     kinds: tuple[Kind, ...]
 
@@ -60,7 +61,7 @@ class Event:
     """A control found at a cut."""
 
     kind: ControlKind
-    version: Version
+    version: TableVersion
     body: Mapping[str, Any]
 
 
@@ -76,8 +77,8 @@ class Cut:
 
 def is_installed(db: sqlite3.Connection) -> bool:
     """Whether the bus's tables are there. Raises `SourceChanged` where they are another version's."""
-    found = db.execute("SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (f"{OWN_PREFIX}state",))
-    if found.fetchone() is None:
+    rows = db.execute("SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (f"{OWN_PREFIX}state",))
+    if rows.fetchone() is None:
         return False
     if (seen := get_state(db, "format")) != FORMAT:
         raise SourceChanged(
@@ -99,11 +100,11 @@ def create_tables(db: sqlite3.Connection) -> None:
 def drop_tables(db: sqlite3.Connection) -> None:
     """Remove everything that the bus has put into the database, inside the caller's transaction."""
     for kind in ("trigger", "table"):
-        found = db.execute(
+        rows = db.execute(
             "SELECT name FROM main.sqlite_schema WHERE type = ? AND substr(name, 1, ?) = ?",
             (kind, len(OWN_PREFIX), OWN_PREFIX),
         ).fetchall()
-        for (name,) in found:
+        for (name,) in rows:
             db.execute(f'DROP {kind} "{name}"')
 
 
@@ -140,21 +141,21 @@ def check_cut(db: sqlite3.Connection, cut: Cut) -> None:
 
     Not `SourceChanged`: only a start knows how far the log has come; it goes on, or says what to do.
     """
-    found = db.execute(f"SELECT 1 FROM {OWN_PREFIX}cut WHERE id = ? AND token = ?", (cut.id, cut.token)).fetchone()
-    if found is None:
+    row = db.execute(f"SELECT 1 FROM {OWN_PREFIX}cut WHERE id = ? AND token = ?", (cut.id, cut.token)).fetchone()
+    if row is None:
         raise ServiceUnavailable(
             f"the database has lost cut {cut.id}: it was restored from a copy; capture starts again"
         )
 
 
-def live_versions(db: sqlite3.Connection) -> dict[str, Version]:
+def live_versions(db: sqlite3.Connection) -> dict[str, TableVersion]:
     """The versions in force, by source, in order of their names."""
-    found = db.execute(f"SELECT t FROM {OWN_PREFIX}table WHERE live ORDER BY source").fetchall()
-    versions = [read_version(db, t) for (t,) in found]
+    rows = db.execute(f"SELECT t FROM {OWN_PREFIX}table WHERE live ORDER BY source").fetchall()
+    versions = [read_version(db, t) for (t,) in rows]
     return {version.source: version for version in versions}
 
 
-def read_version(db: sqlite3.Connection, t: int) -> Version:
+def read_version(db: sqlite3.Connection, t: int) -> TableVersion:
     """A version by the number in its change rows. Raises `SourceChanged` if it is not known."""
     row = db.execute(f"SELECT number, definition, kinds FROM {OWN_PREFIX}table WHERE t = ?", (t,)).fetchone()
     if row is None:
@@ -163,10 +164,12 @@ def read_version(db: sqlite3.Connection, t: int) -> Version:
             f"changed the bus's tables. Remove them with `databus sqlite remove DB`, and capture into a new log"
         )
     number, definition, kinds = row
-    return Version(t, number, TableSchema.from_json(json.loads(definition)), tuple(json.loads(kinds)))
+    return TableVersion(t, number, TableSchema.from_json(json.loads(definition)), tuple(json.loads(kinds)))
 
 
-def add_version(db: sqlite3.Connection, number: int | None, table: TableSchema, kinds: tuple[Kind, ...]) -> Version:
+def add_version(
+    db: sqlite3.Connection, number: int | None, table: TableSchema, kinds: tuple[Kind, ...]
+) -> TableVersion:
     """Put a version in force, in place of the one before. number: of the table; None for one not captured before."""
     if number is None:
         (number,) = db.execute(f"SELECT coalesce(max(number), 0) + 1 FROM {OWN_PREFIX}table").fetchone()
@@ -175,10 +178,10 @@ def add_version(db: sqlite3.Connection, number: int | None, table: TableSchema, 
         f"INSERT INTO {OWN_PREFIX}table(number, source, definition, kinds, live) VALUES (?, ?, ?, ?, 1)",
         (number, table.source, table.canonical, json.dumps(kinds)),
     )
-    return Version(cast(int, cursor.lastrowid), cast(int, number), table, kinds)
+    return TableVersion(cast(int, cursor.lastrowid), cast(int, number), table, kinds)
 
 
-def retire(db: sqlite3.Connection, version: Version) -> None:
+def retire(db: sqlite3.Connection, version: TableVersion) -> None:
     """Stop capturing a table: its triggers go, its change rows stay until they are trimmed."""
     drop_triggers(db, version.number)
     db.execute(f"DROP TABLE IF EXISTS {scratch_name(version.number)}")
@@ -193,7 +196,7 @@ def drop_triggers(db: sqlite3.Connection, number: int) -> None:
 
 
 def want_snapshot(db: sqlite3.Connection, source: str) -> None:
-    """Note that a table is to be read anew; a reading that is under way is superseded."""
+    """Note that a table is to be read again; a reading that is under way is superseded."""
     before = int(get_state(db, "generation") or 0)
     generation = max(before + 1, time.time_ns() // 1000)
     set_state(db, "generation", str(generation))
@@ -202,5 +205,5 @@ def want_snapshot(db: sqlite3.Connection, source: str) -> None:
 
 
 def wanted(db: sqlite3.Connection) -> dict[str, int]:
-    """The tables to be read anew with their generations, in the order of those."""
+    """The tables to be read again with their generations, in the order of those."""
     return dict(db.execute(f"SELECT source, generation FROM {OWN_PREFIX}wanted ORDER BY generation"))

@@ -32,7 +32,7 @@ class ColumnShape:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPart:
+class IndexPart:
     """One part of a unique key: a column's name, or an expression over the table's columns; and how it compares."""
 
     text: str
@@ -44,7 +44,7 @@ class KeyPart:
 class UniqueKey:
     """A key over which a row may replace another. `condition`: that of a partial index."""
 
-    parts: tuple[KeyPart, ...]
+    parts: tuple[IndexPart, ...]
     condition: str | None = None
 
     @property
@@ -55,19 +55,19 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """A table.
-
-    primary_key: declared key columns in key order. identity: the key by which SQLite itself finds a row: the rowid, or
-    the primary key of a WITHOUT ROWID table. rowid_column: the column that is the rowid. uniques: the other keys.
-    """
+    """A table."""
 
     name: str
     columns: tuple[ColumnShape, ...]
     primary_key: tuple[str, ...]
+    """Declared key columns in key order."""
     identity: UniqueKey
+    """The key by which SQLite itself finds a row: the rowid, or the primary key of a WITHOUT ROWID table."""
     has_rowid: bool
     rowid_column: str | None
+    """The column that is the rowid."""
     uniques: tuple[UniqueKey, ...]
+    """The other keys."""
 
     @property
     def source(self) -> str:
@@ -76,11 +76,11 @@ class TableShape:
 
 
 def list_tables(db: sqlite3.Connection) -> dict[str, str]:
-    """Users' tables and what they are (`table`, `virtual`), by name; views, SQLite's and our own left out."""
-    found = db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name")
+    """Users' tables and what they are (`table`, `virtual`), by name; without views, SQLite's tables and our own."""
+    rows = db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name")
     return {
         name: kind
-        for name, kind in found
+        for name, kind in rows
         if kind in ("table", "virtual") and not name.startswith(("sqlite_", OWN_PREFIX))
     }
 
@@ -105,7 +105,7 @@ def read_shape(db: sqlite3.Connection, name: str) -> TableShape:
         rowid_column = None
     else:
         rowid = _rowid_name(name, columns)
-        identity = UniqueKey((KeyPart(rowid, "BINARY", is_column=True),))
+        identity = UniqueKey((IndexPart(rowid, "BINARY", is_column=True),))
         uniques = tuple(key for _, key in keys.values())
         has_pk_index = any(origin == "pk" for origin, _ in keys.values())
         rowid_column = primary_key[0] if len(primary_key) == 1 and not has_pk_index else None
@@ -128,15 +128,15 @@ def _rowid_name(table: str, columns: tuple[ColumnShape, ...]) -> str:
 
 
 def _read_key(db: sqlite3.Connection, index: str) -> UniqueKey:
-    found = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?, 'main') WHERE key ORDER BY seqno", (index,))
-    described = found.fetchall()
+    rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?, 'main') WHERE key ORDER BY seqno", (index,))
+    described = rows.fetchall()
     row = db.execute("SELECT sql FROM main.sqlite_schema WHERE type = 'index' AND name = ?", (index,)).fetchone()
     sql = row[0] if row else None
     if sql is None:  # made by a constraint: columns, no condition
-        return UniqueKey(tuple(KeyPart(name, coll, is_column=True) for _, name, coll in described))
+        return UniqueKey(tuple(IndexPart(name, coll, is_column=True) for _, name, coll in described))
     texts, tail = body_parts(sql)
     parts = tuple(
-        KeyPart(without_order(text), coll, is_column=False) if cid == -2 else KeyPart(name, coll, is_column=True)
+        IndexPart(without_order(text), coll, is_column=False) if cid == -2 else IndexPart(name, coll, is_column=True)
         for text, (cid, name, coll) in zip(texts, described, strict=True)
     )
     return UniqueKey(parts, condition_of(tail))

@@ -15,7 +15,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Token(NamedTuple):
+class SqlToken(NamedTuple):
     """One token: its kind, its text, and where it stands."""
 
     kind: str
@@ -37,15 +37,15 @@ class Token(NamedTuple):
         return self.kind == "word" and self.text.upper() in words
 
 
-def tokens_of(sql: str) -> Iterator[Token]:
-    """The tokens of a statement, blanks and comments left out.
+def tokens_of(sql: str) -> Iterator[SqlToken]:
+    """The tokens of a statement, without blanks and comments.
 
     >>> [t.name for t in tokens_of("a /* b */ + [c d]")]
     ['a', '+', 'c d']
     """
     for match in _TOKEN.finditer(sql):
         if match.lastgroup != "blank":
-            yield Token(str(match.lastgroup), match.group(), match.start(), match.end())
+            yield SqlToken(str(match.lastgroup), match.group(), match.start(), match.end())
 
 
 def body_parts(sql: str) -> tuple[list[str], str]:
@@ -77,14 +77,14 @@ def without_order(part: str) -> str:
     >>> without_order("lower(a) COLLATE NOCASE DESC")
     'lower(a) COLLATE NOCASE'
     """
-    found = list(tokens_of(part))
-    return part[: found[-1].start].strip() if found and found[-1].is_word("ASC", "DESC") else part
+    tokens = list(tokens_of(part))
+    return part[: tokens[-1].start].strip() if tokens and tokens[-1].is_word("ASC", "DESC") else part
 
 
 def condition_of(tail: str) -> str | None:
     """The condition of a partial index, from what follows its columns."""
-    found = list(tokens_of(tail))
-    return tail[found[0].end :].strip().rstrip(";") if found and found[0].is_word("WHERE") else None
+    tokens = list(tokens_of(tail))
+    return tail[tokens[0].end :].strip().rstrip(";") if tokens and tokens[0].is_word("WHERE") else None
 
 
 def mentions(sql: str, names: Iterable[str]) -> bool:
@@ -116,9 +116,9 @@ def is_literal(sql: str) -> bool:
     >>> is_literal("-1.5"), is_literal("'a'"), is_literal("x'00'"), is_literal("CURRENT_TIMESTAMP")
     (True, True, True, False)
     """
-    found = list(tokens_of(sql))
-    if found and found[0].text in ("+", "-"):
-        return len(found) == 2 and found[1].kind == "number"
-    if len(found) == 2 and found[0].is_word("X") and found[1].kind == "string":
+    tokens = list(tokens_of(sql))
+    if tokens and tokens[0].text in ("+", "-"):
+        return len(tokens) == 2 and tokens[1].kind == "number"
+    if len(tokens) == 2 and tokens[0].is_word("X") and tokens[1].kind == "string":
         return True
-    return len(found) == 1 and (found[0].kind in ("string", "number") or found[0].is_word("NULL", "TRUE", "FALSE"))
+    return len(tokens) == 1 and (tokens[0].kind in ("string", "number") or tokens[0].is_word("NULL", "TRUE", "FALSE"))

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, KeyPart, TableShape, UniqueKey, quoted
+from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, IndexPart, TableShape, UniqueKey, quoted
 
 CHANGE_TABLE: Final = f"{OWN_PREFIX}change"
 SCRATCH_ROWS_MAX: Final = 10_000
@@ -54,17 +54,17 @@ _IN_AND_OUT: Final = f"SELECT {INSERT} AS kind UNION ALL SELECT {DELETE}"
 
 @dataclass(frozen=True, slots=True)
 class TriggerPlan:
-    """What the triggers of a table are made from.
-
-    number: of the table, in the names of its triggers. version: what its change rows carry. columns: those captured,
-    in slot order. has_before_triggers: the user's, whatever they are fired by; more has to be watched then.
-    """
+    """What the triggers of a table are made from."""
 
     shape: TableShape
     number: int
+    """The table's number, in the names of its triggers."""
     version: int
+    """The version that its change rows carry."""
     columns: tuple[str, ...]
+    """The captured columns, in slot order."""
     has_before_triggers: bool
+    """Whether the user has BEFORE triggers, of any event; then more has to be watched."""
 
 
 def trigger_names(number: int) -> tuple[str, ...]:
@@ -186,8 +186,8 @@ class _Writer:
         names = [*self._names.identity, *self._names.images]
         values = [f"OLD.{quoted(part.text)}" for part in self._shape.identity.parts]
         values += self._images_of("OLD")
-        there = f"SELECT 1 FROM {self._scratch}"
-        may_nest = "" if self._plan.has_before_triggers else f" WHERE EXISTS ({there})"  # if a row may be replaced
+        copies = f"SELECT 1 FROM {self._scratch}"
+        may_nest = "" if self._plan.has_before_triggers else f" WHERE EXISTS ({copies})"  # if a row may be replaced
         return [
             f"DELETE FROM {self._scratch} WHERE held AND {old}",
             f"INSERT INTO {self._scratch}(held, {', '.join(names)}) SELECT 1, {', '.join(values)}{may_nest}",
@@ -200,8 +200,8 @@ class _Writer:
         is_stale = f"held AND {is_old} AND {_differ(*zip(*both, strict=True))} AND {condition}"
         values = [f"CASE WHEN {_OP}.is_new THEN {old} ELSE {image} END" for image, old in both]
         to_old = f"UPDATE {self._scratch} SET {', '.join(f'{image} = {old}' for image, old in both)}"
-        mine = [f"{self._scratch}.{name}" for name in self._names.images]
-        is_same = f"NOT {_differ(mine, [f'{_OP}.{name}' for name in self._names.images])}"
+        columns = [f"{self._scratch}.{name}" for name in self._names.images]
+        is_same = f"NOT {_differ(columns, [f'{_OP}.{name}' for name in self._names.images])}"
         stale = f"SELECT {', '.join(self._names.images)} FROM {self._scratch} WHERE {is_stale}"
         is_its_copy = f"{is_old} AND EXISTS (SELECT 1 FROM ({stale}) AS {_OP} WHERE {is_same})"
         return [
@@ -222,8 +222,8 @@ class _Writer:
         keys = [self._shape.identity, *(key for key in self._shape.uniques if key.is_plain)]
         names = [quoted(name) for name in dict.fromkeys(part.text for key in keys for part in key.parts)]
         differs = _differ([f"OLD.{name}" for name in names], [f"NEW.{name}" for name in names])
-        there = f"SELECT 1 FROM {self._table} WHERE {self._is_in_place_of_old()}"
-        return f"{differs} AND (NOT {self._is_in_table('NEW')} OR EXISTS ({there}))"
+        others = f"SELECT 1 FROM {self._table} WHERE {self._is_in_place_of_old()}"
+        return f"{differs} AND (NOT {self._is_in_table('NEW')} OR EXISTS ({others}))"
 
     def _is_in_place_of_old(self) -> str:
         key = self._row_key()
@@ -234,16 +234,16 @@ class _Writer:
         table, is_new = self._table, self._is_row(self._row_key(), "NEW")
         back_and_on = f"{_PAIR} UNION ALL SELECT {UPDATE_PREIMAGE}, 1 UNION ALL SELECT {UPDATE_POSTIMAGE}, 0"
         both = zip(self._images_of("NEW"), self._images_of(table), strict=True)
-        of_either = [f"CASE WHEN {_OP}.is_new THEN {new} ELSE {found} END" for new, found in both]
+        of_either = [f"CASE WHEN {_OP}.is_new THEN {new} ELSE {old} END" for new, old in both]
         differs = _differ(self._images_of(table), self._images_of("NEW"))
-        there = f"SELECT 1 FROM {table} WHERE {is_new}"
+        held = f"SELECT 1 FROM {table} WHERE {is_new}"
         columns = ", ".join(self._scratch_columns)
         now = f"{', '.join(self._row_of_table())} FROM {table} WHERE {self._is_row(self._shape.identity, 'NEW')}"
         is_stale = f"{self._identity_is('NEW')} AND NOT {self._is_in_table('NEW')}"
         return [
             self._log_again(self._is_in_place_of_old()),
             self._log_each(back_and_on, of_either, f"CROSS JOIN {table} WHERE {is_new} AND {differs}"),
-            self._log_each(_IN_AND_OUT, self._images_of("NEW"), f"WHERE NOT EXISTS ({there})"),
+            self._log_each(_IN_AND_OUT, self._images_of("NEW"), f"WHERE NOT EXISTS ({held})"),
             f"UPDATE {self._scratch} SET ({columns}) = (SELECT {now}) WHERE {is_stale}",
         ]
 
@@ -259,12 +259,12 @@ class _Writer:
     def log_gone(self) -> str:
         key = self._row_key()
         if key is self._shape.identity:
-            mine = self._names.identity
+            columns = self._names.identity
         else:
-            mine = [self._names.images[self._plan.columns.index(part.text)] for part in key.parts]
+            columns = [self._names.images[self._plan.columns.index(part.text)] for part in key.parts]
         lives = " AND ".join(
             f"{self._table}.{quoted(part.text)} {_collate(part)} = {self._scratch}.{name}"
-            for name, part in zip(mine, key.parts, strict=True)
+            for name, part in zip(columns, key.parts, strict=True)
         )
         images = "".join(f", {name}" for name in self._names.images)
         return (
@@ -323,9 +323,9 @@ class _Writer:
         """What is written in a user's BEFORE trigger may be what the statement that it belongs to replaces."""
         if not self._plan.has_before_triggers:
             return []
-        there = f"SELECT 1 FROM {self._scratch} WHERE NOT held AND {self._identity_is('NEW')}"
+        copies = f"SELECT 1 FROM {self._scratch} WHERE NOT held AND {self._identity_is('NEW')}"
         columns, values = ", ".join(self._scratch_columns), ", ".join(self._row_of_new())
-        return [f"INSERT INTO {self._scratch}(held, {columns}) SELECT 0, {values} WHERE NOT EXISTS ({there})"]
+        return [f"INSERT INTO {self._scratch}(held, {columns}) SELECT 0, {values} WHERE NOT EXISTS ({copies})"]
 
     def _of_keys(self) -> str:
         """Only updates that set a part of a key can replace rows. A rowid can be set by any of its names."""
@@ -345,16 +345,16 @@ class _Writer:
         same = " AND ".join(f"{self._table}.{quoted(p.text)} {_collate(p)} IS OLD.{quoted(p.text)}" for p in parts)
         return f" AND NOT ({same})"
 
-    def _collect(self, but: str) -> list[str]:
+    def _collect(self, exception: str) -> list[str]:
         """Copy the rows that hold a key of NEW; those already copied are up to date."""
-        there = " AND ".join(
+        is_copied = " AND ".join(
             f"{name} {_collate(part)} = +{self._table}.{quoted(part.text)}"
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
         return [
             f"INSERT INTO {self._scratch}(held, {', '.join(self._scratch_columns)}) "
-            f"SELECT 0, {', '.join(self._row_of_table())} FROM {self._table} WHERE {self._conflicts(key)}{but} "
-            f"AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE NOT held AND {there})"
+            f"SELECT 0, {', '.join(self._row_of_table())} FROM {self._table} WHERE {self._conflicts(key)}{exception} "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE NOT held AND {is_copied})"
             for key in (self._shape.identity, *self._shape.uniques)
         ]
 
@@ -362,17 +362,17 @@ class _Writer:
         """Rows of the table that hold this key of NEW, written so that the key's index serves."""
         terms = []
         for part in key.parts:
-            mine = f"{self._table}.{quoted(part.text)}" if part.is_column else f"({part.text})"
-            terms.append(f"{mine} {_collate(part)} = {self._value_of_row(part, key, 'NEW', before=True)}")
+            value = f"{self._table}.{quoted(part.text)}" if part.is_column else f"({part.text})"
+            terms.append(f"{value} {_collate(part)} = {self._value_of_row(part, key, 'NEW', before=True)}")
         if key.condition is not None:
             terms.append(f"({key.condition})")
         return " AND ".join(terms)
 
-    def _value_in_table(self, part: KeyPart, key: UniqueKey) -> str:
+    def _value_in_table(self, part: IndexPart, key: UniqueKey) -> str:
         value = f"{self._table}.{quoted(part.text)}" if part.is_column else f"({part.text})"
         return value if key.condition is None else f"CASE WHEN {key.condition} THEN {value} END"
 
-    def _value_of_row(self, part: KeyPart, key: UniqueKey, row: str, *, before: bool) -> str:
+    def _value_of_row(self, part: IndexPart, key: UniqueKey, row: str, *, before: bool) -> str:
         """A key's part of OLD or NEW. Names in an expression are the table's, so the row poses as the table."""
         if part.is_column and key.condition is None:
             return self._column_of_row(part.text, row, before=before)
@@ -395,7 +395,7 @@ class _Writer:
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
 
-    def _replaced(self, but: str) -> list[str]:
+    def _replaced(self, exception: str) -> list[str]:
         """Log a delete for each row that the statement replaced by NEW, and forget it."""
         shared = [f"({self._identity_is('NEW')})"]
         for names, key in zip(self._names.keys, self._shape.uniques, strict=True):
@@ -408,16 +408,16 @@ class _Writer:
             f"{self._table}.{quoted(part.text)} {_collate(part)} = {self._scratch}.{name}"
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
-        gone = (
-            f"{but}NOT held AND ({' OR '.join(shared)}) "
+        is_replaced = (
+            f"{exception}NOT held AND ({' OR '.join(shared)}) "
             f"AND ({shared[0]} OR NOT EXISTS (SELECT 1 FROM {self._table} WHERE {lives}))"
         )
         images = "".join(f", {name}" for name in self._names.images)
         log = (
             f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) SELECT {self._plan.version}, {DELETE}{images} "
-            f"FROM {self._scratch} WHERE {gone} ORDER BY n"
+            f"FROM {self._scratch} WHERE {is_replaced} ORDER BY n"
         )
-        return [log, f"DELETE FROM {self._scratch} WHERE {gone}"]
+        return [log, f"DELETE FROM {self._scratch} WHERE {is_replaced}"]
 
     def _log(self, *images: tuple[int, str]) -> str:
         rows = ", ".join(
@@ -427,7 +427,7 @@ class _Writer:
         return f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) VALUES {rows}"
 
 
-def _collate(part: KeyPart) -> str:
+def _collate(part: IndexPart) -> str:
     return f"COLLATE {quoted(part.collation)}"
 
 

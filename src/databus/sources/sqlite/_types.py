@@ -77,7 +77,7 @@ def kind_of(declared: str) -> Kind:
 
 
 def checked_kind(name: str, where: str) -> Kind:
-    """An override's type. Raises `ConfigError` naming `where` for one that is none."""
+    """An override's type. Raises `ConfigError` naming `where` for an unknown type."""
     for kind in KINDS:
         if kind == name:
             return kind
