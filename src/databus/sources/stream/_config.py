@@ -69,7 +69,7 @@ class StreamConfig(SourceConfig):
     @field_validator("command")
     @classmethod
     def _is_command(cls, command: list[str] | None) -> list[str] | None:
-        if command is not None and (not command[0] or any("\0" in each for each in command)):
+        if command is not None and (not command[0] or any("\0" in word for word in command)):
             raise ValueError("expected a program and its arguments")
         return command
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from databus.core import ConfigError
-from databus.sources.stream._places import Place, mark_of
+from databus.sources.stream._places import FilePlace, mark_of
 
 _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _BACK_BYTES: Final = 64 << 10
@@ -23,9 +23,9 @@ _BACK_BYTES_MAX: Final = 64 << 20
 class FollowedFile:
     """One file at a time. place: up to where it has been taken; read_to: up to where it has been given out."""
 
-    def __init__(self, path: Path, rotated: list[str], rotate_wait_ms: int, place: Place) -> None:
+    def __init__(self, path: Path, rotated: list[str], rotate_wait_ms: int, place: FilePlace) -> None:
         self._path = path
-        self._patterns = [each.replace("{name}", path.name) for each in rotated]
+        self._patterns = [pattern.replace("{name}", path.name) for pattern in rotated]
         self._wait_s = rotate_wait_ms / 1e3
         self.place = place
         self.read_to = place.offset
@@ -58,10 +58,10 @@ class FollowedFile:
         if self.place.number == 0:
             return None
         candidates = [self._path, *self._siblings()]
-        same = [each for each in candidates if _inode(each) == self.place.inode]
-        for each in [*same, *(each for each in candidates if each not in same and self.place.offset)]:
-            if self._is_here(each):
-                self._open(each, self._place_in(each))
+        same = [path for path in candidates if _inode(path) == self.place.inode]
+        for path in [*same, *(path for path in candidates if path not in same and self.place.offset)]:
+            if self._is_here(path):
+                self._open(path, self._place_in(path))
                 return None
         if not self.place.offset and not same:
             return f"the file that took the place of the last one is gone, unread: inode {self.place.inode}"
@@ -89,7 +89,7 @@ class FollowedFile:
         self.place = replace(self.place, offset=offset, mark=self._mark_at(offset))
 
     def late_bytes(self) -> int:
-        """How many bytes the file before it has got since it was left; each is told once."""
+        """How many bytes the file before it has got since it was left; each byte is counted once."""
         if self._ended is None:
             return 0
         file, size = self._ended
@@ -114,29 +114,29 @@ class FollowedFile:
         assert self._file is not None  # noqa: S101 - it has ended
         ended = os.fstat(self._file)
         later = sorted(
-            (found.st_mtime_ns, each)
-            for each in self._siblings(compressed=True)
-            if (found := _stat(each)) is not None and found.st_mtime_ns > ended.st_mtime_ns
-            if found.st_ino not in (ended.st_ino, _inode(self._path))
+            (status.st_mtime_ns, path)
+            for path in self._siblings(compressed=True)
+            if (status := _stat(path)) is not None and status.st_mtime_ns > ended.st_mtime_ns
+            if status.st_ino not in (ended.st_ino, _inode(self._path))
         )
-        lost = [each for _, each in later if each.suffix in _COMPRESSED]
-        whole = [each for _, each in later if each.suffix not in _COMPRESSED]
+        lost = [path for _, path in later if path.suffix in _COMPRESSED]
+        whole = [path for _, path in later if path.suffix not in _COMPRESSED]
         self._forget_ended()
         self._ended, self._file = (self._file, ended.st_size), None
         self._open_next(whole[0] if whole else self._path, at_end=False)
         return f"{', '.join(map(str, lost))}: compressed before it was read" if lost else None
 
     def recover(self) -> str | None:
-        """After a truncation: go on in the copy that was made before it, or where the file has changed, or begin anew.
-        Returns what is missing.
+        """After a truncation: go on in the copy that was made before it, or where the file has changed, or at its
+        beginning. Returns what is missing.
         """
         unread = self._size_seen - self.place.offset
-        copies = [each for each in self._siblings() if _inode(each) != self.place.inode]
+        copies = [path for path in self._siblings() if _inode(path) != self.place.inode]
         copies.sort(key=_changed_ns, reverse=True)  # older ones may begin alike
         for offset, mark in {self.read_to: self._read_mark, self.place.offset: self.place.mark}.items():
-            for each in copies if offset else ():
-                if _holds(each, offset, mark):
-                    self._open(each, self._place_in(each))
+            for path in copies if offset else ():
+                if _holds(path, offset, mark):
+                    self._open(path, self._place_in(path))
                     return None
         if self.place.offset and self._is_here(self._path):  # a line that was not whole has become another one
             self._open(self._path, self._place_in(self._path))
@@ -146,7 +146,7 @@ class FollowedFile:
             return f"{self._path}: it was truncated, and {unread} bytes of it, known to have been there, were not read"
         return None
 
-    def _place_in(self, path: Path) -> Place:
+    def _place_in(self, path: Path) -> FilePlace:
         """The place, in a file that may be a copy of the one that it was noted in."""
         return replace(self.place, inode=_inode(path) or 0)
 
@@ -167,14 +167,14 @@ class FollowedFile:
             file = _opened(path)
         except FileNotFoundError:
             return False
-        found = os.fstat(file)
-        offset = _last_line_of(file, found.st_size) if at_end else 0
+        status = os.fstat(file)
+        offset = _last_line_of(file, status.st_size) if at_end else 0
         mark = _mark(file, offset)
         os.close(file)
-        self._open(path, Place(self.place.origin, self.place.number + 1, offset, found.st_ino, mark))
+        self._open(path, FilePlace(self.place.origin, self.place.number + 1, offset, status.st_ino, mark))
         return True
 
-    def _open(self, path: Path, place: Place) -> None:
+    def _open(self, path: Path, place: FilePlace) -> None:
         self._close_file()
         self._file = _opened(path)
         self.place, self.read_to, self._read_mark = place, place.offset, place.mark
@@ -194,14 +194,14 @@ class FollowedFile:
     def _siblings(self, *, compressed: bool = False) -> list[Path]:
         """The files that it may have been rotated to."""
         try:
-            found = [each for each in self._path.parent.iterdir() if each != self._path and each.is_file()]
+            files = [file for file in self._path.parent.iterdir() if file != self._path and file.is_file()]
         except OSError:
             return []
         return [
-            each
-            for each in sorted(found)
-            if any(fnmatchcase(each.name, pattern) for pattern in self._patterns)
-            and (compressed or each.suffix not in _COMPRESSED)
+            file
+            for file in sorted(files)
+            if any(fnmatchcase(file.name, pattern) for pattern in self._patterns)
+            and (compressed or file.suffix not in _COMPRESSED)
         ]
 
 
@@ -235,9 +235,9 @@ def _last_line_of(file: int, size: int) -> int:
     at = size
     while at > max(size - _BACK_BYTES_MAX, 0):
         begin = max(at - _BACK_BYTES, 0)
-        found = os.pread(file, at - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        at_end = os.pread(file, at - begin, begin).rfind(b"\n")
+        if at_end >= 0:
+            return begin + at_end + 1
         at = begin
     return at if at == 0 else size
 
@@ -250,10 +250,10 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _changed_ns(path: Path) -> int:
-    found = _stat(path)
-    return 0 if found is None else found.st_mtime_ns
+    status = _stat(path)
+    return 0 if status is None else status.st_mtime_ns
 
 
 def _inode(path: Path) -> int | None:
-    found = _stat(path)
-    return None if found is None else found.st_ino
+    status = _stat(path)
+    return None if status is None else status.st_ino

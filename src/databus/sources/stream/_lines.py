@@ -16,14 +16,15 @@ _BLANK: Final = r"^[ \t\r]*$"
 
 
 class Lines(NamedTuple):
-    """Whole lines. starts: where each begins, in its stream. problems: by place, of those that are too long, which are
-    cut. end: where what follows begins.
-    """
+    """Whole lines."""
 
     starts: Int
+    """Offset in the stream where each line begins."""
     texts: pa.LargeBinaryArray
     problems: Mapping[int, str]
+    """By index, the problem of each line that is too long; such a line is cut."""
     end: int
+    """Offset behind the lines."""
 
 
 class LineBuffer:
@@ -42,9 +43,9 @@ class LineBuffer:
         """The lines that end in this."""
         if not self._dropped:
             return self._split(self._kept + content)
-        line, found, after = content.partition(_END)
+        line, end, after = content.partition(_END)
         self._dropped += len(line)
-        if not found:
+        if not end:
             return self._none()
         return _joined_lines(self._of_kept(len(_END)), self._split(after))
 
@@ -53,9 +54,9 @@ class LineBuffer:
         return self._of_kept(0) if self._kept else self._none()
 
     def _split(self, content: bytes) -> Lines:
-        whole, found, rest = content.rpartition(_END)
+        whole, end, rest = content.rpartition(_END)
         lines = self._none()
-        if found:
+        if end:
             texts = pc.split_pattern(pa.array([whole], pa.large_binary()), pattern=_END).flatten()
             lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
             ends = np.cumsum(lengths + len(_END))
@@ -91,11 +92,12 @@ def _joined_lines(first: Lines, others: Lines) -> Lines:
 
 
 class Texts(NamedTuple):
-    """Lines as text. problems: by place, all that are wrong; those lines hold what of them is text."""
+    """Lines as text."""
 
     starts: Int
     texts: pa.StringArray
     problems: Mapping[int, str]
+    """By index, the problem of each wrong line; such a line holds what of it is text."""
 
     def chosen(self, places: Int) -> "Texts":
         """Some of them."""
@@ -117,16 +119,16 @@ def texts_of(lines: Lines, form: str) -> Texts:
             except UnicodeDecodeError as error:
                 problems.setdefault(place, f"it is not text in UTF-8: {error.reason} at byte {error.start} of it")
         texts = pa.array([value.decode(errors="replace") for value in values], pa.string())
-    found = Texts(lines.starts, texts, problems)
+    lines_read = Texts(lines.starts, texts, problems)
     if form != "json" or not len(texts):
-        return found
+        return lines_read
     is_blank = pc.match_substring_regex(texts, _BLANK).to_numpy(zero_copy_only=False)
-    found = found.chosen(np.flatnonzero(~is_blank)) if is_blank.any() else found
-    return found._replace(problems={**_not_json(found.texts), **found.problems})
+    lines_read = lines_read.chosen(np.flatnonzero(~is_blank)) if is_blank.any() else lines_read
+    return lines_read._replace(problems={**_not_json(lines_read.texts), **lines_read.problems})
 
 
 def _not_json(texts: pa.StringArray) -> dict[int, str]:
-    """Objects are looked at by Arrow, all at once; if one is none, or something else than an object, one by one."""
+    """Arrow reads all lines at once as JSON objects; if one is something else, they are read one by one."""
     if not len(texts):
         return {}
     if pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(pc.utf8_rtrim(texts, "\r "), "}"))).as_py():

@@ -11,16 +11,19 @@ _SAMPLE_BYTES: Final = 256
 
 
 @dataclass(frozen=True)
-class Place:
-    """origin: the path or the command. number: of the file or the run, counted since the log began; 0 before the first.
-    inode, mark: of a file, see `mark_of`.
-    """
+class FilePlace:
+    """How far a stream was read: in which file, or run of a command, and up to which byte."""
 
     origin: str
+    """The path or the command."""
     number: int = 0
+    """Number of the file or the run, counted since the log began; 0 before the first."""
     offset: int = 0
+    """How many bytes of it were read."""
     inode: int = 0
+    """Inode of the file; 0 for a command."""
     mark: str = ""
+    """Recognises the file, see `mark_of`."""
 
     def to_json(self) -> dict[str, Any]:
         """As a commit keeps it."""
@@ -33,7 +36,7 @@ class Place:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], origin: str, physical: str) -> "Place":
+    def from_json(cls, value: Mapping[str, Any], origin: str, physical: str) -> "FilePlace":
         """Read what `to_json` made. Raises `SourceChanged` for a position of something else."""
         try:
             place = cls(*(value[name] for name in ("origin", "number", "offset", "inode", "mark")))
@@ -48,8 +51,8 @@ class Place:
 
 
 def mark_of(read: Any, offset: int) -> str:
-    """What tells a file that was read up to an offset from others: a digest of its first bytes and of the last before
-    that. read: takes a count of bytes and an offset.
+    """What distinguishes a file that was read up to an offset from others: a digest of its first bytes and of the last
+    before that. read: takes a count of bytes and an offset.
     """
     if not offset:
         return ""

@@ -36,7 +36,7 @@ class Process:
         self._out = self._process.stdout.fileno()
         self._printed = select.poll()  # `select.select` knows no file above 1,023
         self._printed.register(self._out, select.POLLIN)
-        self._said: deque[str] = deque(maxlen=_SHOWN_LINES_MAX)
+        self._lines: deque[str] = deque(maxlen=_SHOWN_LINES_MAX)
         self._listener = threading.Thread(target=self._listen, name=f"{physical} stderr", daemon=True)
         self._listener.start()
 
@@ -61,8 +61,8 @@ class Process:
         for file in (process.stdout, process.stderr):
             if file is not None and not self._listener.is_alive():
                 file.close()
-        told = f"; it said: {' | '.join(self._said)}" if self._said else ""
-        return (f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}") + told
+        words = f"; it said: {' | '.join(self._lines)}" if self._lines else ""
+        return (f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}") + words
 
     def wait(self, wait_s: float) -> None:
         """Give it some time to end by itself, once its output has."""
@@ -74,4 +74,4 @@ class Process:
         while line := self._process.stderr.readline(_LINE_BYTES_MAX):
             text = line.decode(errors="replace").rstrip("\r\n")
             if text:
-                self._said.append("".join(each if each.isprintable() else "?" for each in text))
+                self._lines.append("".join(sign if sign.isprintable() else "?" for sign in text))

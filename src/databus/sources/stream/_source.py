@@ -40,13 +40,13 @@ from databus.sources._scn_counter import ScnCounter
 from databus.sources.stream._config import StreamConfig
 from databus.sources.stream._follow import FollowedFile
 from databus.sources.stream._lines import LineBuffer, Lines, Texts, texts_of
-from databus.sources.stream._places import Place
+from databus.sources.stream._places import FilePlace
 from databus.sources.stream._process import Process
 from databus.wire import Commit, Control, Group, Rows
 
 _NAMESPACE: Final = uuid.UUID("8d0f4f0b-6f0c-4d07-8a35-0b6f2f7a4c51")
 _KEY: Final = ("stream", "offset")
-_TOLD_MAX: Final = 3
+_SHOWN_MAX: Final = 3
 _END_S: Final = 2.0
 
 
@@ -68,7 +68,7 @@ class StreamSource:
         self._commit_us = 0
         self._waiting: deque[Group] = deque()
         self._stopped: DatabusError | None = None
-        self._place = Place(self._origin)
+        self._place = FilePlace(self._origin)
         self._buffer = LineBuffer(0, config.line_bytes_max)
         self._followed: FollowedFile | None = None
         self._process: Process | None = None
@@ -88,7 +88,7 @@ class StreamSource:
         self._counter = ScnCounter(resume)
         self._seq, self._txid = resume.seq, resume.txid
         if resume.position is not None:
-            self._place = Place.from_json(resume.position, self._origin, self.physical)
+            self._place = FilePlace.from_json(resume.position, self._origin, self.physical)
         config = self._config
         if config.path is None:
             if resume.position is None:
@@ -123,13 +123,13 @@ class StreamSource:
         return self._waiting.popleft()
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """See `Source.durable`: nobody is told."""
+        """See `Source.durable`: a stream needs no confirmation."""
         del position
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: lines are read once."""
         del where
-        if unknown := [each for each in sources if each != self._table.source]:
+        if unknown := [name for name in sources if name != self._table.source]:
             raise UnknownSource(f"{self.physical}: no table {unknown[0]}; there is {self._table.source}")
         raise UnsupportedFeature(
             f"{self.physical}: a stream cannot be read as a table; consumers get its lines from the log. To read a "
@@ -234,7 +234,7 @@ class StreamSource:
         assert command is not None  # noqa: S101 - checked by the options
         environment = {name: value.get_secret_value() for name, value in self._config.environment.items()}
         self._process = Process(self.physical, command, environment)
-        self._place = Place(self._origin, self._place.number + 1)
+        self._place = FilePlace(self._origin, self._place.number + 1)
         self._buffer = LineBuffer(0, self._config.line_bytes_max)
         self._began_s = time.monotonic()
 
@@ -242,15 +242,15 @@ class StreamSource:
         process, self._process = self._process, None
         assert process is not None  # noqa: S101 - it has ended
         process.wait(_END_S)
-        how, config = process.end(), self._config
+        ending, config = process.end(), self._config
         if config.on_exit == "stop":
-            self._stopped = self._stopped or FatalError(f"{self.physical}: the process {how}; `on_exit` is stop")
+            self._stopped = self._stopped or FatalError(f"{self.physical}: the process {ending}; `on_exit` is stop")
             return
         if (time.monotonic() - self._began_s) * 1e3 >= config.restart_ms_max:
             self._backoff.reset()
         wait_ms = self._backoff.next_ms()
         self._start_s = time.monotonic() + wait_ms / 1e3
-        self._logger.warning("the process has ended and is started again", how=how, wait_ms=round(wait_ms))
+        self._logger.warning("the process has ended and is started again", how=ending, wait_ms=round(wait_ms))
 
     # Groups
 
@@ -258,23 +258,25 @@ class StreamSource:
         """Make whole lines a transaction, with what is wrong in them."""
         if not len(lines.starts):
             return
-        found, end = texts_of(lines, self._config.format), lines.end
+        texts, end = texts_of(lines, self._config.format), lines.end
         policy = self._config.on_poison
-        if found.problems and policy == "stop":
-            first = min(found.problems)
-            end = int(found.starts[first])
+        if texts.problems and policy == "stop":
+            first = min(texts.problems)
+            end = int(texts.starts[first])
             self._stopped = UnrepresentableValue(
                 f"{self.physical}: {self._table.source}: the line at byte {end} of {self._stream}: "
-                f"{found.problems[first]}. Set `on_poison` to skip, which records a gap in the log and goes on behind "
+                f"{texts.problems[first]}. Set `on_poison` to skip, which records a gap in the log and goes on behind "
                 f"it, or to text, which makes it a row"
             )
-            found = found.chosen(np.arange(first))
-        elif found.problems and policy == "skip":
-            told = [f"byte {found.starts[at]}: {reason}" for at, reason in sorted(found.problems.items())]
-            more = f"; and {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
-            self._gap(f"{len(told)} lines of {self._stream} are passed over: {'; '.join(told[:_TOLD_MAX])}{more}")
-            found = found.chosen(
-                np.array([at for at in range(len(found.starts)) if at not in found.problems], np.int64)
+            texts = texts.chosen(np.arange(first))
+        elif texts.problems and policy == "skip":
+            problems = [f"byte {texts.starts[at]}: {reason}" for at, reason in sorted(texts.problems.items())]
+            more = f"; and {len(problems) - _SHOWN_MAX} more" if len(problems) > _SHOWN_MAX else ""
+            self._gap(
+                f"{len(problems)} lines of {self._stream} are passed over: {'; '.join(problems[:_SHOWN_MAX])}{more}"
+            )
+            texts = texts.chosen(
+                np.array([at for at in range(len(texts.starts)) if at not in texts.problems], np.int64)
             )
         if end == self._place.offset:
             return
@@ -282,8 +284,8 @@ class StreamSource:
             self._followed.take(end)
             self._place = self._followed.place
         else:
-            self._place = Place(self._origin, self._place.number, end)
-        self._waiting.append(self._transaction(found) if len(found.starts) else self._progress())
+            self._place = FilePlace(self._origin, self._place.number, end)
+        self._waiting.append(self._transaction(texts) if len(texts.starts) else self._progress())
 
     @property
     def _stream(self) -> str:
@@ -313,7 +315,9 @@ class StreamSource:
         return Group(self._commit(), (Rows(self._table, batch),), unrepeatable=True)
 
     def _gap(self, reason: str) -> None:
-        """Lines are missing here, at the position before: told again, rather than not, if we are killed in between."""
+        """Record that lines are missing, at the position before: if we are killed in between, the gap may come twice,
+        but is never lost.
+        """
         self._logger.warning("lines are missing", reason=reason)
         self._seq = next_bus_seq(self._seq, self._clock.now_ns())
         scn = self._counter.scn
@@ -340,8 +344,8 @@ class StreamSource:
 
     def _new_txid(self) -> str:
         """Of the transaction that ends at the place: another one at the same SCN has another id."""
-        told = json.dumps(self._place.to_json(), sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        text = json.dumps(self._place.to_json(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _table_of(config: StreamConfig) -> TableSchema:
@@ -352,4 +356,4 @@ def _table_of(config: StreamConfig) -> TableSchema:
         Column("problem", "string"),
     )
     excluded = config.excluded_columns(config.table, _KEY)
-    return TableSchema(config.table, tuple(each for each in columns if each.name not in excluded), _KEY)
+    return TableSchema(config.table, tuple(column for column in columns if column.name not in excluded), _KEY)
