@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from databus.core import DatabusError
-from databus.sources.kafka._cluster import Cluster
+from databus.sources.kafka._cluster import KafkaCluster
 from databus.sources.kafka._config import KafkaConfig
 from databus.tasks.kafka import positions_of
 from databus.testing._staged_writes import write_batch
@@ -123,7 +123,7 @@ def test_a_source_does_not_take_the_end_of_a_partition_whose_leader_is_away_for_
     topic = new_prefix()
     make_topic(first, topic)
     config = {"type": "kafka", "topics": [topic], "kafka": settings_of(first), "request_ms": 500}
-    cluster = Cluster("events", KafkaConfig.model_validate(config))
+    cluster = KafkaCluster("events", KafkaConfig.model_validate(config))
     states = partial(cluster.states, {topic: ("id", 1)})
     known = in_the_end(states)
     assert known[topic].latest == (0,)

@@ -27,9 +27,9 @@ _DENIED: Final = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
 }
 _UNREACHABLE: Final = {
-    own_error(each) for each in ("_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_TIMED_OUT", "_TRANSPORT")
+    own_error(name) for name in ("_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_TIMED_OUT", "_TRANSPORT")
 }
-_SAYS_WHY: Final = {own_error(each) for each in ("_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT")}
+_SAYS_WHY: Final = {own_error(name) for name in ("_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT")}
 """What the client's own thread meets on its way to a broker; these show no option but the brokers' names."""
 _US_A_MS: Final = 1_000
 _Spec: Final[Any] = OffsetSpec
@@ -42,21 +42,21 @@ def made(config: KafkaConfig, make: Callable[[dict[str, Any]], Client], ours: Ma
     try:
         return make({**config.client_options(), **ours})
     except (KafkaException, TypeError, ValueError) as error:
-        told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        raise ConfigError(f"kafka: {told}") from error
+        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise ConfigError(f"kafka: {reason}") from error
 
 
-def as_ours(error: KafkaError, what: str, met: str = "") -> DatabusError:
+def as_ours(error: KafkaError, what: str, met_error: str = "") -> DatabusError:
     """An error of Kafka's as one of ours. what: was being done, and where. met: by the client on its way there."""
     if error.code() in _DENIED:
         return AccessDenied(f"{what}: {error.str()}; see `kafka` in the options, and the cluster's ACLs")
-    told = f"{what}: {error.str()}" + (f" ({met})" if met else "")
+    message = f"{what}: {error.str()}" + (f" ({met_error})" if met_error else "")
     if error.code() in _UNREACHABLE:
-        told += f"; see `{SERVERS}` under `kafka`, and `security.protocol`, if brokers there want TLS or a password"
-    return ServiceUnavailable(told)
+        message += f"; see `{SERVERS}` under `kafka`, and `security.protocol`, if brokers there want TLS or a password"
+    return ServiceUnavailable(message)
 
 
-class Cluster:
+class KafkaCluster:
     """One cluster; every answer is waited for at most `request_ms`, then `ServiceUnavailable` is raised."""
 
     def __init__(self, physical: str, config: KafkaConfig) -> None:
@@ -72,30 +72,30 @@ class Cluster:
 
     def topics(self) -> dict[str, tuple[str, int]]:
         """Id and number of partitions of each topic that is read and there."""
-        named = [each for each in self._config.topics if not is_pattern(each)]
+        named = [name for name in self._config.topics if not is_pattern(name)]
         if len(named) < len(self._config.topics):
             named = [name for name in self._metadata().topics if self._config.reads(name)]
         if not named:
             return {}
-        found: dict[str, tuple[str, int]] = {}
+        topics: dict[str, tuple[str, int]] = {}
         asked = self._client.describe_topics(TopicCollection(sorted(set(named))), request_timeout=self._wait_s)
         for name, future in asked.items():
             described = self._answer(future, f"describing the topic {name}", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if described is not None:
-                found[name] = str(described.topic_id or ""), len(described.partitions)
-        partitions = sum(count for _, count in found.values())
+                topics[name] = str(described.topic_id or ""), len(described.partitions)
+        partitions = sum(count for _, count in topics.values())
         if partitions > self._config.partitions_max:
             raise ConfigError(
                 f"{self._where}: `topics` selects {partitions} partitions, more than "
                 f"partitions_max={self._config.partitions_max}"
             )
-        return found
+        return topics
 
     def states(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, TopicState]:
         """What topics hold. A topic that has gone meanwhile is left out."""
-        each = [(name, number) for name, (_, count) in topics.items() for number in range(count)]
-        earliest = self._offsets(dict.fromkeys(each, _EARLIEST))
-        latest = self._offsets(dict.fromkeys(each, _LATEST))
+        partitions = [(name, number) for name, (_, count) in topics.items() for number in range(count)]
+        earliest = self._offsets(dict.fromkeys(partitions, _EARLIEST))
+        latest = self._offsets(dict.fromkeys(partitions, _LATEST))
         return {
             name: TopicState(
                 id_,
@@ -110,40 +110,40 @@ class Cluster:
         """Where a new log begins, by `start`."""
         start = self._config.start
         if start == "earliest":
-            return {name: TopicPlace(each.id, each.earliest) for name, each in states.items()}
+            return {name: TopicPlace(state.id, state.earliest) for name, state in states.items()}
         if start == "latest":
             ends = self._ends(states)
-            return {name: TopicPlace(each.id, ends[name]) for name, each in states.items()}
+            return {name: TopicPlace(state.id, ends[name]) for name, state in states.items()}
         if isinstance(start, dict):
             return {
                 name: TopicPlace(
-                    each.id,
-                    tuple(start.get(name, {}).get(number, first) for number, first in enumerate(each.earliest)),
+                    state.id,
+                    tuple(start.get(name, {}).get(number, first) for number, first in enumerate(state.earliest)),
                 )
-                for name, each in states.items()
+                for name, state in states.items()
             }
         spec = _Spec.for_timestamp(time_us(start) // _US_A_MS)
-        wanted = {(name, number): spec for name, each in states.items() for number in range(len(each.earliest))}
+        wanted = {(name, number): spec for name, state in states.items() for number in range(len(state.earliest))}
         offsets, ends = self._offsets(wanted), self._ends(states)
         return {
             name: TopicPlace(  # -1: nothing is as late as that
-                each.id,
+                state.id,
                 tuple(
                     offset if (offset := offsets.get((name, number), -1)) >= 0 else last
                     for number, last in enumerate(ends[name])
                 ),
             )
-            for name, each in states.items()
+            for name, state in states.items()
         }
 
     def _ends(self, states: Mapping[str, TopicState]) -> dict[str, tuple[int, ...]]:
         """Where what comes from now on begins: with a transaction that is open, which would be cut in two else."""
         level = IsolationLevel[self._config.isolation_level.upper()]
-        wanted = {(name, number): _LATEST for name, each in states.items() for number in range(len(each.latest))}
-        found = self._offsets(wanted, isolation_level=level)
+        wanted = {(name, number): _LATEST for name, state in states.items() for number in range(len(state.latest))}
+        offsets = self._offsets(wanted, isolation_level=level)
         return {
-            name: tuple(found.get((name, number), end) for number, end in enumerate(each.latest))
-            for name, each in states.items()
+            name: tuple(offsets.get((name, number), end) for number, end in enumerate(state.latest))
+            for name, state in states.items()
         }
 
     def _offsets(self, wanted: Mapping[tuple[str, int], Any], **options: Any) -> dict[tuple[str, int], int]:
@@ -154,15 +154,15 @@ class Cluster:
             request_timeout=self._wait_s,
             **options,
         )
-        found = {}
+        offsets = {}
         for place, future in asked.items():
             what = f"asking for offsets of {place.topic}, partition {place.partition}"
             answer = self._answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if answer is not None and answer.offset == OFFSET_INVALID:  # which the client says without an error
                 raise ServiceUnavailable(f"{self._where}: {what}: its leader cannot be reached")
             if answer is not None:
-                found[place.topic, place.partition] = int(answer.offset)
-        return found
+                offsets[place.topic, place.partition] = int(answer.offset)
+        return offsets
 
     def _metadata(self) -> Any:
         try:
@@ -191,11 +191,11 @@ class Cluster:
             self._met = error.str()
 
 
-def missing_topics(config: KafkaConfig, there: Sequence[str]) -> list[str]:
+def missing_topics(config: KafkaConfig, names: Sequence[str]) -> list[str]:
     """What `topics` asks for and is not there: names, and patterns that no topic fits."""
-    known = set(there)
+    known = set(names)
     return [
-        each
-        for each in config.topics
-        if not (any(KafkaConfig.reads(config.model_copy(update={"topics": [each]}), name) for name in known))
+        entry
+        for entry in config.topics
+        if not (any(KafkaConfig.reads(config.model_copy(update={"topics": [entry]}), name) for name in known))
     ]

@@ -62,7 +62,7 @@ def _check_start(start: str | dict[str, dict[int, int]]) -> str | dict[str, dict
                     f"{start!r} is none of earliest, latest, a time (2026-11-21T12:00:00Z), or offsets by topic and "
                     "partition ({orders: {0: 12, 1: 34}})"
                 ) from None
-    elif any(offset < 0 or partition < 0 for each in start.values() for partition, offset in each.items()):
+    elif any(offset < 0 or partition < 0 for offsets in start.values() for partition, offset in offsets.items()):
         raise ValueError("partitions and offsets are not negative")
     return start
 
@@ -252,7 +252,7 @@ class KafkaConfig(SourceConfig):
                 + ("has none" if self.is_raw else "needs the tables, their columns and keys")
             )
         for name, table in self.schemas.items():
-            columns = tuple(Column(each, kind.type) for each, kind in table.columns.items())
+            columns = tuple(Column(column, kind.type) for column, kind in table.columns.items())
             TableSchema(name, columns, tuple(table.key))
             if table.topic is not None and not self.reads(table.topic):
                 raise ValueError(f"schemas.{name}.topic: {table.topic!r} is not among `topics`")
@@ -327,7 +327,7 @@ class KafkaConfig(SourceConfig):
             return super().unmatched(captured)
         topics = [table.removeprefix(f"{DATABASE}.") for table in captured]
         alone = {entry: self.model_copy(update={"topics": [entry]}) for entry in self.topics}
-        absent = {entry: "topics" for entry, each in alone.items() if not any(map(each.reads, topics))}
+        absent = {entry: "topics" for entry, narrowed in alone.items() if not any(map(narrowed.reads, topics))}
         return {**absent, **super().unmatched(captured)} if captured else absent
 
     def reads(self, topic: str) -> bool:
@@ -338,7 +338,7 @@ class KafkaConfig(SourceConfig):
         """
         if topic.startswith(_INTERNAL) or topic == _POSITIONS:
             return topic in self.topics
-        return any(fnmatchcase(topic, each) for each in self.topics)
+        return any(fnmatchcase(topic, pattern) for pattern in self.topics)
 
     def client_options(self) -> dict[str, Any]:
         """What librdkafka is given, secrets in the clear: to be shown nowhere."""

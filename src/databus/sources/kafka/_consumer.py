@@ -48,36 +48,35 @@ _BROKEN: Final = {own_error("_BAD_MSG"), own_error("_BAD_COMPRESSION"), KafkaErr
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages of one topic in the order they came, which is that of each partition. Equal lengths.
-
-    timestamps: milliseconds since 1970, -1 where there is none. headers: of each message (name, value) in order.
-    numbers: which each is of all that came with it, in all topics.
-    """
+class TopicMessages:
+    """Messages of one topic in the order they came, which is that of each partition. Equal lengths."""
 
     topic: str
     keys: pa.Array
     values: pa.Array
     timestamps: npt.NDArray[np.int64]
+    """Milliseconds since 1970, -1 where a message has no time."""
     partitions: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     headers: Sequence[list[tuple[str, bytes | None]] | None]
+    """(name, value) of each message's headers, in order."""
     numbers: npt.NDArray[np.int64]
+    """The message's number among all that came with it, of all topics."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def chosen(self, places: npt.NDArray[np.intp]) -> "Messages":
+    def chosen(self, places: npt.NDArray[np.intp]) -> "TopicMessages":
         """Those at these places."""
         at = pa.array(places)
-        return Messages(
+        return TopicMessages(
             self.topic,
             self.keys.take(at),
             self.values.take(at),
             self.timestamps[places],
             self.partitions[places],
             self.offsets[places],
-            [self.headers[each] for each in places],
+            [self.headers[place] for place in places],
             self.numbers[places],
         )
 
@@ -87,17 +86,19 @@ class Messages:
 
 
 @dataclass(slots=True)
-class Taken:
-    """What has come. ends: where each partition goes on that had messages. idle: where partitions were read to an end.
-    moved: a partition is not what it was. cut: those whose last message that was read is another now, or gone, and up
-    to where they are the same, if brokers say it.
-    """
+class Polled:
+    """What one poll brought."""
 
-    messages: list[Messages] = field(default_factory=list)
+    messages: list[TopicMessages] = field(default_factory=list)
     ends: dict[Partition, Next] = field(default_factory=dict)
+    """Where each partition with messages goes on."""
     idle: dict[Partition, int] = field(default_factory=dict)
+    """Where partitions were read to their end."""
     moved: str = ""
+    """Why a partition may not be the one that was read before; empty where there is no sign of that."""
     cut: dict[Partition, int | None] = field(default_factory=dict)
+    """Partitions in which the last message that was read is gone or another one now, each with the offset up to which
+    it is unchanged, if brokers say it."""
 
 
 class TopicConsumer:
@@ -135,37 +136,37 @@ class TopicConsumer:
             ]
         )
 
-    def take(self, wait_ms: int) -> Taken:
+    def take(self, wait_ms: int) -> Polled:
         """What has queued, up to `group_bytes_max`; waits for the first message. Raises `ServiceUnavailable` when no
         broker answers, `AccessDenied`, and `CorruptData` for what cannot be unpacked.
         """
-        found = self._consume(1, wait_ms / 1e3)
-        size = _size_of(found)
-        while found and (room := self._config.group_bytes_max - size) > 0 and len(found) < _MESSAGES_MAX:
-            more = self._consume(min(room * len(found) // size + 1, _SLICE), 0)  # if they go on to be as large
+        arrived = self._consume(1, wait_ms / 1e3)
+        size = _size_of(arrived)
+        while arrived and (room := self._config.group_bytes_max - size) > 0 and len(arrived) < _MESSAGES_MAX:
+            more = self._consume(min(room * len(arrived) // size + 1, _SLICE), 0)  # if they go on to be as large
             if not more:
                 break
             size += _size_of(more)
-            found += more
-        taken = Taken()
+            arrived += more
+        taken = Polled()
         messages: list[Any] = []
-        for each in found:
-            if each.error() is None:
-                messages.append(each)
+        for message in arrived:
+            if message.error() is None:
+                messages.append(message)
             else:
-                self._event(each, taken)
-        if not found and self._is_down:
-            told, self._is_down = self._is_down, ""
-            raise as_ours(KafkaError(_DOWN, told), self._where)
+                self._event(message, taken)
+        if not arrived and self._is_down:
+            reason, self._is_down = self._is_down, ""
+            raise as_ours(KafkaError(_DOWN, reason), self._where)
         if messages:
             self._is_down = ""
-            lasts = {(each.topic(), each.partition()): each for each in messages}
-            taken.ends = {place: _behind(each, taken.idle.get(place, -1)) for place, each in lasts.items()}
-            taken.messages = [_columns(*each) for each in _by_topic(messages)]
+            lasts = {(message.topic(), message.partition()): message for message in messages}
+            taken.ends = {place: _behind(message, taken.idle.get(place, -1)) for place, message in lasts.items()}
+            taken.messages = [_columns(*topic_messages) for topic_messages in _by_topic(messages)]
         return taken
 
     def waiting(self, places: Sequence[tuple[str, int, int]]) -> int | None:
-        """How many offsets are behind these places, as far as brokers have told; None where one has not."""
+        """How many offsets are behind these places, as brokers said last; None where one has not said it."""
         total = 0
         for topic, partition, offset in places:
             try:
@@ -188,14 +189,14 @@ class TopicConsumer:
             raise as_ours(error.args[0], self._where) from error
 
     def _noted(self, error: KafkaError) -> None:
-        """The client's own thread tells what it meets, and tries again by itself."""
+        """The client's own thread reports errors here, and tries again by itself."""
         if error.code() in (_DOWN, _REFUSED):
             self._is_down = error.str()
 
-    def _event(self, message: Any, taken: Taken) -> None:
+    def _event(self, message: Any, taken: Polled) -> None:
         error = message.error()
         code, place = error.code(), f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
-        if code == _END:  # behind markers of transactions, which nobody gets
+        if code == _END:  # behind markers of transactions, which no consumer gets
             taken.idle[message.topic(), message.partition()] = message.offset()
         elif code in _MOVED:
             taken.moved = f"{place}: {error.str()}"
@@ -213,20 +214,20 @@ class TopicConsumer:
 
 
 def _behind(message: Any, end: int) -> Next:
-    """What comes after the last message of a partition. end: the last place where nothing more was to be had: that is
-    behind the message where markers follow it, and is said once.
+    """What comes after the last message of a partition. end: the last offset at which the partition was read to its
+    end: that is behind the message where markers follow it, and the client reports it once.
     """
     epoch, offset = message.leader_epoch(), message.offset() + 1
-    found = Next(offset) if epoch is None else Next(offset, epoch)
-    return found.behind(end) if end > offset else found
+    place = Next(offset) if epoch is None else Next(offset, epoch)
+    return place.behind(end) if end > offset else place
 
 
 def _size_of(messages: Sequence[Any]) -> int:
     """Bytes of their rows, about. A tombstone has a key and headers as well."""
     size = 0
-    for each in messages:
-        size += _ROW_BYTES + len(each) + len(each.key() or b"")
-        headers = each.headers()
+    for message in messages:
+        size += _ROW_BYTES + len(message) + len(message.key() or b"")
+        headers = message.headers()
         if headers:
             size += sum(len(name) + len(value or b"") for name, value in headers)
     return size
@@ -234,27 +235,27 @@ def _size_of(messages: Sequence[Any]) -> int:
 
 def _by_topic(messages: Sequence[Any]) -> list[tuple[str, Sequence[Any], npt.NDArray[np.int64]]]:
     """Of each topic its messages, and their numbers among all."""
-    topics = [each.topic() for each in messages]
+    topics = [message.topic() for message in messages]
     names = dict.fromkeys(topics)
     if len(names) == 1:
         return [(topics[0], messages, np.arange(len(messages)))]
-    found: dict[str, list[int]] = {name: [] for name in names}
+    by_topic: dict[str, list[int]] = {name: [] for name in names}
     for number, name in enumerate(topics):
-        found[name].append(number)
-    return [(name, [messages[each] for each in numbers], np.array(numbers)) for name, numbers in found.items()]
+        by_topic[name].append(number)
+    return [(name, [messages[number] for number in numbers], np.array(numbers)) for name, numbers in by_topic.items()]
 
 
-def _columns(topic: str, messages: Sequence[Any], numbers: npt.NDArray[np.int64]) -> Messages:
+def _columns(topic: str, messages: Sequence[Any], numbers: npt.NDArray[np.int64]) -> TopicMessages:
     def ints(values: list[Any], kind: Any) -> npt.NDArray[Any]:
         return np.array(values, kind)
 
-    return Messages(
+    return TopicMessages(
         topic,
-        pa.array([each.key() for each in messages], pa.binary()),
-        pa.array([each.value() for each in messages], pa.binary()),
-        ints([each.timestamp()[1] for each in messages], np.int64),
-        ints([each.partition() for each in messages], np.int32),
-        ints([each.offset() for each in messages], np.int64),
-        [each.headers() for each in messages],
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        ints([message.timestamp()[1] for message in messages], np.int64),
+        ints([message.partition() for message in messages], np.int32),
+        ints([message.offset() for message in messages], np.int64),
+        [message.headers() for message in messages],
         numbers,
     )

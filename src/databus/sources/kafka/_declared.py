@@ -18,13 +18,13 @@ ORIGIN: Final = (
 
 def declared(name: str, config: "KafkaConfig") -> tuple[TableSchema, TableSchema]:
     """The table as it is captured, and as its messages are read."""
-    given = config.schemas[name]
+    declaration = config.schemas[name]
     columns = tuple(
-        Column(each, kind.type, kind.nullable and each not in given.key, kind.db_type)
-        for each, kind in given.columns.items()
+        Column(column, kind.type, kind.nullable and column not in declaration.key, kind.db_type)
+        for column, kind in declaration.columns.items()
     )
-    key, first_images = tuple(given.key), config.has_first_images
-    excluded = config.excluded_columns(name, given.key)
+    key, first_images = tuple(declaration.key), config.has_first_images
+    excluded = config.excluded_columns(name, declaration.key)
     kept = tuple(column for column in columns if column.name not in excluded)
-    origin = tuple(Column(each, kind) for each, kind, _ in ORIGIN) if config.origin_columns else ()
+    origin = tuple(Column(column, kind) for column, kind, _ in ORIGIN) if config.origin_columns else ()
     return TableSchema(name, (*kept, *origin), key, first_images), TableSchema(name, columns, key, first_images)

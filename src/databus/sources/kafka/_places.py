@@ -17,16 +17,17 @@ _UNKNOWN: Final = -1
 
 
 class Next(NamedTuple):
-    """Where a partition goes on. epoch: of the leader who took the last message that was read, by which a broker tells
-    whether it still has that message; -1 where it is not known. tail: how many offsets since then hold no message, but
-    markers and what was aborted. gone: a hash of that message's key where it says that a row is gone, so that a
-    tombstone behind it says nothing more; empty else.
-    """
+    """Where a partition goes on."""
 
     offset: int
     epoch: int = _UNKNOWN
+    """Epoch of the leader that wrote the last message that was read: by it a broker knows whether it still has that
+    message; -1 where it is unknown."""
     tail: int = 0
+    """How many offsets behind that message hold markers and aborted messages only."""
     gone: str = ""
+    """Hash of that message's key where the message deletes a row: a tombstone behind it says nothing new; else empty.
+    """
 
     def behind(self, end: int) -> "Next":
         """This, once the partition was read to its end without another message."""
@@ -35,47 +36,49 @@ class Next(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """The next offset of each partition of a topic. id: the topic's own; empty where the cluster tells none. epochs,
-    tails, gone: see `Next`; empty where there are none.
-    """
+    """The next offset of each partition of a topic."""
 
     id: str
+    """The topic's own id; empty where the cluster has none."""
     offsets: tuple[int, ...]
     epochs: tuple[int, ...] = ()
+    """See `Next.epoch`; empty where all are unknown."""
     tails: tuple[int, ...] = ()
+    """See `Next.tail`; empty where all are 0."""
     gone: tuple[str, ...] = ()
+    """See `Next.gone`; empty where all are."""
 
     @classmethod
-    def of(cls, id_: str, each: Sequence[Next]) -> "TopicPlace":
+    def of(cls, id_: str, nexts: Sequence[Next]) -> "TopicPlace":
         """A topic whose partitions go on there."""
-        offsets, epochs, tails, gone = zip(*each, strict=True) if each else ((), (), (), ())
+        offsets, epochs, tails, gone = zip(*nexts, strict=True) if nexts else ((), (), (), ())
         has_epochs = any(epoch != _UNKNOWN for epoch in epochs)
         tails = tails if has_epochs and any(tails) else ()
         return cls(id_, offsets, epochs if has_epochs else (), tails, gone if any(gone) else ())
 
     @property
-    def each(self) -> list[Next]:
+    def nexts(self) -> list[Next]:
         """Where its partitions go on."""
         count = len(self.offsets)
         epochs, tails, gone = self.epochs or [_UNKNOWN] * count, self.tails or [0] * count, self.gone or [""] * count
-        return [Next(*each) for each in zip(self.offsets, epochs, tails, gone, strict=True)]
+        return [Next(*values) for values in zip(self.offsets, epochs, tails, gone, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """As a position has it."""
-        found: dict[str, Any] = {"id": self.id, "offsets": list(self.offsets)}
+        value: dict[str, Any] = {"id": self.id, "offsets": list(self.offsets)}
         more = {"epochs": self.epochs, "tails": self.tails, "gone": self.gone}
-        return found | {name: list(each) for name, each in more.items() if each}
+        return value | {name: list(values) for name, values in more.items() if values}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "TopicPlace":
+    def from_json(cls, value: Mapping[str, Any]) -> "TopicPlace":
         """Read what `to_json` wrote. Raises what is raised for anything else."""
         offsets, epochs, tails = (
-            tuple(int(number) for number in said.get(name, ())) for name in ("offsets", "epochs", "tails")
+            tuple(int(number) for number in value.get(name, ())) for name in ("offsets", "epochs", "tails")
         )
-        gone = tuple(map(str, said.get("gone", ())))
-        if len(offsets) != len(said["offsets"]) or {len(epochs), len(tails), len(gone)} - {0, len(offsets)}:
+        gone = tuple(map(str, value.get("gone", ())))
+        if len(offsets) != len(value["offsets"]) or {len(epochs), len(tails), len(gone)} - {0, len(offsets)}:
             raise ValueError("one for each partition")
-        return cls(str(said["id"]), offsets, epochs, tails, gone)
+        return cls(str(value["id"]), offsets, epochs, tails, gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Places:
     def from_json(cls, position: Mapping[str, Any], physical: str) -> "Places":
         """Read what `to_json` wrote. Raises `SourceChanged` for a position of another kind of source."""
         try:
-            topics = {str(name): TopicPlace.from_json(each) for name, each in position["topics"].items()}
+            topics = {str(name): TopicPlace.from_json(place) for name, place in position["topics"].items()}
             return cls(str(position["cluster"]), topics)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceChanged(
@@ -114,14 +117,17 @@ class Places:
 
     def to_json(self) -> dict[str, Any]:
         """As a commit's position."""
-        return {"cluster": self.cluster, "topics": {name: each.to_json() for name, each in sorted(self.topics.items())}}
+        return {
+            "cluster": self.cluster,
+            "topics": {name: place.to_json() for name, place in sorted(self.topics.items())},
+        }
 
     @property
     def partitions(self) -> int:
         """How many there are."""
-        return sum(len(each.offsets) for each in self.topics.values())
+        return sum(len(place.offsets) for place in self.topics.values())
 
-    def each(self) -> list[tuple[str, int, int]]:
+    def next_offsets(self) -> list[tuple[str, int, int]]:
         """(topic, partition, next offset) of all."""
         return [
             (name, number, offset) for name, topic in self.topics.items() for number, offset in enumerate(topic.offsets)
@@ -132,44 +138,44 @@ class Places:
         whether they still have it. What follows up to the next offset is passed over again.
         """
         return [
-            (name, number, each.offset - each.tail, each.epoch)
+            (name, number, place.offset - place.tail, place.epoch)
             for name, topic in self.topics.items()
-            for number, each in enumerate(topic.each)
+            for number, place in enumerate(topic.nexts)
         ]
 
     def gone(self) -> dict[Partition, str]:
         """Of partitions whose last message says that a row is gone: see `Next`."""
-        return {(name, at): each.gone for name, topic in self.topics.items() for at, each in enumerate(topic.each)}
+        return {(name, at): place.gone for name, topic in self.topics.items() for at, place in enumerate(topic.nexts)}
 
     def only(self, is_selected: Callable[[str], bool]) -> "Places":
         """Of the topics that are still to be read: one that is not is no loss."""
-        return Places(self.cluster, {name: each for name, each in self.topics.items() if is_selected(name)})
+        return Places(self.cluster, {name: place for name, place in self.topics.items() if is_selected(name)})
 
     def moved(self, ends: Mapping[Partition, Next], idle: Mapping[Partition, int]) -> "Places":
         """With these in place of the ones before. idle: where partitions end that had no message; those of `ends` are
         passed over.
         """
-        found = {name: each.each for name, each in self.topics.items()}
+        by_topic = {name: place.nexts for name, place in self.topics.items()}
         for (name, number), end in idle.items():
-            if name in found:
-                found[name][number] = found[name][number].behind(end)
-        for (name, number), each in ends.items():
-            if name in found:
-                found[name][number] = each
-        topics = {name: TopicPlace.of(each.id, found[name]) for name, each in self.topics.items()}
+            if name in by_topic:
+                by_topic[name][number] = by_topic[name][number].behind(end)
+        for (name, number), place in ends.items():
+            if name in by_topic:
+                by_topic[name][number] = place
+        topics = {name: TopicPlace.of(place.id, by_topic[name]) for name, place in self.topics.items()}
         return Places(self.cluster, topics)
 
-    def differs(self, there: Mapping[str, tuple[str, int]]) -> bool:
-        """Whether there are other topics or partitions. there: id and number of partitions of each topic."""
-        return {name: (each.id, len(each.offsets)) for name, each in self.topics.items()} != dict(there)
+    def differs(self, topics: Mapping[str, tuple[str, int]]) -> bool:
+        """Whether there are other topics or partitions. topics: id and number of partitions of each topic."""
+        return {name: (place.id, len(place.offsets)) for name, place in self.topics.items()} != dict(topics)
 
-    def unknown(self, there: Mapping[str, TopicState]) -> list[str]:
+    def unknown(self, topics: Mapping[str, TopicState]) -> list[str]:
         """Topics that brokers do not know, or not with all partitions that they have."""
-        return [name for name, place in self.topics.items() if name not in there or _lags(place, there[name])]
+        return [name for name, place in self.topics.items() if name not in topics or _lags(place, topics[name])]
 
     def reconciled(
         self,
-        there: Mapping[str, TopicState],
+        topics: Mapping[str, TopicState],
         cut: Mapping[Partition, int | None] | None = None,
         awaited: Collection[str] = (),
     ) -> tuple["Places", list[Loss]]:
@@ -177,40 +183,44 @@ class Places:
         message. cut: partitions of which brokers say that they do not have the last message that was read any more, and
         up to where they have the same, if they say that. awaited: topics that are not gone where they are not there.
         """
-        found: dict[str, TopicPlace] = {}
+        places: dict[str, TopicPlace] = {}
         losses: list[Loss] = []
         for name, place in self.topics.items():
-            state = there.get(name)
+            state = topics.get(name)
             if name in awaited if state is None else _lags(place, state):
-                found[name] = place
+                places[name] = place
             elif state is None:
-                losses.append(Loss(name, f"the topic {name} is gone; it had been read up to {_told(place.offsets)}"))
+                losses.append(
+                    Loss(name, f"the topic {name} is gone; it had been read up to {_offsets_text(place.offsets)}")
+                )
             elif (state.id != place.id and state.id and place.id) or len(state.earliest) < len(place.offsets):
                 losses.append(
                     Loss(
                         name,
                         f"the topic {name} was deleted and created again; the one before had been read up to "
-                        f"{_told(place.offsets)}",
+                        f"{_offsets_text(place.offsets)}",
                     )
                 )
             else:
-                kept = [_next((name, number), each, state, losses, cut or {}) for number, each in enumerate(place.each)]
-                found[name] = TopicPlace.of(state.id, [*kept, *map(Next, state.earliest[len(kept) :])])
-        for name, state in there.items():
-            found.setdefault(name, TopicPlace(state.id, state.earliest))
-        return Places(self.cluster, found), losses
+                kept = [
+                    _next((name, number), before, state, losses, cut or {}) for number, before in enumerate(place.nexts)
+                ]
+                places[name] = TopicPlace.of(state.id, [*kept, *map(Next, state.earliest[len(kept) :])])
+        for name, state in topics.items():
+            places.setdefault(name, TopicPlace(state.id, state.earliest))
+        return Places(self.cluster, places), losses
 
 
 def _lags(place: TopicPlace, state: TopicState) -> bool:
-    """Whether a broker tells of an earlier time: a topic's partitions become more, never fewer."""
+    """Whether a broker's answer is out of date: a topic's partitions become more, never fewer."""
     return bool(place.id) and state.id == place.id and len(state.earliest) < len(place.offsets)
 
 
 def _next(
-    partition: Partition, each: Next, state: TopicState, losses: list[Loss], cut: Mapping[Partition, int | None]
+    partition: Partition, before: Next, state: TopicState, losses: list[Loss], cut: Mapping[Partition, int | None]
 ) -> Next:
     name, number = partition
-    offset, earliest, latest = each.offset, state.earliest[number], state.latest[number]
+    offset, earliest, latest = before.offset, state.earliest[number], state.latest[number]
     if offset < earliest:
         losses.append(
             Loss(name, f"offsets {offset} to {earliest - 1} of {name}, partition {number}, have left the topic unread")
@@ -236,9 +246,9 @@ def _next(
             )
         )
         return Next(latest)
-    return Next(offset, gone=each.gone) if offset - each.tail < earliest else each
+    return Next(offset, gone=before.gone) if offset - before.tail < earliest else before
 
 
-def _told(offsets: Sequence[int]) -> str:
-    told = ", ".join(f"{number}: {offset}" for number, offset in enumerate(offsets[:8]))
-    return f"offset {told}{', ...' if len(offsets) > 8 else ''}" if offsets else "nothing"
+def _offsets_text(offsets: Sequence[int]) -> str:
+    parts = ", ".join(f"{number}: {offset}" for number, offset in enumerate(offsets[:8]))
+    return f"offset {parts}{', ...' if len(offsets) > 8 else ''}" if offsets else "nothing"

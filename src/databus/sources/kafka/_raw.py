@@ -12,7 +12,7 @@ import pyarrow.json as pj
 from databus.core import UnrepresentableValue, source_name
 from databus.schema import Column, TableSchema, user_schema
 from databus.sources.kafka._config import DATABASE, KafkaConfig
-from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._consumer import TopicMessages
 
 KEY: Final = ("partition", "offset")
 _US_A_MS: Final = 1_000
@@ -36,7 +36,7 @@ def topic_table(topic: str, config: KafkaConfig) -> TableSchema:
     return TableSchema(source, tuple(column for column in columns if column.name not in excluded), KEY)
 
 
-def topic_columns(table: TableSchema, messages: Messages, config: KafkaConfig) -> list[pa.Array]:
+def topic_columns(table: TableSchema, messages: TopicMessages, config: KafkaConfig) -> list[pa.Array]:
     """The columns of `table`, one element for each message.
 
     Raises `UnrepresentableValue` where a message is not what the format says, without saying which.
@@ -49,15 +49,15 @@ def topic_columns(table: TableSchema, messages: Messages, config: KafkaConfig) -
     if (messages.timestamps > _MS_MAX).any():
         raise UnrepresentableValue("its timestamp is later than microseconds of 64 bits can say")
     times = pa.array(messages.timestamps * _US_A_MS, mask=~is_timed).cast(pa.timestamp("us", "UTC"))
-    found = {
+    columns = {
         "key": keys,
         "value": values,
         "timestamp": times,
         "partition": pa.array(messages.partitions),
         "offset": pa.array(messages.offsets),
-        "headers": pa.array([header_text(each) for each in messages.headers], pa.string()),
+        "headers": pa.array([header_text(message_headers) for message_headers in messages.headers], pa.string()),
     }
-    return [found[field.name].cast(field.type) for field in user_schema(table)]
+    return [columns[field.name].cast(field.type) for field in user_schema(table)]
 
 
 def header_text(headers: Sequence[tuple[str, bytes | None]] | None) -> str | None:
@@ -79,7 +79,7 @@ def _text(values: pa.Array, what: str) -> pa.Array:
 
 
 def _check_json(values: pa.Array) -> None:
-    """Objects are looked at by Arrow, all at once; if one is none, or something else than an object, one by one."""
+    """Arrow reads all texts at once as JSON objects; if one is something else, they are read one by one."""
     texts = values.drop_null()
     if not len(texts):
         return
@@ -87,14 +87,14 @@ def _check_json(values: pa.Array) -> None:
         lines = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
         run = pc.binary_join(lines, "\n")[0].as_buffer()
         try:
-            found = pj.read_json(
+            table = pj.read_json(
                 pa.BufferReader(run),
                 pj.ReadOptions(use_threads=False, block_size=run.size),
                 pj.ParseOptions(explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"),
             )
         except pa.ArrowInvalid:
-            found = None
-        if found is not None and found.num_rows == len(texts):
+            table = None
+        if table is not None and table.num_rows == len(texts):
             return
     for text in texts.to_pylist():
         try:

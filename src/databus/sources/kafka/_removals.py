@@ -20,7 +20,7 @@ import pyarrow as pa
 from databus.core import UnrepresentableValue, name_parts
 from databus.formats import DebeziumForm, ReadRows, debezium_avro_rows, debezium_rows
 from databus.schema import Column, TableSchema, forms_of, key_form
-from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._consumer import TopicMessages
 from databus.sources.kafka._places import Partition
 
 _INTEGER_BYTES: Final = 8
@@ -32,7 +32,7 @@ _DIGITS: Final = Context(prec=40)
 Flags = npt.NDArray[np.bool_]
 
 
-class Tombstones:
+class LoneTombstones:
     """Finds those that stand alone. gone: of partitions, the hash of the key whose delete was read last; see `Next`."""
 
     def __init__(self, gone: Mapping[Partition, str] = MappingProxyType({})) -> None:
@@ -42,20 +42,20 @@ class Tombstones:
         """The hash of the last message's key, where that says that a row is gone."""
         return self._gone.get(partition, "")
 
-    def alone(self, messages: Messages, is_gone: Flags) -> npt.NDArray[np.intp]:
-        """The places of those among these messages. is_gone: which messages are deletes, or may be, for nobody could
-        read them.
+    def alone(self, messages: TopicMessages, is_gone: Flags) -> npt.NDArray[np.intp]:
+        """The places of those among these messages. is_gone: which messages are deletes, or may be, since they could
+        not be read.
         """
         is_tombstone = messages.values.is_null().to_numpy(zero_copy_only=False)
-        found = self._followed(messages, is_gone, is_tombstone) if is_tombstone.any() else []
+        places = self._followed(messages, is_gone, is_tombstone) if is_tombstone.any() else []
         _, backwards = np.unique(messages.partitions[::-1], return_index=True)
         for place in len(messages) - 1 - backwards:
             at = (messages.topic, int(messages.partitions[place]))
             self._gone[at] = _hash(messages.keys[place].as_py()) if is_tombstone[place] or is_gone[place] else ""
-        return np.array(found, np.intp)
+        return np.array(places, np.intp)
 
-    def _followed(self, messages: Messages, is_gone: Flags, is_tombstone: Flags) -> list[int]:
-        found = []
+    def _followed(self, messages: TopicMessages, is_gone: Flags, is_tombstone: Flags) -> list[int]:
+        places = []
         partitions, keys = messages.partitions.tolist(), messages.keys.to_pylist()
         gone: dict[tuple[int, bytes | None], bool] = {}
         for place, at in enumerate(zip(partitions, keys, strict=True)):
@@ -64,9 +64,9 @@ class Tombstones:
                 if was_gone is None:
                     was_gone = self.gone((messages.topic, partitions[place])) == _hash(keys[place])
                 if not was_gone:
-                    found.append(place)
+                    places.append(place)
             gone[at] = bool(is_tombstone[place] or is_gone[place])
-        return found
+        return places
 
 
 def _hash(key: bytes | None) -> str:
@@ -81,13 +81,13 @@ def key_table(table: TableSchema) -> TableSchema:
 def debezium_keys(table: TableSchema, keys: pa.Array, form: DebeziumForm) -> ReadRows:
     """Deletes of rows by Debezium's keys in JSON, with their schemas or without. table: see `key_table`."""
     database, name = name_parts(table.source)
-    said = {"op": "d", "source": {"db": database, "table": name}}
+    members = {"op": "d", "source": {"db": database, "table": name}}
     values = []
-    for each in _objects(keys):
-        has_schema = each.keys() == {"schema", "payload"}
-        schema, key = (each["schema"], each["payload"]) if has_schema else (None, each)
+    for key_object in _objects(keys):
+        has_schema = key_object.keys() == {"schema", "payload"}
+        schema, key = (key_object["schema"], key_object["payload"]) if has_schema else (None, key_object)
         fields = [{**schema, "field": "before"}] if isinstance(schema, Mapping) else []
-        values.append({"schema": {"fields": fields}, "payload": {"before": key, **said}})
+        values.append({"schema": {"fields": fields}, "payload": {"before": key, **members}})
     return debezium_rows(table, _as_messages(values), form=replace(form, with_schema=True))
 
 
@@ -117,17 +117,19 @@ def debezium_avro_keys(
 def maxwell_keys(table: TableSchema, keys: pa.Array, read: Callable[[TableSchema, pa.Array], ReadRows]) -> ReadRows:
     """The same by Maxwell's keys; those of other tables are among the others."""
     values = []
-    for each in _objects(keys):
-        data = {name: each.get(f"pk.{name.lower()}") for name in table.key}
-        values.append({"database": each.get("database"), "table": each.get("table"), "type": "delete", "data": data})
+    for key_object in _objects(keys):
+        data = {name: key_object.get(f"pk.{name.lower()}") for name in table.key}
+        values.append(
+            {"database": key_object.get("database"), "table": key_object.get("table"), "type": "delete", "data": data}
+        )
     return read(table, _as_messages(values))
 
 
 def canonical_columns(columns: Sequence[Column], keys: pa.Array) -> list[pa.Array]:
-    """What canonical keys were written of; see docs/key-bytes.md. Raises `UnrepresentableValue` for what are none."""
+    """What canonical keys were written of; see docs/key-bytes.md. Raises `UnrepresentableValue` for other bytes."""
     try:
         parts = [_parts(key, len(columns)) for key in keys.to_pylist()]
-        return [_column(column, [each[at] for each in parts]) for at, column in enumerate(columns)]
+        return [_column(column, [part[at] for part in parts]) for at, column in enumerate(columns)]
     except (ValueError, OverflowError, struct.error, pa.ArrowException) as error:
         raise UnrepresentableValue(f"its key is none of the table's, in canonical bytes: {error}") from error
 
@@ -176,20 +178,20 @@ def _number(part: bytes) -> Decimal:
 
 
 def _objects(keys: pa.Array) -> list[dict[str, Any]]:
-    found = []
+    objects = []
     for key in keys.to_pylist():
         try:
-            each = json.loads(key)
+            document = json.loads(key)
         except (ValueError, RecursionError) as error:
             raise UnrepresentableValue(f"its key is not JSON: {error}") from error
-        if not isinstance(each, dict):
+        if not isinstance(document, dict):
             raise UnrepresentableValue("its key is not an object")
-        found.append(each)
-    return found
+        objects.append(document)
+    return objects
 
 
 def _as_messages(values: Sequence[dict[str, Any]]) -> pa.Array:
-    return pa.array([json.dumps(each).encode() for each in values], pa.binary())
+    return pa.array([json.dumps(value).encode() for value in values], pa.binary())
 
 
 def _avro_text(text: str) -> bytes:

@@ -41,18 +41,18 @@ from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
 from databus.sources._scn_counter import ScnCounter
 from databus.sources.kafka._check import check
-from databus.sources.kafka._cluster import Cluster, missing_topics
+from databus.sources.kafka._cluster import KafkaCluster, missing_topics
 from databus.sources.kafka._config import KafkaConfig
-from databus.sources.kafka._consumer import Messages, Taken, TopicConsumer
+from databus.sources.kafka._consumer import Polled, TopicConsumer, TopicMessages
 from databus.sources.kafka._places import Loss, Next, Partition, Places, TopicState
 from databus.sources.kafka._poison import Poison, before, sifted
-from databus.sources.kafka._removals import Tombstones
+from databus.sources.kafka._removals import LoneTombstones
 from databus.sources.kafka._tables import Block, TopicTables
 from databus.wire import Commit, Control, Group, Rows
 
 _NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
 _PROGRESS_NS: Final = 1_000_000_000
-_TOLD_MAX: Final = 3
+_SHOWN_MAX: Final = 3
 _LOOK_AGAIN_MS: Final = 1_000
 _POLLED_NS: Final = 2_000_000_000
 
@@ -68,12 +68,12 @@ class KafkaSource:
         self._clock = clock or SystemClock()
         self._logger = logger_of("databus.sources").bind(physical=physical)
         self._tables = TopicTables(config)
-        self._cluster: Cluster | None = None
+        self._cluster: KafkaCluster | None = None
         self._consumer: TopicConsumer | None = None
         self._cluster_id = ""
         self._topics: dict[str, tuple[str, int]] = {}
         self._absent_since: dict[str, int] = {}
-        self._tombstones = Tombstones()
+        self._tombstones = LoneTombstones()
         self._places = Places("", {})
         self._counter = ScnCounter(Resume())
         self._seq = 0
@@ -83,7 +83,7 @@ class KafkaSource:
         self._stopped: DatabusError | None = None
         self._next_look_ns = 0
         self._polled_ns = 0
-        self._told_ns = 0
+        self._progress_ns = 0
         self._is_moved = False  # behind markers alone, since the last commit
 
     # The contract
@@ -122,7 +122,7 @@ class KafkaSource:
             self._places = held
             self._absent_since = {}
             self._adopt(*held.reconciled(states, awaited=self._awaited(states)))
-        self._tombstones = Tombstones(self._places.gone())
+        self._tombstones = LoneTombstones(self._places.gone())
         self._consumer = TopicConsumer(self.physical, self._config)
         self._assign()
 
@@ -146,14 +146,14 @@ class KafkaSource:
         return self._waiting.popleft() if self._waiting else None
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """See `Source.durable`: Kafka is not told, so that its retention is the topic's own."""
+        """See `Source.durable`: nothing is committed to Kafka, so that its retention is the topic's own."""
         del position
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: a topic has no rows to read, only messages."""
         del where
         known = {table.source for topic in self._topics for table in self._tables.of(topic)}
-        unknown = [each for each in sources if each not in known]
+        unknown = [name for name in sources if name not in known]
         if unknown:
             raise UnknownSource(
                 f"{self.physical}: no table {unknown[0]}; there are: {', '.join(sorted(known)) or 'none'}"
@@ -170,7 +170,7 @@ class KafkaSource:
         """
         if self._consumer is None or self._clock.monotonic_ns() - self._polled_ns > _POLLED_NS:
             return SourceLag()
-        waiting = self._consumer.waiting(self._places.each())
+        waiting = self._consumer.waiting(self._places.next_offsets())
         if waiting == 0:
             return SourceLag(behind_ms=0.0, changes=0)
         behind_ms = max(self._clock.now_ns() / 1e6 - self._commit_us / 1e3, 0.0) if self._commit_us else None
@@ -196,13 +196,13 @@ class KafkaSource:
 
     # Topics
 
-    def _connected(self) -> Cluster:
+    def _connected(self) -> KafkaCluster:
         if self._cluster is None:
-            self._cluster = Cluster(self.physical, self._config)
+            self._cluster = KafkaCluster(self.physical, self._config)
         return self._cluster
 
     def _selected(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-        return {name: each for name, each in topics.items() if self._tables.of(name)}
+        return {name: topic for name, topic in topics.items() if self._tables.of(name)}
 
     def _check_begin(self, states: Mapping[str, TopicState], before: Collection[str]) -> None:
         """Of a new log: what brokers do not know when it begins is read from its first message later, whatever `start`
@@ -213,24 +213,24 @@ class KafkaSource:
         if start == "earliest":
             return
         named = start if isinstance(start, dict) else {}
-        told = sorted({*before, *self._topics} - set(states))
-        told += [
+        unknown = sorted({*before, *self._topics} - set(states))
+        unknown += [
             f"{name}, partition {number}"
             for name, offsets in named.items()
             for number in offsets
             if number >= len(states[name].earliest if name in states else ())
         ]
-        if told:
+        if unknown:
             raise ServiceUnavailable(
                 f"{self.physical}: {self._config.servers} does not say where to begin, for it does not know "
-                f"{'; '.join(told[:_TOLD_MAX])}. It is asked again; correct `start` if there is no such thing"
+                f"{'; '.join(unknown[:_SHOWN_MAX])}. It is asked again; correct `start` if there is no such thing"
             )
         for name in missing_topics(self._config, list(self._topics)):
-            told_of = "no topic fits; one that appears later is read from its first message, whatever `start` says"
-            self._logger.warning(told_of, topics=name, start=str(start))
+            message = "no topic fits; one that appears later is read from its first message, whatever `start` says"
+            self._logger.warning(message, topics=name, start=str(start))
 
     def _look(self, moved: str = "", cut: Mapping[Partition, int | None] | None = None) -> None:
-        """See what became of topics. moved: why, where a partition is known not to be what it was. cut: see `Taken`."""
+        """See what became of topics. moved: why a partition may not be the one that was read. cut: see `Polled`."""
         cluster = self._connected()
         self._look_later()
         topics = self._selected(cluster.topics())
@@ -242,16 +242,16 @@ class KafkaSource:
         self._adopt(*self._places.reconciled(states, cut, self._awaited(states)))
         self._assign()
 
-    def _awaited(self, there: Mapping[str, TopicState]) -> list[str]:
+    def _awaited(self, topics: Mapping[str, TopicState]) -> list[str]:
         """The topics that were there not long ago: a broker may not know them for a moment, as when it has just
         started or lags behind its controller. Their places are kept meanwhile.
         """
         now = self._clock.monotonic_ns()
-        absent = self._places.unknown(there)
+        absent = self._places.unknown(topics)
         for name in absent:
             if name not in self._absent_since:
-                told = "the brokers do not know a topic; it counts as deleted if it does not come back"
-                self._logger.warning(told, topic=name, gone_ms=self._config.gone_ms)
+                message = "the brokers do not know a topic; it counts as deleted if it does not come back"
+                self._logger.warning(message, topic=name, gone_ms=self._config.gone_ms)
         self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
         limit = now - self._config.gone_ms * 1_000_000
         return [name for name, since in self._absent_since.items() if since > limit]
@@ -269,10 +269,11 @@ class KafkaSource:
     def _adopt(self, places: Places, losses: Sequence[Loss]) -> None:
         """Go on at these places; what has been lost is in the log before anything behind it."""
         if losses and self._config.on_gap == "stop":
-            told = "; ".join(each.reason for each in losses[:_TOLD_MAX])
-            more = f"; and {len(losses) - _TOLD_MAX} more" if len(losses) > _TOLD_MAX else ""
+            reasons = "; ".join(loss.reason for loss in losses[:_SHOWN_MAX])
+            more = f"; and {len(losses) - _SHOWN_MAX} more" if len(losses) > _SHOWN_MAX else ""
             raise PositionPurged(
-                f"{self.physical}: {told}{more}. Set `on_gap: continue` to record a gap and go on with what is there",
+                f"{self.physical}: {reasons}{more}. Set `on_gap: continue` to record a gap and go on with what is "
+                f"there",
                 physical=self.physical,
             )
         is_other = places.to_json() != self._places.to_json()
@@ -287,59 +288,60 @@ class KafkaSource:
 
     # Groups
 
-    def _take(self, taken: Taken) -> None:
+    def _take(self, taken: Polled) -> None:
         """Make what has come a transaction, with what is wrong in it before or behind it."""
         ends, reasons = dict(taken.ends), dict[str, list[str]]()
         blocks: list[Block] = []
         self._tables.begin_poll()
         for messages in taken.messages:
-            found, poison = self._read(messages)
+            new_blocks, poison = self._read(messages)
             if poison and (self._config.on_poison == "stop" or len(poison) > self._config.poison_max):
                 kept = before(messages, poison)
                 self._stop_at(messages, poison, ends)
-                self._tombstones = Tombstones(self._places.gone())  # as if what comes behind had not been read
-                found = self._read(kept)[0]
+                self._tombstones = LoneTombstones(self._places.gone())  # as if what comes behind had not been read
+                new_blocks = self._read(kept)[0]
             elif poison:
                 reasons[messages.topic] = [self._skipped(messages, poison)]
-            blocks += found
-            here = {at: each for at, each in ends.items() if at[0] == messages.topic}
-            ends |= {at: each._replace(gone=self._tombstones.gone(at)) for at, each in here.items()}
+            blocks += new_blocks
+            topic_ends = {at: end for at, end in ends.items() if at[0] == messages.topic}
+            ends |= {at: end._replace(gone=self._tombstones.gone(at)) for at, end in topic_ends.items()}
         moved = self._places.moved(ends, taken.idle)
         if reasons:
-            self._gaps(reasons)  # at the position before: told again, rather than not, if we are killed in between
+            # At the position before: if we are killed in between, the gap may come twice, but is never lost.
+            self._gaps(reasons)
         if blocks:
             self._places = moved
             self._waiting.append(self._transaction(blocks))
         elif ends or taken.idle:
             self._is_moved |= moved.to_json() != self._places.to_json()
             self._places = moved
-        if self._is_moved and not self._waiting and self._clock.monotonic_ns() - self._told_ns >= _PROGRESS_NS:
+        if self._is_moved and not self._waiting and self._clock.monotonic_ns() - self._progress_ns >= _PROGRESS_NS:
             self._waiting.append(self._progress())
 
-    def _read(self, messages: Messages) -> tuple[list[Block], list[Poison]]:
+    def _read(self, messages: TopicMessages) -> tuple[list[Block], list[Poison]]:
         """The rows of messages of one topic, and what is wrong among them."""
         is_json = self._config.format != "raw" and not self._config.is_avro
-        found, poison = sifted(messages, self._tables.read, is_json=is_json)
-        blocks = [block for each in found for block in each]
+        parts, poison = sifted(messages, self._tables.read, is_json=is_json)
+        blocks = [block for part in parts for block in part]
         if self._config.is_raw:
             return blocks, poison
         deleted = [block.numbers[block.kinds == ChangeType.DELETE] for block in blocks]
         is_gone = np.isin(messages.numbers, np.concatenate(deleted)) if deleted else np.zeros(len(messages), bool)
-        is_gone[[each.at for each in poison]] = True
+        is_gone[[fault.at for fault in poison]] = True
         alone = self._tombstones.alone(messages, is_gone)
         if not len(alone):
             return blocks, poison
         gone, refused = sifted(messages.chosen(alone), self._tables.removed, is_json=False)
-        poison += [Poison(int(alone[each.at]), each.reason) for each in refused]
-        return blocks + [block for each in gone for block in each], sorted(poison)
+        poison += [Poison(int(alone[fault.at]), fault.reason) for fault in refused]
+        return blocks + [block for part in gone for block in part], sorted(poison)
 
-    def _stop_at(self, messages: Messages, poison: Sequence[Poison], ends: dict[Partition, Next]) -> None:
+    def _stop_at(self, messages: TopicMessages, poison: Sequence[Poison], ends: dict[Partition, Next]) -> None:
         """Have the next poll say what cannot be read, and the position stand before it."""
         firsts: dict[int, Poison] = {}
-        for each in sorted(poison, key=lambda each: int(messages.offsets[each.at]), reverse=True):
-            firsts[int(messages.partitions[each.at])] = each
-        for partition, each in firsts.items():
-            ends[messages.topic, partition] = Next(int(messages.offsets[each.at]))
+        for fault in sorted(poison, key=lambda fault: int(messages.offsets[fault.at]), reverse=True):
+            firsts[int(messages.partitions[fault.at])] = fault
+        for partition, fault in firsts.items():
+            ends[messages.topic, partition] = Next(int(messages.offsets[fault.at]))
         at, reason = next(iter(firsts.values()))
         self._stopped = UnrepresentableValue(
             f"{self.physical}: {messages.place(at)}: not what `format: {self._config.format}` means: {reason}. Set "
@@ -347,10 +349,10 @@ class KafkaSource:
             + (f", and no more than poison_max={self._config.poison_max}" if self._config.on_poison == "skip" else "")
         )
 
-    def _skipped(self, messages: Messages, poison: Sequence[Poison]) -> str:
-        told = "; ".join(f"{messages.place(each.at)}: {each.reason}" for each in poison[:_TOLD_MAX])
-        more = f"; and {len(poison) - _TOLD_MAX} more" if len(poison) > _TOLD_MAX else ""
-        reason = f"{len(poison)} of the topic's messages are not what `format` says: {told}{more}"
+    def _skipped(self, messages: TopicMessages, poison: Sequence[Poison]) -> str:
+        details = "; ".join(f"{messages.place(fault.at)}: {fault.reason}" for fault in poison[:_SHOWN_MAX])
+        more = f"; and {len(poison) - _SHOWN_MAX} more" if len(poison) > _SHOWN_MAX else ""
+        reason = f"{len(poison)} of the topic's messages are not what `format` says: {details}{more}"
         self._logger.warning("messages passed over", topic=messages.topic, messages=len(poison), reason=reason)
         return reason
 
@@ -366,7 +368,7 @@ class KafkaSource:
             bus = bus_columns(block.kinds, scn, seqs, times, self._txid)
             batch = pa.RecordBatch.from_arrays([*block.columns, *bus], schema=frame_schema(block.table))
             batches.setdefault(block.table, []).append(batch)
-        rows = tuple(Rows(table, _as_one(each)) for table, each in batches.items())
+        rows = tuple(Rows(table, _as_one(parts)) for table, parts in batches.items())
         return Group(self._commit(), rows, unrepeatable=True)
 
     def _gaps(self, reasons: Mapping[str, Sequence[str]]) -> None:
@@ -380,7 +382,7 @@ class KafkaSource:
                 "source": table.source,
                 "from": scn,
                 "to": scn,
-                "reason": "; ".join(reasons[topic][:_TOLD_MAX]),
+                "reason": "; ".join(reasons[topic][:_SHOWN_MAX]),
                 "resnapshot": False,
             }
             control = Control(ControlKind.GAP, table, scn, self._seq, body)
@@ -394,14 +396,14 @@ class KafkaSource:
         return Group(self._commit(), unrepeatable=True)
 
     def _commit(self, *, continues: bool = False) -> Commit:
-        self._told_ns, self._is_moved = self._clock.monotonic_ns(), False
+        self._progress_ns, self._is_moved = self._clock.monotonic_ns(), False
         commit_us = self._commit_us or self._clock.now_ns() // 1000
         return Commit(self._counter.scn, self._seq, self._txid, self._places.to_json(), commit_us, continues=continues)
 
     def _new_txid(self) -> str:
         """Of the transaction that ends where the places are: another one at the same SCN has another id."""
-        told = json.dumps(self._places.to_json(), sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        text = json.dumps(self._places.to_json(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def bus_columns(

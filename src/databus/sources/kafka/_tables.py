@@ -27,7 +27,7 @@ from databus.formats import (
 )
 from databus.schema import TableSchema, user_schema
 from databus.sources.kafka._config import KafkaConfig
-from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._consumer import TopicMessages
 from databus.sources.kafka._declared import ORIGIN, declared
 from databus.sources.kafka._raw import topic_columns, topic_table
 from databus.sources.kafka._removals import (
@@ -41,15 +41,16 @@ from databus.sources.kafka._writer_schemas import WriterSchemas
 
 
 class Block(NamedTuple):
-    """Rows of one table in their order. kinds: numbers of change types. timestamps: of their messages, milliseconds.
-    numbers: those of their messages, among all that came with them.
-    """
+    """Rows of one table in their order."""
 
     table: TableSchema
     columns: Sequence[pa.Array]
     kinds: npt.NDArray[np.int8]
+    """Numbers of change types."""
     timestamps: npt.NDArray[np.int64]
+    """Times of their messages, milliseconds since 1970."""
     numbers: npt.NDArray[np.int64]
+    """Numbers of their messages among all that came with them."""
 
 
 class TopicTables:
@@ -64,17 +65,17 @@ class TopicTables:
     def of(self, topic: str) -> list[TableSchema]:
         """The captured tables that the topic's messages may be of; none of a topic that is not to be read."""
         if self._config.is_raw:
-            found = [topic_table(topic, self._config)]
+            tables = [topic_table(topic, self._config)]
         else:
-            found = [table for name, (table, _) in self._declared.items() if self._config.holds(topic, name)]
-        return [table for table in found if self._config.selects(table.source)]
+            tables = [table for name, (table, _) in self._declared.items() if self._config.holds(topic, name)]
+        return [table for table in tables if self._config.selects(table.source)]
 
     def begin_poll(self) -> None:
         """What a registry did not know at the last poll it may know now."""
         if self._writers is not None:
             self._writers.forget_refused()
 
-    def read(self, messages: Messages) -> list[Block]:
+    def read(self, messages: TopicMessages) -> list[Block]:
         """The rows of messages, all of one topic.
 
         Raises `UnrepresentableValue` where a message is not what the format says, without always saying which.
@@ -87,27 +88,27 @@ class TopicTables:
         named = [name for name in self._declared if self._config.holds(messages.topic, name)]
         if self._config.is_avro or (len(named) == 1 and not self._config.skip_others):
             return self._blocks(named[0], messages)
-        says = tables_named(self._words, messages.values, with_schema=self._config.with_schema)
-        is_other = pc.and_(messages.values.is_valid(), pc.invert(pc.is_in(says, pa.array(named, pa.string()))))
+        names = tables_named(self._words, messages.values, with_schema=self._config.with_schema)
+        is_other = pc.and_(messages.values.is_valid(), pc.invert(pc.is_in(names, pa.array(named, pa.string()))))
         if not self._config.skip_others and pc.any(is_other).as_py():
             at = pc.index(is_other, True).as_py()
             raise UnrepresentableValue(
-                f"it is of {says[at]}, which `schemas` does not have for this topic"
-                if says[at].is_valid
+                f"it is of {names[at]}, which `schemas` does not have for this topic"
+                if names[at].is_valid
                 else _NO_CHANGE
             )
         blocks = []
         for name in named:
-            chosen = np.flatnonzero(pc.equal(says, name).fill_null(False).to_numpy(zero_copy_only=False))
+            chosen = np.flatnonzero(pc.equal(names, name).fill_null(False).to_numpy(zero_copy_only=False))
             if len(chosen):
                 blocks += self._blocks(name, messages.chosen(chosen))
         return blocks
 
-    def removed(self, messages: Messages) -> list[Block]:
+    def removed(self, messages: TopicMessages) -> list[Block]:
         """The rows that are gone by tombstones alone, all of one topic, of which nothing but the key is known.
 
         Raises `UnrepresentableValue` where a key does not say its row, or deletes are to have whole rows. Where other
-        tables' messages are passed over, so are tombstones: nobody knows whose they are.
+        tables' messages are passed over, so are tombstones: they do not name their table.
         """
         named = [name for name in self._declared if self._config.holds(messages.topic, name)]
         if self._config.skip_others or not any(self._config.selects(name) for name in named):
@@ -122,9 +123,9 @@ class TopicTables:
                 f"{_ALONE}: it has the key alone, and by `first_images` deletes have the whole row. Say "
                 "`first_images: false` and the table's `key`, and it is a delete of the key"
             )
-        found = dict(zip(read_as.key, self._keys(named[0], read_as, messages.keys), strict=True))
+        by_name = dict(zip(read_as.key, self._keys(named[0], read_as, messages.keys), strict=True))
         count = len(messages)
-        columns = [found.get(each.name, pa.nulls(count, each.type)) for each in user_schema(table)]
+        columns = [by_name.get(field.name, pa.nulls(count, field.type)) for field in user_schema(table)]
         fields = zip(user_schema(table), columns, strict=True)
         lacking = [field.name for field, values in fields if not field.nullable and values.null_count]
         if lacking:
@@ -136,24 +137,24 @@ class TopicTables:
         """The columns of the key, of messages' keys."""
         only = key_table(table)
         if self._config.format == "maxwell":
-            found = maxwell_keys(only, keys, self._reader(name))
+            read_rows = maxwell_keys(only, keys, self._reader(name))
         elif not self._config.is_debezium:
             return canonical_columns(only.columns, keys)
         elif not self._config.is_avro:
-            found = debezium_keys(only, keys, self._form)
+            read_rows = debezium_keys(only, keys, self._form)
         else:
             read = partial(debezium_avro_keys, form=self._form)
-            found = read(only, keys) if self._writers is None else self._writers.rows(read, only, keys)
-        if found.rows.num_rows != len(keys):
+            read_rows = read(only, keys) if self._writers is None else self._writers.rows(read, only, keys)
+        if read_rows.rows.num_rows != len(keys):
             raise UnrepresentableValue(f"{_ALONE}, and its key is none of {table.source}")
-        columns: list[pa.Array] = found.rows.columns[: len(table.key)]
+        columns: list[pa.Array] = read_rows.rows.columns[: len(table.key)]
         return columns
 
     @property
     def _words(self) -> TableWords:
         return cast(TableWords, self._config.format)
 
-    def _blocks(self, name: str, messages: Messages) -> list[Block]:
+    def _blocks(self, name: str, messages: TopicMessages) -> list[Block]:
         table, read_as = self._declared[name]
         if not self._config.selects(name):
             return []

@@ -46,14 +46,14 @@ class WriterSchemas:
         `ServiceUnavailable` while the registry is away.
         """
         ids, bodies = confluent_unframed(values)
-        found = []
+        parts = []
         for number in np.unique(ids[ids >= 0]).tolist():
             chosen = np.flatnonzero(ids == number)
-            got = read(table, bodies.take(pa.array(chosen)), schema=self._of(number))
-            found.append(got._replace(messages=_at(chosen, got.messages), others=_at(chosen, got.others)))
-        if not found:
+            part = read(table, bodies.take(pa.array(chosen)), schema=self._of(number))
+            parts.append(part._replace(messages=_at(chosen, part.messages), others=_at(chosen, part.others)))
+        if not parts:
             return read(table, bodies)  # tombstones
-        return found[0] if len(found) == 1 else _in_order(found)
+        return parts[0] if len(parts) == 1 else _in_order(parts)
 
     def _of(self, number: int) -> Mapping[str, Any]:
         if number in self._refused:
@@ -74,10 +74,10 @@ def _at(places: npt.NDArray[np.int64], numbers: pa.Int64Array) -> pa.Int64Array:
     return pa.array(places[numbers.to_numpy()])
 
 
-def _in_order(found: list[ReadRows]) -> ReadRows:
+def _in_order(parts: list[ReadRows]) -> ReadRows:
     """What was read in several schemas, in the order of the messages."""
-    messages = np.concatenate([each.messages.to_numpy() for each in found])
+    messages = np.concatenate([part.messages.to_numpy() for part in parts])
     order = np.argsort(messages, kind="stable")
-    (rows,) = pa.Table.from_batches([each.rows for each in found]).take(pa.array(order)).combine_chunks().to_batches()
-    others = np.sort(np.concatenate([each.others.to_numpy() for each in found]))
+    (rows,) = pa.Table.from_batches([part.rows for part in parts]).take(pa.array(order)).combine_chunks().to_batches()
+    others = np.sort(np.concatenate([part.others.to_numpy() for part in parts]))
     return ReadRows(rows, pa.array(messages[order]), pa.array(others))
