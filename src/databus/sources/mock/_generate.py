@@ -122,14 +122,14 @@ class TableMaker:
         index = np.arange(cycles * shares.length, cycles * shares.length + rest, dtype=np.int64)
         kind, key, version = self.change(index)
         tail: dict[int, int] = {}
-        for each_kind, each_key, each_version in zip(kind.tolist(), key.tolist(), version.tolist(), strict=True):
-            if each_kind == ChangeType.DELETE:
-                tail.pop(each_key, None)
+        for last_kind, last_key, last_version in zip(kind.tolist(), key.tolist(), version.tolist(), strict=True):
+            if last_kind == ChangeType.DELETE:
+                tail.pop(last_key, None)
             else:
-                tail[each_key] = each_version
+                tail[last_key] = last_version
         keys = np.concatenate([whole[keep], np.array(sorted(tail), np.int64)])
         versions = np.concatenate(
-            [self._updates_of(slot)[keep], np.array([tail[each] for each in sorted(tail)], np.int64)]
+            [self._updates_of(slot)[keep], np.array([tail[key] for key in sorted(tail)], np.int64)]
         )
         return keys, versions
 

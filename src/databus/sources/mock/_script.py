@@ -25,7 +25,7 @@ from databus.wire import Commit, Control, Group, Rows
 
 
 @dataclass
-class _Piece:
+class _ScriptPiece:
     """A part of a transaction that makes a group of its own: a control, then rows."""
 
     control: tuple[TableSchema, ControlKind, int, Mapping[str, Any]] | None = None
@@ -55,8 +55,8 @@ class Script:
         """Continue with this transaction."""
         self._next = (ordinal, 0)
 
-    def _parse(self, number: int, line: Mapping[str, Any]) -> list[_Piece]:
-        pieces = [_Piece()]
+    def _parse(self, number: int, line: Mapping[str, Any]) -> list[_ScriptPiece]:
+        pieces = [_ScriptPiece()]
         seq = 0
         for at, change in enumerate(line.get("changes", ())):
             where = f"script: transaction {number}, change {at + 1}"
@@ -92,17 +92,17 @@ class Script:
         return self._current[name]
 
     def _add_control(
-        self, pieces: list[_Piece], table: TableSchema, kind: ControlKind, body: Mapping[str, Any], seq: int
+        self, pieces: list[_ScriptPiece], table: TableSchema, kind: ControlKind, body: Mapping[str, Any], seq: int
     ) -> int:
         if not self._selects(table.source):
             return seq
         if pieces[-1].rows or pieces[-1].control:
-            pieces.append(_Piece())
+            pieces.append(_ScriptPiece())
         pieces[-1].control = (table, kind, seq + 1, body)
         pieces[-1].last_seq = seq + 1
         return seq + 1
 
-    def _add_rows(self, pieces: list[_Piece], change: Mapping[str, Any], where: str, seq: int) -> int:
+    def _add_rows(self, pieces: list[_ScriptPiece], change: Mapping[str, Any], where: str, seq: int) -> int:
         table = self._table(change.get("table", ""), where)
         if "insert" in change:
             images = [(ChangeType.INSERT, change["insert"])]
@@ -147,9 +147,9 @@ class Script:
             taken, is_last = [(n, self._transactions[n - 1][0]) for n in range(first, last + 1)], True
             self._next = (last + 1, 0)
         tables: dict[tuple[str, int], tuple[TableSchema, list[dict[str, Any]]]] = {}
-        for number, each in taken:
+        for number, content in taken:
             stamp = {"_commit_version": scn(number), "_commit_timestamp": commit_us(number), "_txid": txid(number)}
-            for key, (table, rows) in each.rows.items():
+            for key, (table, rows) in content.rows.items():
                 into = tables.setdefault(key, (table, []))[1]
                 into.extend({**row, **stamp, "_snapshot": False} for row in rows)
         head = taken[0][1].control

@@ -50,11 +50,12 @@ _NOT_IDENTITY: Final = {
 
 @dataclass(frozen=True)
 class _Block:
-    """Transactions made ahead, from `first` on. ends: the last `_seq` of each."""
+    """Transactions made ahead, from `first` on."""
 
     first: int
     rows: tuple[Rows, ...]
     ends: Int
+    """The last `_seq` of each transaction."""
 
 
 def _transactions(rows: Rows, start: int, end: int) -> Rows:
@@ -102,9 +103,9 @@ class MockSource:
 
     def identify(self) -> Identity:
         """See `Source.identify`: options of the same meaning are the same source."""
-        told = self._config.model_dump_json(exclude=_NOT_IDENTITY)
+        options = self._config.model_dump_json(exclude=_NOT_IDENTITY)
         return Identity(
-            str(uuid.uuid5(_NAMESPACE, f"{self.physical}/{told}")), "count", f"mock seed {self._config.seed}"
+            str(uuid.uuid5(_NAMESPACE, f"{self.physical}/{options}")), "count", f"mock seed {self._config.seed}"
         )
 
     def tables(self) -> Sequence[TableSchema]:
@@ -240,8 +241,10 @@ class MockSource:
         start = self._next - block.first
         end = min(start + count, len(block.ends))
         last = block.first + end - 1
-        rows = tuple(_transactions(each, start, end) for each in block.rows)
-        return self._group(last, tuple(each for each in rows if len(each.batch)), int(block.ends[end - 1]))
+        rows = tuple(_transactions(block_rows, start, end) for block_rows in block.rows)
+        return self._group(
+            last, tuple(table_rows for table_rows in rows if len(table_rows.batch)), int(block.ends[end - 1])
+        )
 
     def _group(self, last: int, rows: tuple[Rows, ...], seq: int, *, continues: bool = False) -> Group:
         """These rows, and the commit of transaction `last` behind them."""
@@ -264,28 +267,30 @@ class MockSource:
         weights = np.ones((count, end - start), np.int64)
         parts: list[tuple[TableMaker, Any, Any]] = []
         for number, maker in enumerate(self._makers):
-            mine = np.flatnonzero(of_one % tables == number)
-            if len(mine) == 0:
+            places = np.flatnonzero(of_one % tables == number)
+            if len(places) == 0:
                 continue
-            each = (changes - number + tables - 1) // tables
-            index = (np.arange(first - 1, first - 1 + count)[:, None] * each + of_one[mine] // tables).astype(np.int64)
+            of_table = (changes - number + tables - 1) // tables
+            index = (np.arange(first - 1, first - 1 + count)[:, None] * of_table + of_one[places] // tables).astype(
+                np.int64
+            )
             kind, key, version = maker.change(index)
-            weights[:, mine] += kind == ChangeType.UPDATE_POSTIMAGE
-            parts.append((maker, mine, (kind, key, version)))
+            weights[:, places] += kind == ChangeType.UPDATE_POSTIMAGE
+            parts.append((maker, places, (kind, key, version)))
         before = self._last_seq if start else 0
         ends = np.cumsum(weights, axis=1) + before
-        rows = [self._rows(maker, mine, change, ends, first) for maker, mine, change in parts]
+        rows = [self._rows(maker, places, change, ends, first) for maker, places, change in parts]
         return tuple(rows), ends[:, -1]
 
-    def _rows(self, maker: TableMaker, mine: Any, change: Any, ends: Int, first: int) -> Rows:
-        kind, key, version = (each.ravel() for each in change)
+    def _rows(self, maker: TableMaker, places: Any, change: Any, ends: Int, first: int) -> Rows:
+        kind, key, version = (values.ravel() for values in change)
         count = len(change[0])
         is_update = kind == ChangeType.UPDATE_POSTIMAGE
         twice = np.repeat(np.arange(len(kind)), 1 + is_update)
         is_pre = np.zeros(len(twice), bool)
         is_pre[np.flatnonzero(is_update[twice])[::2]] = True
-        seqs = ends[:, mine].ravel()[twice] - is_pre
-        of_transaction = np.repeat(np.arange(count), len(mine))[twice]
+        seqs = ends[:, places].ravel()[twice] - is_pre
+        of_transaction = np.repeat(np.arange(count), len(places))[twice]
         ordinals = first + of_transaction
         txids = pa.DictionaryArray.from_arrays(
             pa.array(of_transaction.astype(np.int32)),

@@ -102,7 +102,7 @@ class RelaySource:
 
     def tables(self) -> Sequence[TableSchema]:
         """See `Source.tables`; a log that is a copy knows them by the numbers in `definitions`."""
-        return [each.table for each in self.definitions]
+        return [definition.table for definition in self.definitions]
 
     # Groups
 
@@ -116,7 +116,7 @@ class RelaySource:
             seq=resume.seq if resume.scn else None,
             txid=resume.txid,
             log=log if resume.scn else None,
-            snapshots={name: each.generation for name, each in resume.snapshots.items()} if resume.scn else {},
+            snapshots={name: snapshot.generation for name, snapshot in resume.snapshots.items()} if resume.scn else {},
         )
         is_after_frame = resume.position is not None and resume.seq > 0
         self._awaited_us = resume.captured_us if is_after_frame else None
@@ -220,8 +220,8 @@ class RelaySource:
             commit=commit,
             needs_sync=False,  # upstream has fsynced what would not come out the same again
             schemas=tuple(
-                (each.header.source_id, 0 if is_gone and each.header.kind == CONTROL else each.header.fingerprint)
-                for each in group.frames
+                (frame.header.source_id, 0 if is_gone and frame.header.kind == CONTROL else frame.header.fingerprint)
+                for frame in group.frames
             ),
         )
         return Group(commit, (), control, snapshot=is_snapshot, encoded=encoded)
@@ -252,7 +252,7 @@ class RelaySource:
                 self._upstream.renew_definitions()
             if self._definitions_seen is not self.definitions:
                 self._definitions_seen = self.definitions
-                self._known = {each.table.fingerprint: each.table for each in self._definitions_seen}
+                self._known = {definition.table.fingerprint: definition.table for definition in self._definitions_seen}
             if fingerprint in self._known:
                 return
         raise ServiceUnavailable(

@@ -27,11 +27,12 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the log upstream stood at one moment. lag_ms: how far it was behind its database, where it knew."""
+    """Where the log upstream stood at one moment."""
 
     log: str
     published: Pair
     lag_ms: float | None
+    """How far it was behind its database; None where it did not know."""
 
 
 class Upstream:
@@ -57,18 +58,18 @@ class Upstream:
         Raises `ConfigError` where it has no source of that name, or has it from `me`; `ServiceUnavailable` while its
         log is not open.
         """
-        told = self._ask(start)
+        answer = self._ask(start)
         if me.id in {hop.id for hop in self.path}:
             names = " from ".join(hop.url for hop in (me, *self.path[: [hop.id for hop in self.path].index(me.id) + 1]))
             raise ConfigError(
                 f"{self.physical}: a loop of relays, with no database in it: {names}. Let one of them read the "
                 f"database, or a relay that does"
             )
-        if told.get("log") is None:
-            raise ServiceUnavailable(f"{self._where} has no log yet: {told.get('state')}")
-        found = LogOrigin.from_json(told, self._where)
-        self.definitions = found.definitions
-        return found
+        if answer.get("log") is None:
+            raise ServiceUnavailable(f"{self._where} has no log yet: {answer.get('state')}")
+        origin = LogOrigin.from_json(answer, self._where)
+        self.definitions = origin.definitions
+        return origin
 
     def renew_definitions(self) -> None:
         """Have all definitions that there are by now."""
@@ -76,7 +77,7 @@ class Upstream:
 
     def _ask(self, start: str, definitions: int | None = None) -> Mapping[str, Any]:
         try:
-            told = self._client.chain(self.physical, start, definitions=definitions)
+            answer = self._client.chain(self.physical, start, definitions=definitions)
         except UnknownSource as error:
             raise ConfigError(
                 f"{self._where} has no physical source {self.physical!r}: {error}. A copy has the name that its "
@@ -88,18 +89,18 @@ class Upstream:
             raise UnsupportedFeature(
                 f"{self._where} is of an older databus, and cannot be copied; update it"
             ) from error
-        if not isinstance(told, dict) or not isinstance(told.get("path"), list):
+        if not isinstance(answer, dict) or not isinstance(answer.get("path"), list):
             raise CorruptData(f"{self._where}: its answer to /chain is not readable")
-        self.path = tuple(RelayHop.from_json(each, self._where) for each in told["path"])
-        return told
+        self.path = tuple(RelayHop.from_json(hop, self._where) for hop in answer["path"])
+        return answer
 
-    def _take(self, told: Mapping[str, Any]) -> None:
+    def _take(self, answer: Mapping[str, Any]) -> None:
         try:
-            found = definitions_from_json(told.get("definitions", ()))
+            definitions = definitions_from_json(answer.get("definitions", ()))
         except (KeyError, TypeError, ValueError, DatabusError) as error:
             raise CorruptData(f"{self._where}: its definitions are not readable: {error!r}") from error
-        if len(found) > len(self.definitions):
-            self.definitions = found
+        if len(definitions) > len(self.definitions):
+            self.definitions = definitions
 
     def watch(self) -> None:
         """Look once a second from now on."""
@@ -109,11 +110,11 @@ class Upstream:
     def _watch(self) -> None:
         while not self._ending.is_set():
             try:
-                told = self._ask("latest", len(self.definitions))
-                self._take(told)
-                before, lag_ms = told["before"], told.get("lag_ms")
-                self.standing = Standing(str(told["log"]), (int(before["scn"]), int(before["seq"])), lag_ms)
-            except (DatabusError, KeyError, TypeError, ValueError):  # the stream tells what is wrong
+                answer = self._ask("latest", len(self.definitions))
+                self._take(answer)
+                before, lag_ms = answer["before"], answer.get("lag_ms")
+                self.standing = Standing(str(answer["log"]), (int(before["scn"]), int(before["seq"])), lag_ms)
+            except (DatabusError, KeyError, TypeError, ValueError):  # the stream of frames raises what is wrong
                 self.standing = None
             self._ending.wait(_LOOK_S)
 
