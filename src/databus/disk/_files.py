@@ -57,7 +57,7 @@ def write_all(fd: int, buffers: Sequence[Any], offset: int) -> None:
 
 
 def is_readable_by_all(path: Path) -> bool:
-    """Whether every user of this machine may read a file; False where that cannot be told."""
+    """Whether every user of this machine may read a file; False where that is unknown."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:

@@ -132,7 +132,7 @@ class Location(ABC):
     def remove_half_written(  # noqa: B027 - a store shows nothing half-written
         self, is_mine: Callable[[str], bool], *, older_than_s: float
     ) -> None:
-        """Remove from this folder what a kill has left of files that were being written, and nobody has written to for
+        """Remove from this folder what a kill has left of files that were being written, and that have not changed for
         so long. is_mine: of the names that they were to get.
         """
 

@@ -157,7 +157,7 @@ class TableChoice:
         """Whether a table of this pattern, or this very table, could be chosen."""
         if any(_covers(wide, pattern) for wide in self.exclude):
             return False
-        return any(patterns_meet(pattern, mine) for mine in self.include)
+        return any(patterns_meet(pattern, own) for own in self.include)
 
 
 Selection = tuple[TableChoice, ...]

@@ -164,22 +164,22 @@ class TableCut:
 
     def count(self, rows: pa.RecordBatch, hashes: Hashes | None) -> int:
         """Roughly how many rows are left."""
-        mine, holds = self.passing(rows, hashes)
+        in_partition, holds = self.passing(rows, hashes)
         if holds is None or (self.choice is not None and self.choice.removes):
-            return rows.num_rows if mine is None else int(np.count_nonzero(mine))
-        return int(np.count_nonzero(holds if mine is None else holds & mine))
+            return rows.num_rows if in_partition is None else int(np.count_nonzero(in_partition))
+        return int(np.count_nonzero(holds if in_partition is None else holds & in_partition))
 
     def rows(self, rows: pa.RecordBatch, hashes: Hashes | None, *, all_updates: bool) -> pa.RecordBatch | None:
         """What is left of rows; the same object where that is all, None where it is nothing.
 
         all_updates: keep updates that change no column that is sent.
         """
-        mine, holds = self.passing(rows, hashes)
+        in_partition, holds = self.passing(rows, hashes)
         if holds is not None and self.choice is not None and self.choice.removes:
-            left = rows if mine is None else rows.filter(pa.array(mine))
-            holds = holds if mine is None else holds[mine]
+            left = rows if in_partition is None else rows.filter(pa.array(in_partition))
+            holds = holds if in_partition is None else holds[in_partition]
             return self._sent_of(whole_changes(self.choice.left(left, holds)), all_updates=True)
-        passes = holds if mine is None else mine if holds is None else holds & mine
+        passes = holds if in_partition is None else in_partition if holds is None else holds & in_partition
         count = rows.num_rows if passes is None else np.count_nonzero(passes)
         if passes is None or count == rows.num_rows:
             return self._sent_of(rows, all_updates=all_updates) if self.projects else rows

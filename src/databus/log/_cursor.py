@@ -305,7 +305,7 @@ _scratch: Final = threading.local()
 
 
 def _touch(span: Span) -> None:
-    """Have the span's bytes in the page cache, so that whoever sends them does not wait for a disk in the event loop.
+    """Have the span's bytes in the page cache, so that sending them does not wait for a disk in the event loop.
 
     Raises `CorruptData` if they cannot be read, or are not there any more.
     """

@@ -42,7 +42,7 @@ POSITION_OFFSET: Final = _FIXED.size
 _CRC_OFFSET: Final = 12
 POSITION_BYTES_MAX: Final = HEADER_BYTES_MAX - POSITION_OFFSET
 POSITION_INLINE_BYTES_MAX: Final = 4096 - POSITION_OFFSET
-"""Of a position, what stands in the header: whoever walks over headers reads them all."""
+"""How much of a position stands in the header: a reader that walks over headers reads all of it."""
 BODY_BYTES_MAX: Final = 1 << 30
 COMMIT_BODY_BYTES_MAX: Final = 64 << 20
 FRAME_BYTES_MAX: Final = HEADER_BYTES_MAX + BODY_BYTES_MAX

@@ -4,7 +4,7 @@ After a whole transaction the position is its SCN alone, and any log of that dat
 transaction, and after what the bus itself put between two, it has a `_seq` and means one log. So it does while
 snapshots are open, because another log reads them again.
 
-Which snapshots are open can be told in two ways, with the same answer: from the controls that a reader was given
+Two ways lead to the open snapshots, with the same answer: from the controls that a reader was given
 (`snapshots_after`, `snapshots_at`), or from a commit frame and the position before it (`position_after`).
 """
 
