@@ -194,7 +194,7 @@ class GroupDiffers(GroupRefused):
 
 
 class GroupStateLost(GroupRefused):
-    """The name is known, and where it stood is not: somebody has to say so. `reason`: `lost` or `forgotten`."""
+    """The name is known, and where it stood is unknown: an operator has to say it. `reason`: `lost` or `forgotten`."""
 
 
 class GroupBusy(GroupRefused):

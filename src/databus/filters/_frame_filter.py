@@ -148,8 +148,8 @@ class FrameFilter:
     ) -> FilteredGroups:
         """What is left of whole groups; the same object where that is all.
 
-        frames: those of `content`, and where each begins, where somebody has cut it before. sources: ids whose frames
-        are wanted; None for all.
+        frames: the frames of `content`, and where each begins, where the caller has them. sources: ids whose frames are
+        wanted; None for all.
         """
         cut = list(frames_in(content, self.physical)) if frames is None else frames
         out = _FilteredContent(content)
@@ -161,7 +161,7 @@ class FrameFilter:
             try:
                 group = [self._left(piece, frame.header, sources) for _, piece in cut[first:number]]
             except DatabusError as error:
-                return FilteredGroups(out.content(start), start, error)
+                return FilteredGroups(out.content(start), start, error)  # the groups before it are served first
             for (place, piece), left in zip(cut[first:number], group, strict=True):
                 if left is not None:
                     out.replace(place, place + piece.header.frame_bytes, left)

@@ -134,7 +134,7 @@ class TableCut:
 
     @property
     def projects(self) -> bool:
-        """Whether columns are left out."""
+        """Whether it drops columns."""
         return len(self.after.columns) < len(self.before.columns)
 
     @property
@@ -176,6 +176,7 @@ class TableCut:
         """
         in_partition, holds = self.passing(rows, hashes)
         if holds is not None and self.choice is not None and self.choice.removes:
+            # The partition first: rows outside of it are other readers', and must not become deletes here.
             left = rows if in_partition is None else rows.filter(pa.array(in_partition))
             holds = holds if in_partition is None else holds[in_partition]
             return self._sent_of(whole_changes(self.choice.left(left, holds)), all_updates=True)
@@ -194,6 +195,7 @@ class TableCut:
     def _sent_of(self, rows: Rows, *, all_updates: bool) -> pa.RecordBatch | None:
         names = self.after.names
         if self.projects and not all_updates and self.before.first_images:
+            # An update of columns that are not sent is no change for the reader.
             before = np.flatnonzero(begins_update(rows))
             changed = np.zeros(len(before), bool)
             for name in names if len(before) else ():

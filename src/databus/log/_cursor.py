@@ -139,8 +139,8 @@ class Cursor:
         return spans
 
     def _leap(self, segment: Segment, limit: int, published: End, bytes_max: int, to: Pair | None) -> Span | None:
-        """Move to a known boundary of groups not far ahead, without a look at what lies between: somebody has checked
-        that before. None where that is not known.
+        """Move to a known boundary of groups not far ahead, without a look at what lies between, which an earlier
+        reader has checked. None where no boundary is known.
         """
         end = self._view.leap(segment, self._offset, limit, published, bytes_max, to)
         if end is None:

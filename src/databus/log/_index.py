@@ -46,8 +46,8 @@ class IndexEntry(NamedTuple):
 class SparseIndex:
     """Entries of segment `number`, ascending. One thread adds, any thread searches.
 
-    covers_from: groups before this offset are not covered here but by `front`, once somebody has needed and made that
-    (a segment that was opened again to go on writing it).
+    covers_from: groups before this offset are covered by `front`, which is made when it is first needed (a segment that
+    was opened again to go on writing it).
     """
 
     def __init__(self, number: int, bytes_every: int, covers_from: int) -> None:

@@ -181,7 +181,7 @@ class Log:
                 self._write(encoded)
                 crash_point("log.append.after")
                 self._note(encoded)
-                if self._unsynced_bytes >= self.config.unsynced_bytes_max:
+                if self._unsynced_bytes >= self.config.unsynced_bytes_max:  # a slow disk slows capture down
                     self._changed.wait_for(
                         lambda: self._unsynced_bytes < self.config.unsynced_bytes_max or self._failure is not None
                     )
@@ -261,7 +261,7 @@ class Log:
         crash_point("log.roll.before_new_segment")
         view = self._view
         old = view.segments[-1]
-        self._fdatasync(self._file)
+        self._fdatasync(self._file)  # before there is a next one: recovery reads the newest segment only
         header = SegmentHeader(
             log=view.uuid,
             physical=view.physical,
@@ -321,10 +321,10 @@ class Log:
                 appended_bytes = self._appended_bytes
                 self._is_sync_urgent = False
             crash_point("log.fsync.before")
-            self._fdatasync(file)
+            self._fdatasync(file)  # without `_changed`, so that appending goes on
             crash_point("log.fsync.after")
             with self._changed:
-                left_bytes = min(self._unsynced_bytes, self._appended_bytes - appended_bytes)
+                left_bytes = min(self._unsynced_bytes, self._appended_bytes - appended_bytes)  # a roll syncs, too
                 self._note_synced(appended, left_bytes)
             self._write_mark()
         self._subscribers.tell()

@@ -121,16 +121,14 @@ def configure_logs(
 
 
 def mark_reported(error: BaseException) -> None:
-    """Have the logs pass over an error that other libraries log, with its traceback, while whoever waits for what it
-    ended reports it.
-    """
+    """Keep an error, which other libraries log with its traceback, out of the logs: its caller reports it."""
     # On the error itself: py4j logs the very object that was raised, and nothing else of it reaches the filter.
     error._is_reported = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not an error that is reported elsewhere, nor a lost connection to Java: py4j logs that for each call of that
-    moment, partly under no name of its own, and raises it to whoever called.
+    """Whether a record is neither an error that is reported elsewhere nor a lost connection to Java: py4j logs that for
+    each call of that moment, partly under no name of its own, and raises it to the caller.
     """
     error = record.exc_info[1] if record.exc_info else None
     kind = type(error)

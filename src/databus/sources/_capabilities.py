@@ -101,7 +101,7 @@ class Movable(Protocol):
 
 @runtime_checkable
 class Skippable(Protocol):
-    """Transactions can be left out, such as one that capture stopped at."""
+    """Transactions can be skipped, such as one that capture stopped at."""
 
     def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[Sequence[Group], Sequence[str]]:
         """What the log must say in order to go on behind the next so many transactions; and their ids."""

@@ -30,8 +30,8 @@ _LOOKAHEAD_BYTES: Final = 256 << 10
 class Frame:
     """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives.
 
-    place: how errors name it. key_hashes: those of its rows, where somebody has worked them out and others may want
-    them. batch: the rows, of a frame that never was a body. Equal only to itself.
+    place: how errors name it. key_hashes: hashes of its rows' keys, once one reader has computed them, for the others.
+    batch: the rows, of a frame that never was a body. Equal only to itself.
     """
 
     __slots__ = ("_batch", "_control", "body", "header", "key_hashes", "place")

@@ -92,7 +92,7 @@ class KafkaCluster:
         return topics
 
     def states(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, TopicState]:
-        """What topics hold. A topic that has gone meanwhile is left out."""
+        """What topics hold, without topics that have gone meanwhile."""
         partitions = [(name, number) for name, (_, count) in topics.items() for number in range(count)]
         earliest = self._offsets(dict.fromkeys(partitions, _EARLIEST))
         latest = self._offsets(dict.fromkeys(partitions, _LATEST))

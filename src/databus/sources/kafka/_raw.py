@@ -21,7 +21,7 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 def topic_table(topic: str, config: KafkaConfig) -> TableSchema:
-    """The table of a topic's messages. Raises `ConfigError` where a column of its key is left out."""
+    """The table of a topic's messages. Raises `ConfigError` where a column of its key is excluded."""
     kind = "binary" if config.format == "raw" else "string"
     columns = (
         Column("key", kind),

@@ -3,7 +3,7 @@
 A reader's thread receives and checks them; they go into the log in the same bytes. Its own position is the log's: after
 the last whole transaction, which upstream finds by (SCN, `_seq`) and the transaction's id as it does for any consumer.
 Commit frames that only repeat the last one share that place. So that none is missing, the group before it is asked for
-too, and all is left out up to the very frame that the log ends with.
+too, and everything up to the very frame that the log ends with is skipped.
 """
 
 import threading
@@ -120,6 +120,8 @@ class RelaySource:
         )
         is_after_frame = resume.position is not None and resume.seq > 0
         self._awaited_us = resume.captured_us if is_after_frame else None
+        # One `_seq` back, so that the log's last group comes again: `_new` sees whether upstream still has that very
+        # group.
         try:
             self._read_after(replace(position, seq=resume.seq - 1, snapshots={}) if is_after_frame else position)
         except PositionPurged:
@@ -153,6 +155,7 @@ class RelaySource:
             return groups
         for number, group in enumerate(groups, 1):
             if group.commit.last > self._pair:
+                # The group that was awaited did not come: upstream has other ones in its place.
                 self._read_on()
                 return []
             if group.commit.last == self._pair and group.commit.capture_us == self._awaited_us:
@@ -248,6 +251,7 @@ class RelaySource:
     def _know(self, fingerprint: int) -> None:
         """Have the definitions that the log upstream has by now: a frame uses one that is new."""
         for is_renewed in (False, True):
+            # First without a request: the thread that watches upstream may have brought them.
             if is_renewed:
                 self._upstream.renew_definitions()
             if self._definitions_seen is not self.definitions:

@@ -156,7 +156,7 @@ def live_versions(db: sqlite3.Connection) -> dict[str, TableVersion]:
 
 
 def read_version(db: sqlite3.Connection, t: int) -> TableVersion:
-    """A version by the number in its change rows. Raises `SourceChanged` if it is not known."""
+    """A version by the number in its change rows. Raises `SourceChanged` if it is unknown."""
     row = db.execute(f"SELECT number, definition, kinds FROM {OWN_PREFIX}table WHERE t = ?", (t,)).fetchone()
     if row is None:
         raise SourceChanged(

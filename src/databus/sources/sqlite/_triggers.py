@@ -16,10 +16,10 @@ that lives: a delete removes it there, an update updates it there, and what a BE
 
 **Images may be stale.** OLD is the row before the BEFORE triggers, NEW the row as it was written, and a nested
 statement may have changed, moved, deleted or replaced that very row in between, and has been logged first. So what
-differs is logged too, as images that cancel out: a sum over the images is right, and so is whoever keeps the last one
-of each key. What may change a row before it is written (a user's BEFORE trigger, an action of a row that it replaces)
-is seen by a copy of it in the scratch table that is `held` for its AFTER trigger; what changes it afterwards (the
-actions of foreign keys that follow its key), by looking at the table.
+differs is logged too, as images that cancel out: a sum over the images is right, and so is a copy that keeps the last
+one of each key. What may change a row before it is written (a user's BEFORE trigger, an action of a row that it
+replaces) is seen by a copy of it in the scratch table that is `held` for its AFTER trigger; what changes it afterwards
+(the actions of foreign keys that follow its key), by looking at the table.
 
 No statement here relies on a conflict clause: the one of the user's statement would override it. A `+` before what is
 looked up in the scratch table takes its affinity away, with which the index there, of untyped values, would not serve.

@@ -58,6 +58,7 @@ class FollowedFile:
         if self.place.number == 0:
             return None
         candidates = [self._path, *self._siblings()]
+        # Another inode counts only where something was read: without an offset there is no mark to recognise a copy by.
         same = [path for path in candidates if _inode(path) == self.place.inode]
         for path in [*same, *(path for path in candidates if path not in same and self.place.offset)]:
             if self._is_here(path):
@@ -76,7 +77,7 @@ class FollowedFile:
             return b""
         content = os.pread(self._file, size, self.read_to)
         if content and self._has_other_content():
-            return b""
+            return b""  # truncated and written again meanwhile: `is_truncated` sees it
         if content:
             self.read_to += len(content)
             self._read_mark = self._mark_at(self.read_to)

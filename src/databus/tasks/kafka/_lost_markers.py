@@ -161,7 +161,9 @@ def commit_again(
         if message is None:
             return
         producer.begin_transaction()
-        producer.produce(topic, message.value(), message.key(), message.partition(), headers=message.headers())
+        partition = message.partition()
+        assert partition is not None  # noqa: S101 - it was read there
+        producer.produce(topic, message.value(), message.key(), partition, headers=message.headers())
         producer.commit_transaction(cluster.request_s_max)
     except KafkaException as error:
         raise cluster.error(error, f"committing once more as {transactional_id}") from error
