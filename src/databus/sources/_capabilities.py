@@ -1,9 +1,9 @@
 """What a kind of source may offer beside capturing. Each capability is a protocol of the registered class.
 
-A source offers one by having its methods; nothing is declared. `offered` finds it, and names who has it where a source
-has it not. The commands of databus know sources only by this: `check-source` (`Checkable`,
-`Describable`), `validate` (`Describable`), `prepare` and `remove`
-(`Preparable`), `position set` (`Movable`), `skip` (`Skippable`), `compare` (`Comparable`).
+A source offers a capability by having its methods; nothing is declared. `offered` finds it; where a source does not
+have it, the error names the kinds of sources that do. The commands of databus know sources by nothing else:
+`check-source` (`Checkable`, `Describable`), `validate` (`Describable`), `prepare` and `remove` (`Preparable`),
+`position set` (`Movable`), `skip` (`Skippable`), `compare` (`Comparable`).
 
 Static methods take the options of the source (an object of its `config_model`) and need no source; the others are
 called on a source that was identified and is not captured.
@@ -63,7 +63,7 @@ class Describable(Protocol):
 
     @staticmethod
     def definitions(physical: str, config: Any) -> Sequence[TableSchema]:
-        """The tables that would be captured now. Raises what keeps it from being asked, or them from being captured."""
+        """The tables that would be captured now. Raises what prevents asking for them, or capturing them."""
         ...
 
 
@@ -73,15 +73,15 @@ class Preparable(Protocol):
 
     @staticmethod
     def prepare(config: Any, *, take_over: bool) -> str:
-        """Put it in, or bring it up to date, and say what is there now. Callable twice.
+        """Put it in, or bring it up to date, and return in words what is there now. Callable twice.
 
-        take_over: let another log than the one before capture this database; the one before cannot go on then.
+        take_over: let another log capture this database; the log that captured it before cannot go on then.
         """
         ...
 
     @staticmethod
     def remove(config: Any) -> str:
-        """Take everything out again, and say so. Callable twice."""
+        """Take everything out again, and return in words what was done. Callable twice."""
         ...
 
 

@@ -17,8 +17,8 @@ if what it needs is gone, or the database is not the one of `resume`, it raises 
 the database does not answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts again from the
 log's end.
 
-A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
-is of its history although nothing of that transaction is in the log; without it such a position is believed.
+A source may also have a static method `contains` (see `Contains`): by it a log knows whether a consumer's position is
+of its history, where the log holds nothing of that transaction. Without it such a position is accepted.
 
 SCNs increase in commit order and are the same whenever the same transactions are read. Where the database's own clock
 exceeds 55 bits, the source counts (`ScnCounter`), and its identity's scheme is `COUNTED`: such a log is not peerable.
@@ -66,7 +66,9 @@ class Source(Protocol):
     physical: str
 
     def identify(self) -> Identity:
-        """Connect if need be, and say what this is. Raises `ServiceUnavailable`, `InputError`, `SourceChanged`."""
+        """Connect if need be, and return which database this is. Raises `ServiceUnavailable`, `InputError`,
+        `SourceChanged`.
+        """
         ...
 
     def tables(self) -> Sequence[TableSchema]:
@@ -91,9 +93,8 @@ class Source(Protocol):
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """Read these tables again, starting at one of the next polls. Any thread. Raises `UnknownSource`.
 
-        where: read only the rows for which this condition holds, in the database's own words; the end of the reading is
-        then not `complete`. Raises `InputError` for one that is none, `UnsupportedFeature` where there is no such
-        thing.
+        where: read only the rows for which this condition holds, in the database's SQL; the end of the reading is then
+        not `complete`. Raises `InputError` for an invalid condition, `UnsupportedFeature` where the source takes none.
         """
         ...
 
@@ -102,5 +103,5 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; callable twice, and after any error."""
+        """Release everything; callable twice, and after any error."""
         ...

@@ -42,7 +42,7 @@ class Copying(Protocol):
     """All that the origin has; replaced when there are more."""
 
     def origin(self, me: RelayHop, *, is_new: bool) -> LogOrigin:
-        """What the log is a copy of. is_new: there is none yet, and it begins where the options say.
+        """What the log is a copy of. is_new: whether this relay has no log yet; it then begins where the options say.
 
         Raises as `Source.identify` does, and `ConfigError` where the changes come from this relay itself.
         """

@@ -17,15 +17,17 @@ Row: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class OracleTable:
-    """A captured table: `db.table`, its captured columns in order, its key, and how a value of each column as the
-    database's client gives it becomes the value that a mirror holds.
-    """
+    """A captured table, as an oracle reads it."""
 
     source: str
+    """`db.table`."""
     names: tuple[str, ...]
+    """The captured columns, in order."""
     key: tuple[str, ...]
     readers: tuple[Callable[[Any], Any], ...]
+    """By column: makes of the value that the database's client gives the value that a mirror holds."""
     expressions: tuple[str, ...]
+    """By column: what is selected."""
 
     def row(self, values: Sequence[Any]) -> Row:
         """Values of all columns, as a mirror holds them."""
@@ -33,9 +35,10 @@ class OracleTable:
 
 
 class Reading(ABC):
-    """One consistent read. `cut`: the ordinal of the last transaction that it sees."""
+    """One consistent read."""
 
     cut: int
+    """The ordinal of the last transaction that it sees."""
 
     @abstractmethod
     def not_captured(self) -> str:

@@ -14,10 +14,10 @@ class ScnCounter:
 
     def __init__(self, resume: Resume) -> None:
         self.scn = resume.scn or make_scn(resume.timeline, 0)
-        """Of the last transaction."""
+        """SCN of the last transaction."""
 
     def next(self) -> int:
-        """The SCN of one more transaction. Count the same ones at every reading: all that are yielded."""
+        """The SCN of the next transaction. Call it for every transaction that is yielded, and for no other."""
         if ordinal_of(self.scn) == ORDINAL_MAX:
             raise LimitExceeded(f"SCN {self.scn}: the timeline has no more; a new one must begin")
         self.scn += 1
