@@ -220,7 +220,7 @@ def test_a_kill_between_letter_and_place_loses_nothing_and_doubles_no_letter(tmp
             return forked or subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=env)
 
     with scripted(tmp_path, {"shop": database}) as relay:
-        for point in ("parking.before_write", "parking.after_write", "parking.after_write:3"):
+        for point in ("parking.before_write", "parking.after_write:2"):
             assert victim(point).wait(60) == -signal.SIGKILL
         process = victim()
         file = tmp_path / "checkpoint.json"
