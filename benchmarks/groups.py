@@ -2,12 +2,19 @@
 here are connections that call as members do, and handle nothing.
 
 The processor time is that of the relay's whole process, less what it takes while nobody calls, of one core.
+
+Beside it, a group of Kafka's with its default settings: four consumers in processes of their own, of which one leaves
+and one is killed, until the others have had a message of every partition that was sent after that.
 """
 
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,10 +24,24 @@ from typing import Any, Self
 
 from benchmarks.figures import Figure
 from databus.testing import RelayProcess
+from databus.testing.servers import Kafka, ServerMissing
 
 NAMES, SAVES_S = 1_000, 10.0
 MEMBERS, PARTITIONS = 10, 900
 LEASE_MS = 3_000
+KAFKA_MEMBERS, KAFKA_PARTITIONS, KAFKA_S_MAX = 4, 8, 120.0
+_KAFKA_MEMBER = """
+import signal, sys
+from confluent_kafka import Consumer
+consumer, ended = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "bench"}), []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+consumer.subscribe(["bench"])
+while not ended:
+    message = consumer.poll(0.1)
+    if message is not None and message.error() is None:
+        print(message.partition(), message.value().decode(), flush=True)
+consumer.close()
+"""
 
 
 class _Member:
@@ -136,6 +157,66 @@ def _even(partitions: int, members: int) -> list[int]:
     return [share] * (members - over) + [share + 1] * over
 
 
+class _KafkaGroup:
+    """Four members, and somebody who sends a number to every partition twenty times a second."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka import Producer
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its types lack it
+
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("bench", KAFKA_PARTITIONS, 1)])["bench"].result(30)
+        self._producer, self._sent, self._is_over = Producer({"bootstrap.servers": bootstrap}), 0, threading.Event()
+        self._had = [0] * KAFKA_PARTITIONS
+        self._at_work: set[int] = set()
+        command = [sys.executable, "-c", _KAFKA_MEMBER, bootstrap]
+        self.members = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            for _ in range(KAFKA_MEMBERS)
+        ]
+        threading.Thread(target=self._send, daemon=True).start()
+        for member in self.members:
+            threading.Thread(target=self._listen, args=[member], daemon=True).start()
+
+    def _send(self) -> None:
+        while not self._is_over.wait(0.05):
+            self._sent += 1
+            for partition in range(KAFKA_PARTITIONS):
+                self._producer.produce("bench", str(self._sent), partition=partition)
+            self._producer.poll(0)
+
+    def _listen(self, member: "subprocess.Popen[str]") -> None:
+        for line in member.stdout or ():
+            partition, number = map(int, line.split())
+            self._had[partition] = max(self._had[partition], number)
+            self._at_work.add(member.pid)
+
+    def flows(self, after: int = 0) -> bool:
+        """Whether something that was sent later has come of every partition, in time."""
+        began = time.monotonic()
+        while min(self._had) <= after and time.monotonic() - began < KAFKA_S_MAX:
+            time.sleep(0.02)
+        return min(self._had) > after
+
+    def flows_without_s(self, number: int, how: signal.Signals) -> float:
+        """Seconds from a member's signal until the others have something new of every partition. Before, all of them
+        have some.
+        """
+        self._at_work.clear()
+        while any(member.poll() is None and member.pid not in self._at_work for member in self.members):
+            time.sleep(0.02)
+        began = time.monotonic()
+        self.members[number].send_signal(how)
+        self.members[number].wait(KAFKA_S_MAX)
+        return time.monotonic() - began if self.flows(self._sent) else float("inf")
+
+    def end(self) -> None:
+        self._is_over.set()
+        for member in self.members:
+            member.kill()
+            member.wait(30)
+
+
 def figures(scale: float = 1.0) -> Iterator[Figure]:
     names, seconds = max(50, round(NAMES * scale)), max(3.0, SAVES_S * scale)
     with _relay(60_000) as relay:  # all names are made before the first saves
@@ -149,6 +230,26 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         yield Figure(
             "a member gone in silence until the others have taken them", gone_s, "s", "a lease", LEASE_MS / 1e3
         )
+    yield from _kafka(LEASE_MS / 1e3)
+
+
+def _kafka(lease_s: float) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = Kafka(Path(folder) / "server")
+        try:
+            server.prepare()
+        except ServerMissing:
+            return
+        with server:
+            group = _KafkaGroup(server.bootstrap)
+            try:
+                group.flows()
+                left_s = group.flows_without_s(0, signal.SIGTERM)
+                killed_s = group.flows_without_s(1, signal.SIGKILL)
+            finally:
+                group.end()
+    yield Figure("Kafka's group, default settings: an orderly leave until all partitions flow", left_s, "s")
+    yield Figure("Kafka's group: kill -9 of a member until all partitions flow", killed_s, "s", "our lease", lease_s)
 
 
 @contextmanager
