@@ -3,8 +3,11 @@
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -21,13 +24,13 @@ from tests.schedule import (
     left_to_tiers,
     recorded,
     twins_left_out,
-    with_group,
-    without_group,
+    write_groups,
 )
 from tests.seeds import seed_of
 from tests.spark_classes import java_options
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
+_GROUPS_FILE = pytest.StashKey[Path]()
 
 
 @cache
@@ -72,6 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Only where there is a terminal; the workers of a run tell the first process what they leave."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Parts(is_recording=config.getoption("record_durations")), "parts")
+        folder = tempfile.TemporaryDirectory(prefix="databus-tests-")
+        config.add_cleanup(folder.cleanup)
+        config.stash[_GROUPS_FILE] = Path(folder.name) / "groups.json"
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -88,10 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     items[:] = arranged(items, recorded())
     if hasattr(config, "workerinput"):
-        groups = groups_of(items)
-        for item in items:
-            if item.path in groups:
-                item._nodeid = with_group(item.nodeid, groups[item.path])
+        write_groups(groups_of(items), config.rootpath, Path(config.workerinput["groups_file"]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,13 +108,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
     """With `--dist loadfile`, ours."""
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+    return Scheduling(config, log, config.stash[_GROUPS_FILE]) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Each worker says in a file which tests share what costs seconds."""
+    node.workerinput["groups_file"] = str(node.config.stash[_GROUPS_FILE])
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> int:
     """Where the test's dice begin; see `seed_of`. A failure shows it."""
-    chosen = seed_of(without_group(request.node.nodeid))
+    chosen = seed_of(request.node.nodeid)
     record_property("seed", chosen)
     sys.stdout.write(f"DATABUS_SEED={chosen}\n")
     return chosen

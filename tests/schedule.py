@@ -5,9 +5,11 @@ The longest come first: one that began last would keep one worker busy, and the 
 """
 
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -80,22 +82,32 @@ def _name(path: Path) -> str:
     return path.relative_to(_FOLDER).as_posix() if path.is_relative_to(_FOLDER) else path.name
 
 
-def with_group(nodeid: str, group: str) -> str:
-    """How a worker tells the first process, which collects nothing itself, that a test belongs to a group."""
-    return f"{nodeid}@{group}"
-
-
-def without_group(nodeid: str) -> str:
-    """What a test is called wherever somebody reads it, and where its dice begin."""
-    return nodeid[: nodeid.rindex("@")] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
+def write_groups(groups: Mapping[Path, str], root: Path, to: Path) -> None:
+    """How a worker tells the first process, which collects nothing itself, which files belong to a group. Every worker
+    writes the same.
+    """
+    draft = to.with_name(f"{to.name}.{os.getpid()}")
+    draft.write_text(json.dumps({path.relative_to(root).as_posix(): group for path, group in groups.items()}))
+    draft.replace(to)
 
 
 class Scheduling(LoadScopeScheduling):
-    """A worker takes a whole group, or a whole file."""
+    """A worker takes a whole group, or a whole file. groups_file: what the workers have written before they
+    say what they have collected.
+    """
+
+    def __init__(self, config: pytest.Config, log: object, groups_file: Path) -> None:
+        super().__init__(config, log)
+        self._groups_file = groups_file
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        groups: dict[str, str] = json.loads(self._groups_file.read_text())
+        return groups
 
     def _split_scope(self, nodeid: str) -> str:
-        name = without_group(nodeid)
-        return nodeid[len(name) + 1 :] or name.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return self._groups.get(file, file)
 
 
 class Parts:
@@ -109,7 +121,6 @@ class Parts:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Setting up and tearing down count too."""
-        report.nodeid = without_group(report.nodeid)  # before anything shows it
         self._seconds[report.nodeid.partition("::")[0].removeprefix("tests/")] += report.duration  # type: ignore[assignment] - as above
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:

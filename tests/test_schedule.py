@@ -14,8 +14,7 @@ from tests.schedule import (
     left_to_tiers,
     recorded,
     twins_left_out,
-    with_group,
-    without_group,
+    write_groups,
 )
 
 TESTS = Path(__file__).parent
@@ -37,12 +36,20 @@ def test_the_longest_group_comes_first_and_each_is_in_one_piece():
     assert [each.path.name for each in arranged(items, seconds)] == ["c.py", "b.py", "b.py", "d.py", "a.py"]
 
 
-@pytest.mark.parametrize("name", ["tests/a/test_b.py::test_c", "tests/a/test_b.py::test_c[x@y::z]"])
-def test_a_worker_s_word_on_the_group_is_read_and_taken_off(name):
+def test_a_worker_s_word_on_groups_decides_which_worker_takes_a_file(tmp_path):
+    file = tmp_path / "groups.json"
+    write_groups({TESTS / "a" / "test_b.py": "spark"}, TESTS.parent, file)
     scheduling = Scheduling.__new__(Scheduling)
-    assert scheduling._split_scope(name) == "tests/a/test_b.py"
-    assert scheduling._split_scope(with_group(name, "spark")) == "spark"
-    assert without_group(with_group(name, "spark")) == without_group(name) == name
+    scheduling._groups_file = file
+    names = ["tests/a/test_b.py::test_c[x::y]", "tests/a/test_b.py::Test::test_d", "tests/a/test_c.py::test_c"]
+    assert [*map(scheduling._split_scope, names)] == ["spark", "spark", "tests/a/test_c.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["groups.json"]
+
+
+def test_one_worker_of_this_run_alone_has_a_spark(tmp_path_factory):
+    """Each would start one, with a server of each kind, as soon as pytest says otherwise which file a test is of."""
+    workers = tmp_path_factory.getbasetemp().parent
+    assert len([*workers.glob("popen-*/spark0")]) <= 1
 
 
 def test_what_is_left_to_other_tiers_is_counted_by_folder():
