@@ -252,9 +252,9 @@ def until(following, condition):
             return
 
 
-@pytest.fixture
-def in_a_snapshot(relay_of):
-    """Relays a and b, a copy that was given a part of a snapshot by a, and where its consumer stands."""
+@contextmanager
+def begun_snapshot(relay_of):
+    """Relays a and b, a copy that was given a part of a snapshot by a, its consumer, and where that stands."""
     options = mock(transactions_total=40, chunk_rows=20)
     a, b = relay_of("a", shop=options), relay_of("b", shop=options)
     captured(a, 40)
@@ -264,8 +264,24 @@ def in_a_snapshot(relay_of):
     with windows([a.url, b.url], sources=["shop/main.t0"], config=QUICK) as following:
         for window in until(following, lambda window: window.is_snapshot):
             copy.take(window)
-        a.stop()
         yield a, b, copy, following, window.checkpoint
+
+
+@pytest.fixture
+def in_a_snapshot(relay_of):
+    """The same once a has gone, so that the consumer goes on at b."""
+    with begun_snapshot(relay_of) as (a, *others):
+        a.stop()
+        yield a, *others
+
+
+@pytest.fixture
+def left_in_a_snapshot(relay_of):
+    """Relay b, and where the consumer stood that has ended before a was gone: nobody has asked b for anything."""
+    with begun_snapshot(relay_of) as (a, b, _, following, checkpoint):
+        following.close()
+        a.stop()
+        yield b, checkpoint
 
 
 @contextmanager
@@ -341,9 +357,8 @@ def test_a_consumer_that_was_killed_before_the_new_snapshot_began_asks_again(in_
     assert copy.rows == whole_of(b)
 
 
-def test_a_relay_that_is_away_for_a_moment_does_not_cost_a_snapshot(in_a_snapshot, caplog):
-    _, b, _, following, checkpoint = in_a_snapshot
-    following.close()
+def test_a_relay_that_is_away_for_a_moment_does_not_cost_a_snapshot(left_in_a_snapshot, caplog):
+    b, checkpoint = left_in_a_snapshot
     caplog.set_level(logging.WARNING)
     patient = FollowConfig(backoff_first_ms=1, backoff_ms_max=5, reread_after_ms=60_000)
     with socket.socket() as sock:
@@ -354,9 +369,8 @@ def test_a_relay_that_is_away_for_a_moment_does_not_cost_a_snapshot(in_a_snapsho
         assert b.captures["shop"].reading == []
 
 
-def test_where_no_snapshot_can_be_requested_the_tables_are_named(in_a_snapshot, monkeypatch):
-    _, b, _, following, checkpoint = in_a_snapshot
-    following.close()
+def test_where_no_snapshot_can_be_requested_the_tables_are_named(left_in_a_snapshot, monkeypatch):
+    b, checkpoint = left_in_a_snapshot
 
     def refuse(*_args):
         raise MalformedRequest("no snapshots here")

@@ -146,10 +146,14 @@ def test_an_idle_server_tells_where_it_is(told: tuple[Server, Any, list[Transact
     server, scheme, expected = told
     dump = Dump(server, heartbeat_s=0.2)
     scanning = scanner(server.kind, scheme, is_file=False, server_uuid="s")
-    found = follow(scanning, dump.from_file("binlog.000001", flags=0), lambda item: isinstance(item, Heartbeat))
+
+    def is_where_the_server_is(item: Any) -> bool:
+        """At last: MariaDB's checkpoint in a new file may come behind the first heartbeat."""
+        return isinstance(item, Heartbeat) and (item.position["file"], item.position["offset"]) == server.position()
+
+    found = follow(scanning, dump.from_file("binlog.000001", flags=0), is_where_the_server_is)
     dump.close()
     heartbeat = found[-1]
-    assert (heartbeat.position["file"], heartbeat.position["offset"]) == server.position()
     last = _positions(found)[-1]
     assert heartbeat.position["gtids"] == last.gtids
     assert len(transactions_of(scanning, found)) == len(expected)
