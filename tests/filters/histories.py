@@ -1,9 +1,11 @@
 """Random histories of one table as groups of frames, and the obvious twin of a filter over them, row by row."""
 
+import datetime as dt
 import random
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +28,19 @@ from databus.wire import (
 
 PHYSICAL = "shop"
 SOURCE = "main.t"
-POOL = {"a": "int32", "b": "string", "c": "int64", "d": "float64", "e": "string", "f": "uint64"}
+POOL = {
+    "a": "int32", "b": "string", "c": "int64", "d": "float64", "e": "string", "f": "uint64",
+    "g": "decimal(9,2)", "h": "date", "i": "binary", "j": "decimal(9,2)", "l": "date",
+}  # fmt: skip
+VALUES = {
+    "float64": (-1.5, 0.0, 2.0, 3.25),
+    "uint64": (0, 1, 2, 3, 2**63),
+    "decimal(9,2)": tuple(map(Decimal, ("-1.50", "0.00", "1.00", "1.50", "2.25"))),
+    "date": tuple(dt.date(2026, month, day) for month, day in ((1, 31), (2, 1), (10, 3))),
+    "binary": (b"", b"\x00", b"\x01", b"\x01\x02", b"\xff"),
+}
+"""Numbers that a double holds as they are, so that SQLite compares the same ones."""
+FILLED = ("int32", "int64", "float64", "string", "uint64")
 WORDS = ("", "x", "xy", "Xy", "y_", "ä", "10")
 AT_US = 1_700_000_000_000_000
 INSERT, PRE, POST, DELETE = ChangeType
@@ -118,9 +132,7 @@ class History:
             return None
         if kind == "string":
             return self.rng.choice(WORDS)
-        if kind == "float64":
-            return self.rng.choice((-1.5, 0.0, 2.0, 3.25))
-        return self.rng.choice((0, 1, 2, 3, 2**63) if kind == "uint64" else (-1, 0, 1, 2, 3))
+        return self.rng.choice(VALUES.get(kind, (-1, 0, 1, 2, 3)))
 
     def image(self, number: int) -> dict[str, Any]:
         return {"id": number, **{each.name: self.value(each.name) for each in self.table.columns[1:]}}
@@ -183,7 +195,7 @@ class History:
         if dice < 0.45 and free:
             name = self.rng.choice(free)
             columns = (*before.columns, Column(name, POOL[name]))
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 and POOL[name] in FILLED:
                 fill[name] = "x" if POOL[name] == "string" else 1
         elif dice < 0.8 and own and any(POOL[name] == POOL[each] for name in own for each in free):
             old, new = self.rng.choice([(o, f) for o in own for f in free if POOL[o] == POOL[f]])
@@ -262,6 +274,13 @@ def conditions(rng: random.Random, names: Sequence[str]) -> str:
             quoted = [f"'{word}'" for word in rng.sample(WORDS, 2)]
             forms = (f"= {quoted[0]}", f"< {quoted[0]}", f"IN ({', '.join(quoted)})", "LIKE 'x%'", "NOT LIKE '_y'")
             return f"{name} {rng.choice(forms)}"
+        if POOL.get(name) == "date":
+            days = "'2026-01-31'", "'2026-02-01'", "'2026-09-30'"
+            forms = (f"= {days[0]}", f"< {days[1]}", f">= {days[2]}", f"IN ({', '.join(days)})")
+            return f"{name} {rng.choice(forms)}"
+        if POOL.get(name) == "binary":
+            forms = ("= X'01'", "<> X'0102'", "IN (X'', X'00')")
+            return f"{name} {rng.choice(forms)}"
         forms = (
             f"= {rng.randint(0, 3)}",
             f">= {rng.randint(0, 3)}",
@@ -283,6 +302,12 @@ def conditions(rng: random.Random, names: Sequence[str]) -> str:
     return joined(2)
 
 
+def _for_sqlite(value: Any) -> Any:
+    if isinstance(value, Decimal) or (isinstance(value, int) and value >= 2**63):
+        return float(value)
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
 class Twin:
     """A filter, row by row; SQLite judges."""
 
@@ -296,7 +321,7 @@ class Twin:
         if self.wanted.where is None:
             return True
         values = {name: image.get(name) for name in {*table.names, *self.reads}}
-        values = {name: float(v) if isinstance(v, int) and v >= 2**63 else v for name, v in values.items()}
+        values = {name: _for_sqlite(value) for name, value in values.items()}
         row = ", ".join(f'? AS "{name}"' for name in values)
         (found,) = self.database.execute(
             f"SELECT {self.wanted.where} FROM (SELECT {row})", list(values.values())
