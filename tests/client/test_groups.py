@@ -30,7 +30,7 @@ from databus.link._tls import Access
 from databus.testing import RelayProcess
 from databus.wire import Control, Group
 from tests.client.conftest import Collector, captured, mock, wait_for
-from tests.relay.support import ORDERS, Database, commit_of, get, post, rows_of, scripted
+from tests.relay.support import ORDERS, Database, commit_of, get, post, published, rows_of, scripted
 
 LEASE = {"lease_ms": 1_000}
 PARTS = mock(transactions_total=6, rows_per_transaction=200, group_bytes_max=4_000)
@@ -460,13 +460,16 @@ def test_nobody_goes_past_such_a_control_that_only_the_target_of_a_dead_member_k
                 return
 
     with scripted(tmp_path, {"shop": database}, groups=LEASE) as relay:
-        terms = {"name": "billing", "partitions": 2, "start": "beginning"}
+        published(relay, "shop", 1)
+        terms = {"name": "billing", "partitions": 2, "start": "latest"}
         members = [windows(relay.url, **terms, on_take=lambda number, _: places.get(int(number))) for _ in range(3)]
         threads = [thread_of(lambda n=n: take(members[n], lambda _: True)) for n in range(2)]
+        wait_for(lambda: [len(member.partitions) for member in members[:2]] == [1, 1], "a partition for each")
+        database.add(orders_at(ORDERS, 2))
         for thread in threads:
             thread.join(30)
-        assert sorted(found) == [(0, 1), (1, 1)]
-        database.add(*(orders_at(ORDERS, scn) for scn in range(2, 6)), other_key(6), orders_at(BY_NAME, 7))
+        assert sorted(found) == [(0, 2), (1, 2)]
+        database.add(*(orders_at(ORDERS, scn) for scn in range(3, 6)), other_key(6), orders_at(BY_NAME, 7))
         dead, alive = members[:2]
         take(dead, lambda window: window.scn == 6)
         number = found[-1][0]
