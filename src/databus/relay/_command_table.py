@@ -319,7 +319,7 @@ def _registry() -> Sequence[Command]:
             Answer(says, {REGISTRY_MEDIA: schema}),
             right,
             methods,
-            errors=(404,) if methods == get else (404, 409, 422),
+            errors=(404, 422) if methods == get else (404, 409, 422),
             needs_all_tables=True,
             checks_itself=True,
         )

@@ -32,7 +32,7 @@ _SAYS: Final = {
     410: "a position that has left the log; `oldest` is the SCN after which all is held",
     413: "the form or body is too long",
     421: "another relay coordinates groups; `coordinator` is its address",
-    422: "not a schema that this registry takes",
+    422: "not a schema, or a version, that this registry takes",
     429: "too many streams or connections; ask again",
     503: "not now; ask again",
 }
