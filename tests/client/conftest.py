@@ -42,6 +42,25 @@ def wait_for(condition, what, seconds=WAIT_S):
         time.sleep(0.005)
 
 
+_OF_A_CLIENT = ("databus-read-", "databus-partition-")
+
+
+@pytest.fixture(autouse=True)
+def readers():
+    """The threads in which this test's clients read and call back; it leaves none, or the next one's would not be told
+    from them.
+    """
+    before = set(threading.enumerate())
+
+    def running():
+        return [
+            thread for thread in threading.enumerate() if thread.name.startswith(_OF_A_CLIENT) and thread not in before
+        ]
+
+    yield running
+    wait_for(lambda: not running(), "the end of the readers")
+
+
 def captured(relay, scn, physical="shop"):
     """Wait until the log holds everything up to `scn`."""
     client = RelayClient(relay.url)

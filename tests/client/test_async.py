@@ -1,7 +1,6 @@
 """The same windows in an event loop: nothing else waits for them, and a task that is cancelled has lost none."""
 
 import asyncio
-import threading
 import time
 
 import pytest
@@ -12,12 +11,8 @@ from tests.client.conftest import captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
 
 
-def readers():
-    return [each for each in threading.enumerate() if each.name.startswith("databus-read-")]
-
-
 @pytest.mark.parametrize("is_batched", [False, True])
-def test_an_event_loop_gets_the_windows_that_a_thread_gets(relay_of, is_batched):
+def test_an_event_loop_gets_the_windows_that_a_thread_gets(relay_of, is_batched, readers):
     relay = relay_of(shop=mock(transactions_total=50), crm=mock(transactions_total=30))
     captured(relay, 50)
     captured(relay, 30, "crm")
@@ -55,7 +50,7 @@ def test_the_loop_goes_on_while_a_relay_is_asked():
     asyncio.run(asyncio.wait_for(ask(), 20))
 
 
-def test_a_wait_that_is_cancelled_takes_nothing_and_the_next_goes_on():
+def test_a_wait_that_is_cancelled_takes_nothing_and_the_next_goes_on(readers):
     source, groups = mock_groups(2, rows_per_transaction=400, group_bytes_max=20_000)
     with Stub(source, groups) as stub:
         stub.groups_max = 2  # parts of the first transaction; then it is away
@@ -80,7 +75,7 @@ def test_a_wait_that_is_cancelled_takes_nothing_and_the_next_goes_on():
     assert readers() == []
 
 
-def test_a_task_that_is_cancelled_while_it_waits_leaves_in_good_order():
+def test_a_task_that_is_cancelled_while_it_waits_leaves_in_good_order(readers):
     source, groups = mock_groups(2)
     with Stub(source, groups) as stub:
         seen = []
@@ -141,7 +136,7 @@ def test_closing_ends_the_loop_of_another_task():
         assert asyncio.run(asyncio.wait_for(follow(), 20)) == []
 
 
-def test_in_an_event_loop_that_somebody_else_runs_the_plain_loop_works_too(relay_of):
+def test_in_an_event_loop_that_somebody_else_runs_the_plain_loop_works_too(relay_of, readers):
     """As in a notebook."""
     relay = relay_of(shop=mock(transactions_total=5))
     captured(relay, 5)

@@ -307,7 +307,7 @@ def test_a_durable_consumer_with_callbacks_saves_what_it_did(relay):
     assert consumer.calls == ["start", "stop"]
 
 
-def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_member(relay):
+def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_member(relay, readers):
     is_over = threading.Event()
 
     class Stuck(Collector):
@@ -320,6 +320,7 @@ def test_a_callback_that_does_not_come_back_gives_its_partition_to_another_membe
     with windows(relay.url, name="billing", follow=False) as following:
         assert scns(following, 60) == list(range(10, 61))
     is_over.set()
+    wait_for(lambda: not readers(), "the end of the thread that waited for the callback")
 
 
 def test_a_callback_whose_target_refuses_the_fence_costs_no_retry(relay):

@@ -231,6 +231,7 @@ class GroupRun:
             return
         partition = running.part.hold.partition
         membership.dropped(running.part.hold)
+        running.end()  # else it would follow its relay for ever once the callback does come back
         del self._running[partition]
         self._error = self._error or ConsumerFailed(
             f"partition {partition!r}: a callback has not come back for callback_ms_max={ms_max} ms; the partition is "
