@@ -76,10 +76,17 @@ class Wanderer:
 
 
 def log_of(relay: RelayProcess) -> list[FrameGroup]:
+    """Up to the first commit frame at the head: how many that repeat it come along depends on where a segment ends."""
     client = RelayClient(relay.url)
     end = client.head("shop").published.pair
+    found: list[FrameGroup] = []
     with client.stream("shop", "beginning", to=end, follow=True) as stream:
-        return [group for groups in stream for group in groups]
+        for groups in stream:
+            for group in groups:
+                found.append(group)
+                if group.commit.last >= end:
+                    return found
+    raise AssertionError(f"the stream ended before its head, {end}")
 
 
 def bytes_of(groups: Sequence[FrameGroup]) -> list[bytes]:
