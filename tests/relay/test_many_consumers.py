@@ -11,13 +11,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from databus.client import windows
+from databus.relay._filters import FILTERS_MAX
 from databus.testing import RelayProcess
 from tests.commands import python
 from tests.relay.many_consumers import BEATS, TABLE, Kind
@@ -207,3 +208,39 @@ def check(shop: Shop, found: dict[int, Any]) -> None:
                     latest[int(key)] = pair, values
         rows = {key: values for key, (_, values) in latest.items() if values is not None}
         assert rows == shop.rows(kind.where, kind.columns), f"consumers {numbers}"
+
+
+@pytest.mark.nightly
+def test_beyond_the_bound_of_distinct_filters_new_ones_are_refused_and_those_there_lose_nothing(tmp_path: Path) -> None:
+    """While rows are written; once one of them has left, another is let in."""
+    shop = Shop(tmp_path / "shop.db", seed=1, pause_s=0.3)
+    source = {"shop": {"type": "sqlite", "path": str(tmp_path / "shop.db")}}
+    with RelayProcess(tmp_path, source) as relay, shop.written(), ExitStack() as stack:
+        conditions = [f"total >= {least}" for least in range(FILTERS_MAX)]
+        following = [stack.enter_context(windows(relay.url, sources=[TABLE], where=where)) for where in conditions]
+        until(lambda: consumers(relay.url) == FILTERS_MAX, "all that may be there")
+
+        def status(where: str) -> int:
+            return int(get(relay.url, "/stream", sources=TABLE, where=where, start="latest", wait_ms=0).status)
+
+        assert {status(f"id >= {least}") for least in range(20)} == {429}
+        assert status(conditions[-1]) == 200
+        shop.end()
+        for where, followed in zip(conditions, following, strict=True):
+            assert rows_before_beats(followed) == shop.rows(where, None), where
+        following[0].close()
+        until(lambda: status("id >= 1") == 200, "a place for another filter")
+
+
+def rows_before_beats(following: Any) -> dict[int, dict[str, Any]]:
+    """What a stream makes of the table up to the first row that counts for nothing."""
+    found: dict[int, dict[str, Any]] = {}
+    for window in following:
+        for row in window.rows():
+            if row["id"] >= BEATS:
+                return found
+            if row.op == "delete":
+                found.pop(row["id"], None)
+            else:
+                found[row["id"]] = dict(row)
+    raise AssertionError("the stream ended before the rows without meaning")
