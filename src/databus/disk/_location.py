@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from databus.core import ConfigError, DatabusError, InputError, ServiceUnavailable
 from databus.disk._files import disk_full, is_no_room, make_folder, replace_file, replacing, sync_folder, write_failure
+from databus.disk._lock import turn_of_writer
 
 _SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
@@ -79,7 +80,7 @@ class Location(ABC):
     @abstractmethod
     def put(self, content: bytes, *, after: str | None) -> str:
         """Write the file, whole and durably, if it still is the version of the tag `after` (None: if it is not there);
-        returns the new tag. Raises `WriteConflict` otherwise. On a local disk a moment lies between look and write.
+        returns the new tag. Raises `WriteConflict` otherwise.
         """
 
     def check_conditions(self) -> None:  # noqa: B027 - a disk has none to keep
@@ -205,10 +206,12 @@ class LocalLocation(Location):
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
-        version = self.read()
-        if (None if version is None else version.tag) != after:
-            raise WriteConflict
-        self.write(content)
+        make_folder(self.path.parent)
+        with turn_of_writer(self.path.parent):
+            version = self.read()
+            if (None if version is None else version.tag) != after:
+                raise WriteConflict
+            self.write(content)
         return _tag_of(content)
 
     def write(self, content: bytes) -> None:

@@ -1,17 +1,25 @@
-"""The lock by which one process owns a folder, and by which the next one learns who that is."""
+"""The lock by which one process owns a folder, and by which the next one learns who that is; and the one by which
+writers of the same file take turns.
+"""
 
 import datetime as dt
+import errno
 import fcntl
 import json
 import os
 import socket
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from databus.core import LockHeld
+from databus.core import LockHeld, ServiceUnavailable
 
 NAME: Final = "LOCK"
+_TURN_S_MAX: Final = 10.0  # a writer holds it for one small file and its fsync
+_LOOK_S: Final = 0.01
 _HOLDER_BYTES_MAX: Final = 4096
 _COMMAND_CHARS_MAX: Final = 300
 
@@ -59,6 +67,35 @@ class FolderLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+@contextmanager
+def turn_of_writer(folder: Path) -> Iterator[None]:
+    """Be the only one, among processes and threads that ask, who changes files of `folder`.
+
+    Raises `ServiceUnavailable` where somebody does not let go, as a process that is stopped.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _TURN_S_MAX
+        while not _has_locked(fd):
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"{folder}: another process has been writing there for {_TURN_S_MAX:.0f} s")
+            time.sleep(_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _has_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):  # NFS and its like lock no folders
+            raise
+    return True
 
 
 def _own_description() -> bytes:
