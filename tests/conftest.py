@@ -23,6 +23,7 @@ from tests.schedule import (
     is_of_an_old_server,
     left_to_tiers,
     recorded,
+    too_long_for_their_file,
     twins_left_out,
     write_groups,
 )
@@ -89,10 +90,13 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Servers before the tiers are told apart; the order when it is known which tests of a file run at all."""
+    seconds = recorded()
     for item in [*filter(is_of_an_old_server, items), *twins_left_out(items)]:
         item.add_marker("nightly")
+    for item in too_long_for_their_file(items, seconds):
+        item.add_marker("nightly")
     yield
-    items[:] = arranged(items, recorded())
+    items[:] = arranged(items, seconds)
     if hasattr(config, "workerinput"):
         write_groups(groups_of(items), config.rootpath, Path(config.workerinput["groups_file"]))
 

@@ -10,9 +10,11 @@ from tests.schedule import (
     GROUPS,
     Scheduling,
     arranged,
+    as_recorded,
     groups_of,
     left_to_tiers,
     recorded,
+    too_long_for_their_file,
     twins_left_out,
     write_groups,
 )
@@ -20,8 +22,13 @@ from tests.schedule import (
 TESTS = Path(__file__).parent
 
 
-def item(file: str, *fixtures: str, tier: str = "") -> pytest.Item:
-    return SimpleNamespace(path=TESTS / file, fixturenames=fixtures, get_closest_marker=lambda name: name == tier)
+def item(file: str, *fixtures: str, tier: str = "", name: str = "test_a") -> pytest.Item:
+    return SimpleNamespace(
+        path=TESTS / file,
+        nodeid=f"tests/{file}::{name}",
+        fixturenames=fixtures,
+        get_closest_marker=lambda marker: marker == tier,
+    )
 
 
 def test_files_that_share_a_fixture_are_one_group_and_the_dearer_one_decides():
@@ -32,7 +39,7 @@ def test_files_that_share_a_fixture_are_one_group_and_the_dearer_one_decides():
 
 def test_the_longest_group_comes_first_and_each_is_in_one_piece():
     items = [item("a.py"), item("b.py", "spark"), item("c.py"), item("d.py", "spark"), item("b.py")]
-    seconds = {"a.py": 15.0, "b.py": 9.0, "c.py": 30.0, "d.py": 11.0}
+    seconds = {"a.py": 15.0, "b.py": 9.0, "c.py": 20.0, "c.py::test_a": 10.0, "d.py": 11.0, "d.py::test_b": 99.0}
     assert [each.path.name for each in arranged(items, seconds)] == ["c.py", "b.py", "b.py", "d.py", "a.py"]
 
 
@@ -76,10 +83,21 @@ def test_of_each_pair_of_servers_one_is_left_to_the_nights_and_half_of_them_eith
     assert 60 < sum("mysql" in name for name in left) < 140
 
 
+def test_of_a_long_file_the_quickest_tests_are_run_and_those_that_always_are():
+    tests = [item("a.py", name=name) for name in ("test_8", "test_quick", "test_5", "test_6")]
+    tests += [item("a.py", name="test_7", tier="always"), item("a.py", name="test_1", tier="soak"), item("b.py")]
+    seconds = {"a.py": 1.0, "b.py::test_a": 19.0, **{f"a.py::test_{took}": float(took) for took in (5, 6, 7, 8)}}
+    assert [each.nodeid for each in too_long_for_their_file(tests, seconds)] == ["tests/a.py::test_8"]
+
+
+def test_what_is_recorded_are_long_tests_and_files():
+    assert as_recorded({"a.py::b": 1.5, "a.py::c": 0.4, "a.py::d": 0.3}) == {"a.py::b": 1.5, "a.py": 0.7}
+
+
 def test_this_run_is_arranged_and_only_of_files_that_are_there(request):
     pieces = Counter(path for path, before in _paths(request.session.items) if path != before)
     assert {path for path, count in pieces.items() if count > 1} == set()
-    assert [file for file in recorded() if not (TESTS / file).exists()] == []
+    assert [name for name in recorded() if not (TESTS / name.partition("::")[0]).exists()] == []
     assert set(GROUPS.values()) == {"spark", "kafka", "search"}
 
 

@@ -155,6 +155,7 @@ def check(server: Server, folder: Path, seed: int, statements: int = STATEMENTS)
         run.close()
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("variant", "number"), [*((name, 0) for name in VARIANTS), *((name, 1) for name in TWICE)])
 def test_what_is_served_is_what_the_server_holds(
     servers: dict[str, Server], variant: str, number: int, tmp_path: Path, seed: int

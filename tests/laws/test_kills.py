@@ -26,6 +26,7 @@ def test_relay_and_consumer_survive_kills_at_crash_points_and_random_moments(tmp
 
 
 @pytest.mark.spark
+@pytest.mark.always
 @pytest.mark.timeout(600)
 def test_everything_survives_kills_and_the_copies_are_identical(tmp_path, seed):
     campaign = Campaign(tmp_path, seed, with_pipeline=True)
