@@ -30,7 +30,6 @@ from databus.wire import (
 from databus.wire._frame import ARENA_BYTES, GROUP_FRAMES_MAX
 from databus.wire._header import COMMIT_BODY_BYTES_MAX, POSITION_INLINE_BYTES_MAX
 from tests.log.make import ORDERS, STOCK, control, group, rows
-from tests.wire.older import as_version_1
 from tests.wire.strategies import batches, groups, tables
 
 LOOSE = settings(
@@ -306,11 +305,3 @@ def test_the_head_of_the_largest_frame_that_is_written_is_received():
     parser = FrameParser("relay at test")
     parser.space()[: len(header)] = header
     assert parser.received(len(header)) == []
-
-
-@LOOSE
-@given(groups())
-def test_groups_of_version_1_come_back_equal(each):
-    (found,) = parse(as_version_1(encode(each)))
-    assert Commit.from_header(found.commit) == each.commit
-    assert [frame.batch for frame in found.rows] == [part.batch for part in each.rows]

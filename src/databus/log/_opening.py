@@ -12,7 +12,7 @@ from databus.log._origin import LogOrigin
 from databus.log._recover import Recovered, recover
 from databus.log._schemas import NAME as SCHEMAS_NAME
 from databus.log._schemas import SchemaStore
-from databus.log._segment import ORIGIN, VERSION, End, Segment, SegmentFile, SegmentHeader, segment_path
+from databus.log._segment import ORIGIN, End, Segment, SegmentFile, SegmentHeader, segment_path
 
 
 def create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> tuple[Segment, SegmentFile]:
@@ -76,7 +76,7 @@ def found_or_begun(
             schemas.adopt(origin.definitions)
         recovered = begin(folder, physical, identity, clock, schemas, origin)
     check_known(folder, recovered, physical, identity, schemas)
-    return renewed(folder, recovered, clock, schemas)
+    return recovered
 
 
 def begin(
@@ -106,31 +106,6 @@ def begin(
     )
     segment, _ = create_segment(folder, header, schemas)
     return Recovered((segment,), segment.first_offset, before, in_force)
-
-
-def renewed(folder: Path, recovered: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:
-    """The log; where its last segment is of an older version, with a new segment of this version behind it.
-
-    So each segment has one version, and an older databus can read the old segments and refuses the new ones by name.
-    """
-    last = recovered.segments[-1]
-    if last.header.version == VERSION:
-        return recovered
-    header = replace(
-        last.header,
-        number=last.number + 1,
-        timeline=timeline_of(recovered.end.commit.scn),
-        created_us=clock.now_ns() // 1000,
-        before=recovered.end,
-        published=recovered.end,
-        previous_bytes=recovered.offset,
-        in_force=recovered.in_force,
-        undo={},
-        version=VERSION,
-    )
-    segment, _ = create_segment(folder, header, schemas)
-    last.sealed_bytes = recovered.offset
-    return Recovered((*recovered.segments, segment), segment.first_offset, recovered.end, recovered.in_force)
 
 
 def check_known(folder: Path, recovered: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:

@@ -3,7 +3,7 @@
 A segment is a run of whole groups. It is written by one process, only at its end, and read by many. Its header:
 
   0  magic           4 bytes   b"DBS1"
-  4  version         u16       2; version 1, whose frames are all of version 1, is read and not written to
+  4  version         u16       2
   6  reserved        u16       0
   8  header length   u32       a multiple of 64; the first frame stands there
  12  facts length    u32
@@ -84,7 +84,7 @@ class End(NamedTuple):
             int(value["commit_us"]),
             {name: OpenSnapshot.from_json(snapshot) for name, snapshot in value["snapshots"].items()},
             continues=bool(value["continues"]),
-            has_unread=bool(value.get("has_unread", False)),  # version 1 has none
+            has_unread=bool(value["has_unread"]),
         )
         place = int(value["segment"]), int(value["offset"]), int(value["commit_offset"])
         return cls(*place, commit, int(value["max_commit_us"]))
@@ -111,8 +111,6 @@ class SegmentHeader:
     undo: Mapping[int, int] = field(default_factory=dict)
     """What to set back in `in_force` when the log is cut back to `published`."""
     header_bytes: int = 0
-    version: int = VERSION
-    """Version of the file, and of the frames in it."""
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -172,18 +170,18 @@ class SegmentHeader:
             facts = file.read(facts_bytes)
         if crc32c(facts, crc32c(fixed[:20])) != crc:
             raise CorruptData(f"{path} at 0: the segment header's checksum is not {crc:08x}")
-        if not 1 <= version <= VERSION:
+        if version != VERSION:
             raise UnsupportedFeature(
-                f"{path} at 4: segment version {version}; this databus reads versions 1 to {VERSION}. Install the "
-                f"version of databus that wrote it, or a newer one, or use another folder for a new log"
+                f"{path} at 4: segment version {version}; this databus reads version {VERSION}. Install the version "
+                f"of databus that wrote it, or use another folder for a new log"
             )
         try:
-            return cls._from_facts(json.loads(facts), header_bytes, version)
+            return cls._from_facts(json.loads(facts), header_bytes)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(f"{path} at {_FIXED.size}: the segment header is not readable: {error!r}") from error
 
     @classmethod
-    def _from_facts(cls, facts: Mapping[str, Any], header_bytes: int, version: int) -> Self:
+    def _from_facts(cls, facts: Mapping[str, Any], header_bytes: int) -> Self:
         return cls(
             log=str(facts["log"]),
             physical=str(facts["physical"]),
@@ -197,7 +195,6 @@ class SegmentHeader:
             in_force=fingerprints_from_json(facts["in_force"]),
             undo=fingerprints_from_json(facts["undo"]),
             header_bytes=header_bytes,
-            version=version,
         )
 
 

@@ -2,7 +2,7 @@
 
   0  magic            4 bytes   b"DBF1"
   4  kind             u8        1 rows, 2 commit, 3 control
-  5  version          u8        2; version 1 is read as well: it has flags 1 and 2 only, and commit frames have no body
+  5  version          u8        2
   6  flags            u16       1 CONTINUES (commit), 2 SNAPSHOT (the group holds rows that were read, not logged),
                                 4 PARTIAL (rows; reserved), 8 UNREAD (commit: tables are to be read whose snapshots
                                 have not begun)
@@ -56,8 +56,7 @@ CONTINUES: Final = 1
 SNAPSHOT: Final = 2
 PARTIAL: Final = 4
 UNREAD: Final = 8
-_FLAGS_KNOWN: Final = {1: CONTINUES | SNAPSHOT, VERSION: CONTINUES | SNAPSHOT | UNREAD}
-"""By version."""
+_FLAGS_KNOWN: Final = CONTINUES | SNAPSHOT | UNREAD
 
 assert POSITION_OFFSET == 100  # noqa: S101 - the layout above, held against the code
 
@@ -135,7 +134,7 @@ def pack_header(
     """
     if len(position) > POSITION_BYTES_MAX:
         raise ValueError(f"a position of {len(position)} bytes exceeds {POSITION_BYTES_MAX}")
-    if kind not in _BODY_BYTES_MAX or flags & ~_FLAGS_KNOWN[VERSION]:
+    if kind not in _BODY_BYTES_MAX or flags & ~_FLAGS_KNOWN:
         raise ValueError(f"no frame has kind {kind} and flags {flags:#x}")
     check_body_size(kind, body_bytes, "a frame")
     header_bytes = max(HEADER_BYTES_MIN, (POSITION_OFFSET + len(position) + 63) & ~63)
@@ -220,10 +219,9 @@ def unpack_header(buf: memoryview, place: str) -> Header:
     seen = crc32c(buf[16:length], crc32c(b"\0\0\0\0", crc32c(buf[:_CRC_OFFSET])))
     if seen != crc:
         raise CorruptData(f"{place}: the header's checksum is {seen:08x}, expected {crc:08x}")
-    if version != VERSION or flags & ~_FLAGS_KNOWN[VERSION]:
-        _check_version(version, flags, place)
-    body_bytes_max = 0 if version == 1 and kind == COMMIT else _BODY_BYTES_MAX.get(kind, -1)
-    if body_bytes > body_bytes_max or position_bytes > length - POSITION_OFFSET:
+    if version != VERSION or flags & ~_FLAGS_KNOWN:
+        raise _unsupported(version, flags, place)
+    if body_bytes > _BODY_BYTES_MAX.get(kind, -1) or position_bytes > length - POSITION_OFFSET:
         raise CorruptData(
             f"{place}: impossible header (kind {kind}, body {body_bytes}, position {position_bytes} bytes)"
         )
@@ -247,23 +245,14 @@ def unpack_header(buf: memoryview, place: str) -> Header:
     )
 
 
-def _check_version(version: int, flags: int, place: str) -> None:
-    known = _FLAGS_KNOWN.get(version)
-    if known is None:
-        raise UnsupportedFeature(
-            f"{place}: frame version {version}; this databus reads versions 1 to {VERSION}. Install the version of "
-            f"databus that wrote it, or a newer one"
-        )
-    if flags & PARTIAL & ~known:
-        raise UnsupportedFeature(
-            f"{place}: partial row images (flag {PARTIAL}), which this databus does not read; install the version of "
-            f"databus that wrote them, or a newer one"
-        )
-    if flags & ~known:
-        raise UnsupportedFeature(
-            f"{place}: flags {flags:#x}, of which this databus knows {known:#x}; install the version of databus that "
-            f"wrote them, or a newer one"
-        )
+def _unsupported(version: int, flags: int, place: str) -> UnsupportedFeature:
+    if version != VERSION:
+        what = f"frame version {version}, and this databus reads version {VERSION}"
+    elif flags & PARTIAL:
+        what = f"partial row images (flag {PARTIAL}), which this databus does not read"
+    else:
+        what = f"flags {flags:#x}, of which this databus knows {_FLAGS_KNOWN:#x}"
+    return UnsupportedFeature(f"{place}: {what}; install the version of databus that wrote this")
 
 
 def whole_commit(header: Header, body: bytes | memoryview) -> Header:

@@ -1,4 +1,4 @@
-"""Frames as other versions of databus write them."""
+"""Frames with other headers, as other versions of databus may write them."""
 
 from collections.abc import Mapping
 
@@ -16,15 +16,3 @@ def resealed(frame: bytes, changes: Mapping[int, bytes]) -> bytes:
     header[12:16] = bytes(4)
     header[12:16] = crc32c(header).to_bytes(4, "little")
     return bytes(header) + frame[size:]
-
-
-def as_version_1(frames: bytes) -> bytes:
-    """Frames without what version 1 does not have, as version 1 wrote them."""
-    out, at = b"", 0
-    while at < len(frames):
-        size = header_length(memoryview(frames[at : at + 16]), "test") + int.from_bytes(
-            frames[at + 24 : at + 32], "little"
-        )
-        out += resealed(frames[at : at + size], {5: b"\x01"})
-        at += size
-    return out
