@@ -1,0 +1,52 @@
+"""Up to where each table of an output is in its target: places, and what follows from them at a start and after a
+batch. Pure; no I/O. Start with `Position`, then `reconcile`; docs/guarantees.md has the rules.
+"""
+
+from databus.places._held import Held, Noted, identity, place_at
+from databus.places._position import (
+    ASKED,
+    GAP,
+    Choice,
+    Position,
+    Seed,
+    chosen_by,
+    patterns_in,
+    read_by,
+    seed_after,
+)
+from databus.places._reconcile import (
+    ForeignTarget,
+    LogPurged,
+    LogView,
+    MissingRows,
+    PartOfTransaction,
+    Stopped,
+    Wanted,
+    WayChanged,
+    reconcile,
+)
+
+__all__ = [
+    "ASKED",
+    "GAP",
+    "Choice",
+    "ForeignTarget",
+    "Held",
+    "LogPurged",
+    "LogView",
+    "MissingRows",
+    "Noted",
+    "PartOfTransaction",
+    "Position",
+    "Seed",
+    "Stopped",
+    "Wanted",
+    "WayChanged",
+    "chosen_by",
+    "identity",
+    "patterns_in",
+    "place_at",
+    "read_by",
+    "reconcile",
+    "seed_after",
+]
