@@ -111,8 +111,8 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     assert {each["lag_s"] for each in found["outputs"]["broken"]["backlog"]} <= {None}  # not since 1970
     (query,) = found["outputs"]["copy"]["queries"].values()
     (ledger,) = (project / "out").glob(".databus-*.ledger.json")
-    (stream,) = json.loads(ledger.read_text())["streams"].values()
-    assert query["positions"] == stream["checkpoint"]["sources"]
+    positions = json.loads(ledger.read_text())["positions"]
+    assert query["positions"] == {name: each["at"] for name, each in positions.items()}
 
     table = databus("status", cwd=project)
     assert re.search(r"^copy +running +[\d,]+ +0.0 s +0 +all of it$", table.stdout, re.M), table.stdout

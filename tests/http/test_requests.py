@@ -52,7 +52,7 @@ def all_of(log):
 def written(output, *batches, number=0):
     """What one task sends of batches, once."""
     writer = output.direct_writer()
-    feed = DirectFeed(Ways(), writer, Bucket("shop", "hook", "suite", 0, writer.buckets))
+    feed = DirectFeed(Ways(), writer, Bucket("shop", "hook", "shop", 0, writer.buckets))
     feed.write_ranges(lambda _: batches, pa.table({}), number)
 
 

@@ -6,12 +6,14 @@ from functools import partial
 
 import pytest
 
-from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint
+from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.pipeline._handle import Bringing, OutputHandle
+from databus.places import Position
 from databus.testing._staged_writes import write_buckets
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of
 
+NAME = "shop/main.orders"
 QUERY = "outputs/topics/shop@shop"
 
 
@@ -22,8 +24,7 @@ def begun(server, folder, prefix, number):
     handle = OutputHandle("topics", output, folder / ".databus")
     handle.bringing = {QUERY: Bringing("shop/*")}
     handle.open(QUERY)
-    assert handle.ahead(QUERY, lambda: ()) == []
-    handle.begin(QUERY, Checkpoint({"shop": SourceCheckpoint()}), frozenset())
+    handle.put("shop", Position(SourceCheckpoint(), handle.bringing[QUERY].choice))
     return handle
 
 
@@ -48,13 +49,13 @@ def test_the_second_leaves_no_row_out_and_asks_whose_positions_these_are(kafka, 
     with pytest.raises(ServiceUnavailable, match="another log"):
         write(second, log)
     assert rows_in(kafka, f"{prefix}.2.orders") == []
-    assert [each.scn for each in second.ahead(QUERY, lambda: ())] == [3]
+    assert second.output.held({NAME: None})[NAME].place.scn == 3
 
 
 def test_it_goes_on_where_the_relay_knows_that_place(kafka, both):
     """As it does of a database whose log was made anew when the first of its batches had been written."""
     _, second, log = both
-    for each in second.ahead(QUERY, lambda: ()):
-        second.accept(each)
+    word = second.output.held({NAME: None})[NAME].place
+    second.put("shop", second.known("shop"), accepted=[word.log])
     log.begin()
     write(second, log)

@@ -37,7 +37,7 @@ def ids_in(server, prefix, **options):
 
 
 def attempt(output, buckets=1):
-    return output.direct_writer().open(Bucket("shop", "topics", "suite", 0, buckets))
+    return output.direct_writer().open(Bucket("shop", "topics", "shop", 0, buckets))
 
 
 def as_other_process():
@@ -144,7 +144,7 @@ def test_a_first_batch_that_was_broken_off_keeps_its_number_of_buckets(kafka, tm
     prefix, log = new_prefix(), log_of(*range(1, 9))
     four = output_of(kafka, tmp_path, prefix, buckets=4)
     four.open()
-    feed = DirectFeed(Ways(), four.direct_writer(), Bucket("shop", "topics", "suite", 0, 4))
+    feed = DirectFeed(Ways(), four.direct_writer(), Bucket("shop", "topics", "shop", 0, 4))
     feed.write_ranges(lambda _: [log.batch(0, 8)], pa.table({}), 0)
     with pytest.raises(UnsupportedFeature, match="Say `buckets: 4`"):
         output_of(kafka, tmp_path, prefix, buckets=2).open()

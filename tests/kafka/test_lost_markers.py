@@ -13,6 +13,7 @@ import pytest
 
 from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint, UnrepresentableValue
 from databus.pipeline._handle import Bringing, OutputHandle
+from databus.places import Position
 from databus.tasks.kafka import positions_of
 from databus.tasks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS
@@ -61,7 +62,7 @@ def without_markers(server, folders, names):
     for name, (folder, prefix) in found.items():
         handle = new_handle(server, folder, prefix)
         handle.open(QUERY)
-        handle.begin(QUERY, Checkpoint({"shop": SourceCheckpoint()}), frozenset())
+        handle.put("shop", Position(SourceCheckpoint(), handle.bringing[QUERY].choice))
         batch = log.batch(0, 2)
         write(handle, batch)
         if name == "ledger":

@@ -5,15 +5,17 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from databus.core import ChangeType
 from databus.formats import COLLECTION_ORDER, TOTAL_ORDER
+from databus.places import Position
 from databus.schema import Column, TableSchema
-from databus.tasks import KeyChoice, TableRows, batch_above
-from databus.tasks.kafka import BucketId, Encoding, Position
-from databus.tasks.kafka._positions import Positions, known_at
+from databus.tasks import KeyChoice, TableRows
+from databus.tasks.kafka import BucketId, Encoding
+from databus.tasks.kafka._positions import Positions, Record, known_at
 from databus.tasks.kafka._transactions import Changes, Counts
 from databus.testing._change_log import ORDERS, ChangeLog, random_log
 from tests.outputs.harnesses import order
@@ -63,10 +65,14 @@ def told(marks):
     return found
 
 
+def _at(pair, _):
+    return pair
+
+
 def as_kept(counts, at):
     """As a bucket's position holds it, and another process reads it."""
     kept, bucket = Positions(None, "control"), BucketId("p", "o", "s", 0)
-    kept._note(bucket.key, Position(at, 3, counts).value)
+    kept._note(bucket.key, Record(Position(at), 3, counts).value)
     return kept._known[bucket]
 
 
@@ -81,7 +87,7 @@ def test_places_and_counts_are_those_of_one_change_after_the_other(seed):
         changes, batch = Changes.of(log.batch(start, end), ENCODING.begins_change)
         after, known = known_at(position, None)
         counted = changes.counted(after, known, batch.end.pair)
-        found |= places_in(batch_above(counted.placed(batch), after))
+        found |= places_in(counted.placed(batch).above(partial(_at, after)))
         marks += [] if counted.marks is None else told(counted.marks)
         position = as_kept(counted.after, batch.end)
     places, counts = placed_one_by_one(log.entries)

@@ -12,7 +12,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pydantic import ValidationError
 
 from databus.core import ChangeType, ControlKind
-from databus.tasks import Bucket, DirectFeed, Ways
+from databus.places import Position
+from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
 from databus.tasks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, random_log
 from databus.testing._staged_writes import write_batch
@@ -85,7 +86,7 @@ def test_every_change_has_its_place_wherever_batches_are_cut(kafka, tmp_path, se
 def write_bucket(output, batch, number, **more):
     """As one task does, and none of the others."""
     writer = output.direct_writer()
-    bucket = Bucket("shop", "topics", "suite", 0, writer.buckets, **more)
+    bucket = Bucket("shop", "topics", "shop", 0, writer.buckets, **more)
     DirectFeed(Ways(key=output.key), writer, bucket).write_ranges(lambda _: [batch], pa.table({}), number)
 
 
@@ -172,7 +173,7 @@ def test_a_bucket_without_a_position_counts_on_only_where_nothing_was_written_be
     """Its position may be lost, and then nobody knows what was counted; the ledger says that something was."""
     log, prefix = long_log(), new_prefix()
     output = counting(kafka, tmp_path, prefix)
-    known = {"known": log.position(5), "reached": reached}
+    known = {"position": Position(log.position(5), ((TableChoice(),),)), "reached": reached}
     for number in range(3):
         write_bucket(output, log.batch(5, 15), number, **known)
     found, without = counts_in(kafka, prefix)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from databus.core import SourceCheckpoint
 from databus.formats import change_lines, control_line
 from databus.pipeline import Delivery, DirectOutput, OutputConfig
-from databus.tasks import TableControl, batch_above
+from databus.places import Position
+from databus.tasks import TableControl
 
 
 class ChestConfig(OutputConfig):
@@ -23,19 +23,18 @@ class ChestBucket:
     bucket: object
     db: sqlite3.Connection
 
-    def position(self):
-        found = self.db.execute("SELECT at FROM position WHERE stream = ?", [self.bucket.stream]).fetchone()
-        return None if found is None else SourceCheckpoint.from_json(json.loads(found[0]), "position")
+    def own(self):
+        found = self.db.execute("SELECT record FROM records WHERE physical = ?", [self.bucket.physical]).fetchone()
+        return self.bucket.own(None if found is None else Position.from_json(json.loads(found[0]), "record"))
 
     def write(self, batch):
         with self.db:
             self.db.execute("BEGIN IMMEDIATE")
-            position = self.position()
-            self.bucket.check(position, batch)
-            if position is not None and batch.end.pair <= position.pair:
-                return {}
-            if position is not None:
-                batch = batch_above(batch, position.pair)
+            own = self.own()
+            self.bucket.check(own, batch)
+            record = json.dumps(self.bucket.after(own, batch).to_json(is_record=True))
+            if own is not None:
+                batch = batch.above(own.done)
             counts = {}
             for item in batch.items:
                 name = f"{batch.physical}/{item.table.source}"
@@ -46,9 +45,7 @@ class ChestBucket:
                     continue
                 self.put(line.text for part in item.rows.to_batches() for line in change_lines([(name, part)]))
                 counts[item.table.source] = counts.get(item.table.source, 0) + item.rows.num_rows
-            self.db.execute(
-                "REPLACE INTO position VALUES (?, ?)", [self.bucket.stream, json.dumps(batch.end.to_json())]
-            )
+            self.db.execute("REPLACE INTO records VALUES (?, ?)", [self.bucket.physical, record])
         return counts
 
     def put(self, lines):
@@ -65,7 +62,7 @@ class ChestWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.folder / f"{bucket.number}.db", isolation_level=None)
         db.execute("CREATE TABLE IF NOT EXISTS lines (id INTEGER PRIMARY KEY, line TEXT)")
-        db.execute("CREATE TABLE IF NOT EXISTS position (stream TEXT PRIMARY KEY, at TEXT)")
+        db.execute("CREATE TABLE IF NOT EXISTS records (physical TEXT PRIMARY KEY, record TEXT)")
         try:
             yield ChestBucket(bucket, db)
         finally:

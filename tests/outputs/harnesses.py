@@ -19,6 +19,7 @@ from databus.pipeline.outputs import (
     FilesOutput,
 )
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.places import Noted
 from databus.schema import forms_of
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_by_tasks
@@ -175,3 +176,15 @@ class ChestHarness:
         lines = [line for bucket in chest_lines(self.folder / "chest") for line in bucket]
         mine = [row for row in lines if row["_source"] == f"{physical}/{table.source}" and "_control" not in row]
         return [parsed(row, table) for row in mine]
+
+
+def noted_of(output, name):
+    """What a ledger would note of a table."""
+    word = output.held({name: None}).get(name)
+    return None if word is None or word.place is None else Noted(word.place.pair, word.mark)
+
+
+def still_has(output, name, noted):
+    """Whether an output says that its target has what was noted."""
+    word = output.held({name: noted}).get(name)
+    return word is not None and word.mark == noted.mark and (word.place is None or word.place.pair >= noted.pair)

@@ -53,6 +53,7 @@ def test_pair_and_rows_are_one_commit(either):
     assert {each["appId"]: each["version"] for each in stored if not each["appId"].endswith("/log")} == {
         name: 2,
         f"{name}/seq": (1 << 40) - 1,
+        f"{name}/seed": 0,
     }
 
 
@@ -276,7 +277,7 @@ def gap_log(**body):
 def test_a_gap_before_the_snapshot_that_completes_a_mirror_does_not_stop_it(mirror):
     log = gap_log()
     output = mirror.make()
-    output.incomplete = frozenset({"shop/main.orders"})
+    output.seeds = {"shop/main.orders": "asked"}
     output.write(log.batch(0, 3))
     assert ids(mirror) == [1, 2]
 
@@ -289,7 +290,7 @@ def test_a_gap_behind_the_begin_of_the_snapshot_that_completes_a_mirror_stops_it
     log.bus_control(ControlKind.GAP, ORDERS, **{"from": 1, "to": 9, "reason": "skipped"})
     log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
     output = mirror.make()
-    output.incomplete = frozenset({"shop/main.orders"})
+    output.seeds = {"shop/main.orders": "asked"}
     with pytest.raises(UnsupportedFeature, match="skipped"):
         for batch in log.batches(cuts):
             output.write(batch)

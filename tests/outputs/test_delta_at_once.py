@@ -11,7 +11,7 @@ from databus.tasks import Restage, Stage, StagedFeed, StagedRows, joined, run_he
 from databus.tasks import _at_once as at_once
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._output_harness import assert_holds
-from tests.outputs.harnesses import order
+from tests.outputs.harnesses import noted_of, order
 from tests.outputs.test_delta_merge import SharedHarness
 from tests.outputs.test_delta_mirror_files import left_in
 
@@ -32,7 +32,7 @@ def changes(transactions=6):
 
 def stage(output, batch, *, is_whole=True):
     """What a task hands back of a batch."""
-    feed = StagedFeed(lambda _: True, lambda _, rows: [rows], output.part_writer(), {}, {})
+    feed = StagedFeed(lambda _: True, lambda _, rows: [rows], output.part_writer(), lambda _: (0, 0), {})
     receipts = Stage(lambda _: [replace(batch, is_whole=is_whole)], [feed])(iter([pa.record_batch({"n": [0]})]))
     (staged,) = joined(pa.Table.from_batches([*receipts]), 0)
     return staged
@@ -128,11 +128,11 @@ def test_a_batch_that_comes_again_is_written_once(mirror):
     first, second, third = cut(log, 1, 2)
     output = begun(mirror, first)
     output.commit(stage(output, second), no_second_round)
-    version = output.place(f"shop/{ORDERS.source}").mark
+    version = noted_of(output, f"shop/{ORDERS.source}").mark
     again = stage(output, second)
     assert rewritten(again) == {ORDERS.source: False}
     output.commit(again, no_second_round)
-    assert output.place(f"shop/{ORDERS.source}").mark == version
+    assert noted_of(output, f"shop/{ORDERS.source}").mark == version
     output.commit(stage(output, third), no_second_round)
     assert_holds(mirror, log, [ORDERS], output.delivery)
 

@@ -21,7 +21,7 @@ from databus.tasks import Restage, run_here
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_harness import assert_holds
 from databus.testing._staged_writes import write_batch
-from tests.outputs.harnesses import DeltaHarness, FilesHarness, ids, log_of, order
+from tests.outputs.harnesses import DeltaHarness, FilesHarness, ids, log_of, noted_of, order, still_has
 from tests.outputs.test_delta_at_once import stage
 from tests.outputs.test_delta_merge import SharedHarness
 
@@ -245,7 +245,7 @@ def test_rows_of_a_mirror_that_somebody_changed_while_nobody_wrote_are_missed(mi
     name = f"shop/{ORDERS.source}"
     output = mirror.make()
     output.write(log_of(1, 2).batch(0, 2))
-    place = output.place(name)
+    place = noted_of(output, name)
     table = DeltaTable(output.table_path("shop", ORDERS.source))
     if verb == "update":
         table.update({"note": "'mine'"}, predicate="id = 1")
@@ -253,16 +253,16 @@ def test_rows_of_a_mirror_that_somebody_changed_while_nobody_wrote_are_missed(mi
         table.delete("id = 1")
     if verb == "put back after":
         table.restore(int(place.mark.split()[0]))
-    assert mirror.make().holds(name, place) == (verb == "put back after")
+    assert still_has(mirror.make(), name, place) == (verb == "put back after")
 
 
 def test_a_mirror_whose_files_somebody_arranged_is_not_missed(mirror):
     output = mirror.make()
     output.write(log_of(1, 2).batch(0, 2))
     name = f"shop/{ORDERS.source}"
-    place = output.place(name)
+    place = noted_of(output, name)
     arranged_by_spark(output.table_path("shop", ORDERS.source))
-    assert mirror.make().holds(name, place)
+    assert still_has(mirror.make(), name, place)
 
 
 @pytest.mark.parametrize("kind", ["history", "mirror", "files"])
@@ -294,15 +294,15 @@ def test_a_restore_is_missed_until_the_table_is_put_back_as_the_error_says(tmp_p
     log, output = log_of(1, 2, 3, 4), harness.make()
     for at in range(3):
         output.write(log.batch(at, at + 1))
-    place, table = output.place(name), DeltaTable(output.table_path("shop", ORDERS.source))
+    place, table = noted_of(output, name), DeltaTable(output.table_path("shop", ORDERS.source))
     last = table.version()
     table.restore(last - 1)
-    assert not harness.make().holds(name, place)
+    assert not still_has(harness.make(), name, place)
     with pytest.raises(CorruptData, match=f"TO VERSION AS OF {last}`"):
         output.write(log.batch(3, 4))
     table.restore(last)
     again = harness.make()
-    assert again.holds(name, place)
+    assert still_has(again, name, place)
     again.write(log.batch(3, 4))
     assert ids(harness) == [1, 2, 3, 4]
 
@@ -314,12 +314,12 @@ def test_a_restore_to_before_a_commit_that_the_ledger_does_not_know_is_missed(tm
     log, output = log_of(1, 2, 3), harness.make()
     for at in range(2):
         output.write(log.batch(at, at + 1))
-    place, table = output.place(name), DeltaTable(output.table_path("shop", ORDERS.source))
+    place, table = noted_of(output, name), DeltaTable(output.table_path("shop", ORDERS.source))
     known = table.version()
     output.write(log.batch(2, 3))
-    assert harness.make().holds(name, place)
+    assert still_has(harness.make(), name, place)
     table.update_incremental()
     table.restore(known)
-    assert not harness.make().holds(name, place)
+    assert not still_has(harness.make(), name, place)
     table.restore(known + 1)
-    assert harness.make().holds(name, place)
+    assert still_has(harness.make(), name, place)

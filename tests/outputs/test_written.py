@@ -1,5 +1,7 @@
 """An output tells how many rows it has written, without those that its target had: screen and events count these."""
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 
@@ -39,11 +41,14 @@ class Collected:
 class Noted:
     """The offsets of a query whose every batch ends at one place."""
 
-    def checkpoint(self, batch_id):
-        return Checkpoint({"shop": log_of(1, 2, 3).position(3)})
+    physical = "shop"
+    origin = SimpleNamespace(starting_version=0)
 
-    def mark(self):
-        pass
+    def position(self, batch_id):
+        return log_of(1, 2, 3).position(3)
+
+    def checkpoint(self, batch_id):
+        return Checkpoint({"shop": self.position(batch_id)})
 
 
 def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
@@ -53,8 +58,8 @@ def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
     handle.bringing = {"query": Bringing("shop/*")}
 
     class OfOne(Writer):
-        def _staged(self, rows, batch_id, feeds):
-            feed = StagedFeed(lambda _: True, lambda _, rows: [rows], handle.staged.part_writer(), {}, {})
+        def _staged(self, micro, feeds):
+            feed = StagedFeed(lambda _: True, lambda _, rows: [rows], handle.staged.part_writer(), lambda _: (0, 0), {})
             receipts = receipts_of(log_of(1, 2, 3).batch(0, 3), [feed])
             return [joined(pa.Table.from_batches([receipts]), 0)]
 

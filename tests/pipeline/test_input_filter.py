@@ -175,9 +175,11 @@ BATCH = StagedBatch("shop", SourceCheckpoint(scn=6), SourceCheckpoint(scn=7), (I
 def follow(kind: type[Writer], asked: list[Any], *, stops: bool = False) -> Any:
     output = object.__new__(DeltaOutput)
     output.config = DeltaConfig.model_validate({"type": "delta", "from": "shop", "mode": "mirror", "path": "x"})
-    handle = SimpleNamespace(output=output, expect_snapshot=lambda query, names: asked.append((query, *names)))
+    handle = SimpleNamespace(output=output, expect_snapshot=lambda physical, names: asked.append((physical, *names)))
     writer = object.__new__(kind)
-    Writer.__init__(writer, "q", [], print, None, read_anew=asked.append, stops_on_filter_change=stops)  # type: ignore[arg-type]
+    Writer.__init__(
+        writer, "q", [], print, SimpleNamespace(physical="shop"), read_anew=asked.append, stops_on_filter_change=stops
+    )  # type: ignore[arg-type]
     return writer._for_feed(BATCH, Feed("outputs.copy"), handle)  # type: ignore[arg-type]
 
 
@@ -185,7 +187,7 @@ def follow(kind: type[Writer], asked: list[Any], *, stops: bool = False) -> Any:
 def test_where_the_relay_judged_by_other_values_the_table_is_read_again_or_the_output_stops(kind: type[Writer]) -> None:
     asked: list[Any] = []
     assert follow(kind, asked) == BATCH
-    assert asked == [["shop/main.orders"], ("q", "shop/main.orders")]
+    assert asked == [["shop/main.orders"], ("shop", "shop/main.orders")]
     with pytest.raises(FatalError, match=r"shop/main.orders: at SCN 7.*on_filter_change: snapshot"):
         follow(kind, asked, stops=True)
 

@@ -11,7 +11,6 @@ from databus.core import (
     CorruptData,
     InputError,
     PositionForeign,
-    UnsupportedFeature,
 )
 from databus.pipeline import compare, load_pipeline, rebuild, run
 from databus.relay import Relay, parse_relay
@@ -84,19 +83,18 @@ def test_a_table_that_was_restored_from_a_backup_is_missed_though_nothing_change
 
 
 @pytest.mark.spark
-def test_a_ledger_that_was_removed_makes_no_gap_in_tables_that_stay(spark, tmp_path):
+def test_a_ledger_that_was_removed_leaves_nothing_out_where_the_options_say_latest(spark, tmp_path):
+    """The tables say where they stand."""
     sections = "outputs: {history: {type: delta, from: shop, mode: history, path: lake/history}}\n"
     project = Project(tmp_path, sections, head=LATEST)
-    for _ in range(2):
-        project.once(spark)
-        project.execute("UPDATE orders SET total_cents = total_cents + 1")
+    project.once(spark)
+    project.execute("UPDATE orders SET total_cents = total_cents + 1")
     project.once(spark)
     ledger_of(tmp_path, "history").unlink()
-    for _ in range(2):
-        project.execute("UPDATE orders SET total_cents = total_cents + 1")
-        code, events = run_once(project, spark)
-    assert code == UnsupportedFeature.exit_code
-    assert re.search(r"begin after \(\d.*holds those up to .*rebuild FILE history shop/main.orders", told(events))
+    project.execute("UPDATE orders SET total_cents = total_cents + 1")
+    project.once(spark)
+    versions = {row[0] for row in project.copied("lake/history/orders", "_commit_version")}
+    assert len(versions) == 2
 
 
 @pytest.mark.spark
@@ -108,8 +106,8 @@ def test_tables_of_another_database_without_their_ledger_are_not_gone_on_with(sp
     for output in ("copy", "history"):
         ledger_of(tmp_path / "other", output).unlink()
     code, events = run_once(two, spark)
-    assert code == UnsupportedFeature.exit_code
-    assert re.search(r"does not know the copy of .* another log than .*rebuild FILE copy shop/main", told(events), re.S)
+    assert code == PositionForeign.exit_code
+    assert re.search(r"a position in another database.*databus rebuild FILE copy", told(events), re.S)
 
 
 @pytest.mark.spark
@@ -194,8 +192,8 @@ def read_whole(project, session, output):
     """Run it until nothing is incomplete; then it must be identical."""
     path = ledger_of(project.folder, output)
     with project.running(session) as running:
-        running.wait_for(lambda: json.loads(path.read_text())["streams"], "its begin")
-        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshots")
+        running.wait_for(lambda: json.loads(path.read_text())["positions"], "its begin")
+        running.wait_for(lambda: not position_in(path)["seeds"], "the end of its snapshots")
     project.once(session)
     assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
 
@@ -211,7 +209,7 @@ def test_files_are_not_written_again_when_the_state_is_gone(spark, tmp_path):
     project.once(spark)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*.jsonl")) == names
     told = json.loads((tmp_path / "out" / ".databus-shop-out.ledger.json").read_text())
-    assert told["streams"]["outputs/out/shop@shop"]["of"] == "shop/*"
+    assert told["positions"]["shop"]["tables"] == [[[["shop/main.*"], []]]]
 
 
 @pytest.mark.spark
@@ -220,8 +218,8 @@ def test_outputs_go_on_where_the_state_was_removed_while_they_were_written(spark
     project = Project(tmp_path, BOTH)
     project.once(spark)
     project.work(20)
-    removed = [each for each in project.state.rglob("*") if each.name in ("metadata", "with-ledger")]
-    assert len(removed) == 4
+    removed = [each for each in project.state.rglob("*") if each.name == "metadata"]
+    assert len(removed) == 2
     for each in removed:
         each.unlink()
     project.once(spark)
@@ -354,8 +352,8 @@ def test_a_table_that_is_chosen_later_is_read_anew(spark, tmp_path):
     project.work(10)
     with project.running(spark) as running:
         path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
-        running.wait_for(lambda: "shop/main.stock" in streams_of(path)["tables"], "the table")
-        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshot")
+        running.wait_for(lambda: "shop/main.stock" in position_in(path)["marks"], "the table")
+        running.wait_for(lambda: not position_in(path)["seeds"], "the end of its snapshot")
     project.once(spark)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
     columns = "product_id", "quantity"
@@ -363,8 +361,8 @@ def test_a_table_that_is_chosen_later_is_read_anew(spark, tmp_path):
     assert set(project.select(f"SELECT {', '.join(columns)} FROM stock")) <= set(alive)
 
 
-def streams_of(path):
-    (found,) = json.loads(path.read_text())["streams"].values()
+def position_in(path):
+    (found,) = json.loads(path.read_text())["positions"].values()
     return found
 
 
@@ -383,9 +381,9 @@ def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
     assert not (tmp_path / "lake/copy/orders").exists()
     path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
     with project.running(spark) as running:
-        running.wait_for(lambda: json.loads(path.read_text())["streams"], "its begin")
-        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshot")
-        running.wait_for(lambda: "shop/main.orders" in streams_of(path)["tables"], "its tables")
+        running.wait_for(lambda: json.loads(path.read_text())["positions"], "its begin")
+        running.wait_for(lambda: not position_in(path)["seeds"], "the end of its snapshot")
+        running.wait_for(lambda: "shop/main.orders" in position_in(path)["marks"], "its tables")
     project.once(spark)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
 
@@ -425,7 +423,7 @@ def test_a_new_output_has_what_the_relay_no_longer_has_read_anew(spark, tmp_path
     project.path.write_text(project.path.read_text() + later)
     with project.running(spark) as running:
         running.wait_for(lambda: scn_of(ledger_of(tmp_path, "later")), "its begin")
-        running.wait_for(lambda: not streams_of(ledger_of(tmp_path, "later"))["incomplete"], "the end of its snapshot")
+        running.wait_for(lambda: not position_in(ledger_of(tmp_path, "later"))["seeds"], "the end of its snapshot")
     project.once(spark)
     for output in ("copy", "later"):
         assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
@@ -436,5 +434,5 @@ def ledger_of(folder, output):
 
 
 def scn_of(path):
-    streams = json.loads(path.read_text())["streams"].values() if path.exists() else ()
-    return next((each["checkpoint"]["sources"]["shop"]["scn"] for each in streams), 0)
+    positions = json.loads(path.read_text())["positions"] if path.exists() else {}
+    return positions["shop"]["at"]["scn"] if positions else 0

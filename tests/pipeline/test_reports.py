@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from databus.core import Checkpoint, SourceCheckpoint
+from databus.core import SourceCheckpoint
 from databus.link import Access, Groups, RelayClient
 from databus.pipeline import _reports
 from databus.pipeline._reports import Reports, report_of
-from databus.pipeline._streams import Stream
+from databus.places import Position
 from databus.relay import Relay, parse_relay
 from databus.tasks import TableChoice
 from tests.client.conftest import mock, wait_for
@@ -28,19 +28,17 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_reports, "_EVERY_S", 0.01)
 
 
-def stream(of: str, **scns: int) -> Stream:
-    at = {name: SourceCheckpoint(uuid=name, scn=scn) for name, scn in scns.items()}
-    return Stream(of, Checkpoint(at))
+def position(*patterns: str, scn: int, **elsewhere: int) -> Position:
+    places = {f"shop/main.{name}": SourceCheckpoint(uuid="u", scn=each) for name, each in elsewhere.items()}
+    return Position(SourceCheckpoint(uuid="u", scn=scn), ((TableChoice(patterns),),), places)
 
 
-def test_an_output_is_where_the_last_of_its_queries_is():
-    chosen = (TableChoice(("shop/*",)), TableChoice(("shop/main.orders",)))
-    whole = Stream("shop/*", Checkpoint({"shop": SourceCheckpoint(uuid="shop", scn=9)}), (chosen,))
-    report = report_of({"a": whole, "b": stream("shop/main.stock", shop=7), "c": stream("crm/*", crm=3)})
+def test_an_output_is_where_the_last_of_its_tables_is():
+    report = report_of({"shop": position("shop/*", scn=9, stock=7), "crm": position("crm/*", scn=3)})
     assert report is not None
     assert {name: each["scn"] for name, each in report["checkpoint"]["sources"].items()} == {"shop": 7, "crm": 3}
-    assert report["sources"] == ["crm/*", "shop/main.orders", "shop/main.stock"]
-    assert report_of({"a": stream("shop/*")}) is None
+    assert report["sources"] == ["crm/*", "shop/*"]
+    assert report_of({"shop": Position()}) is None
 
 
 class Outputs:
@@ -49,14 +47,14 @@ class Outputs:
     def __init__(self, url: str) -> None:
         self.url, self.config = url, SimpleNamespace(name="shop", access=Access())
         self.copy, self.index = (
-            SimpleNamespace(name=name, ledger=SimpleNamespace(durable={})) for name in ("copy", "index")
+            SimpleNamespace(name=name, ledger=SimpleNamespace(positions={})) for name in ("copy", "index")
         )
 
     def relay(self) -> str:
         return self.url
 
     def comes_to(self, scn: int) -> None:
-        self.copy.ledger.durable = {"q": stream("shop/*", shop=scn)}
+        self.copy.ledger.positions = {"shop": position("shop/*", scn=scn)}
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[Reports]:
@@ -183,12 +181,12 @@ def test_a_name_that_members_have_is_warned_of_once(tmp_path, caplog):
 def test_where_there_is_no_room_for_one_output_the_others_are_shown(tmp_path, caplog):
     with relay_in(tmp_path / "a", groups={"names_max": 1}) as relay:
         outputs = Outputs(relay.url)
-        outputs.index.ledger.durable = {"q": stream("shop/*", shop=2)}
+        outputs.index.ledger.positions = {"shop": position("shop/*", scn=2)}
         with outputs.reported():
             wait_for(lambda: shown_at(relay.url) == {"shop.index": 2}, "a report")
             outputs.comes_to(3)
             wait_for(lambda: told(caplog), "a message")
-            outputs.index.ledger.durable = {"q": stream("shop/*", shop=4)}
+            outputs.index.ledger.positions = {"shop": position("shop/*", scn=4)}
             wait_for(lambda: shown_at(relay.url) == {"shop.index": 4}, "a report behind one that was refused")
     assert "names_max=1" in told(caplog)[0][1]
 

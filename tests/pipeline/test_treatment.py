@@ -160,7 +160,7 @@ class Treated:
 
     def _incomplete(self):
         found = (json.loads(path.read_text()) for path in (self.folder / "lake").glob("*/*.ledger.json"))
-        return [name for each in found for stream in each["streams"].values() for name in stream["incomplete"]]
+        return [name for each in found for position in each["positions"].values() for name in position["seeds"]]
 
     def _follow_advice(self, events):
         said = [

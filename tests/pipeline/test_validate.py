@@ -180,7 +180,7 @@ MISTAKES = {
         """,
         (
             'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an '
-            "exactly-once output: leave it out of one of them, or give it an output of its own"
+            "output: leave it out of one of them, or give it an output of its own"
         ),
     ),
     "two physical sources in one target": (

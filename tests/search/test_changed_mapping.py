@@ -23,7 +23,8 @@ def started(server, folder, mapping):
     handle.bringing = {QUERY: Bringing("shop/*")}
     handle.open(QUERY)
     with structlog.testing.capture_logs() as logs:
-        handle.check(QUERY)
+        for name in handle.position("shop").marks:  # as `begin` does
+            handle.staged.follow_options(name)
     return handle, [each for each in logs if each["log_level"] == "warning"]
 
 

@@ -55,7 +55,7 @@ def test_the_second_of_two_pipelines_of_one_name_is_refused_before_it_writes(ser
     assert notes(server) == {"1": "first"}
     write_batch(one, first.batch(0, 2))
     assert notes(server) == {"1": "first", "2": "first"}
-    (at,) = other.found([NAME])
+    at = other.held({NAME: None})[NAME].place
     assert (at.scn, at.txid) == (2, "t2")
 
 
@@ -74,7 +74,7 @@ def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
     one, other = two
     with attempt(one) as writer:
         writer.write(log_of("log-1", "first").batch(0, 1))
-    bucket = Bucket("shop", "index", "suite", 0, 1, accepted=frozenset(at.log for at in other.found([NAME])))
+    bucket = Bucket("shop", "index", "shop", 0, 1, accepted=frozenset(["log-1"]))
     with other.direct_writer().open(bucket) as writer:
         writer.write(log_of("log-2", "first").batch(0, 2))
     assert notes(server) == {"1": "first", "2": "first"}
@@ -84,7 +84,7 @@ def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
 def test_an_index_that_is_removed_while_its_first_batch_is_written_is_missed(server, two, came):
     """Nothing is noted yet of how far its table has come; rows that it had were lost, without a word."""
     one, log = two[0], log_of("log-1", "first")
-    bucket = Bucket("shop", "index", "suite", 0, 1)
+    bucket = Bucket("shop", "index", "shop", 0, 1)
     (written,) = write_buckets(one, log.batch(0, 2), bucket)
     server.ask("DELETE", "/orders")
     if came == "somebody else":

@@ -128,10 +128,9 @@ def go_on(proxy, folder, made, query):
     handle.bringing = BRINGING
     try:
         handle.open(query)
-        handle.check(query)
-        stream = handle.stream(query)
-        after = (0, 0) if stream is None else stream.checkpoint.sources["shop"].pair
         table, write = WAYS[query]
+        position = handle.position("shop")
+        after = (0, 0) if position.place(f"shop/{table}") is None else position.done(f"shop/{table}")
         batch = made.batch(table, after)
         if batch is None:
             return False

@@ -3,15 +3,19 @@
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from databus.core import CorruptData, InputError, LockHeld, UnsupportedFeature
-from databus.tasks import Bucket, DirectFeed, Ways
+from databus.core import Checkpoint, CorruptData, InputError, LockHeld, UnsupportedFeature
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.places import Position
+from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
 from databus.testing._change_log import ORDERS, ChangeLog
-from databus.testing._staged_writes import write_batch
-from tests.outputs.harnesses import order
+from databus.testing._staged_writes import write_batch, write_buckets
+from tests.outputs.harnesses import noted_of, order
 from tests.search.proxy import SearchProxy
+from tests.search.support import output_of
 from tests.search.test_search_accidents import attempt, notes, opened, three_parts
 
 NAME = "shop/main.orders"
@@ -52,6 +56,32 @@ class Held:
         assert self._is_held
         self._go_on.set()
         assert self._done.wait(30)
+
+
+def process(server, folder, buckets):
+    handle = OutputHandle("index", output_of(server, folder, buckets=buckets), folder / ".databus")
+    handle.bringing = {"q": Bringing("shop/*")}
+    handle.open("q")
+    return handle
+
+
+def write(handle, batch):
+    handle.write_direct("q", batch, partial(write_buckets, handle.output, batch))
+    handle.advance("q", Checkpoint({batch.physical: batch.end}))
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_who_was_given_up_for_dead_in_an_earlier_run_is_kept_out_however_many_buckets_there_are_now(
+    server, tmp_path, number
+):
+    log, (first, second, last) = three_parts()
+    handle = process(server, tmp_path, buckets=4)
+    write(handle, log.batch(*first))
+    with handle.direct.direct_writer().open(Bucket("shop", "index", "shop", number, 4)) as late:
+        late._fence.take()  # it has begun, and hangs
+        write(process(server, tmp_path, buckets=2), log.batch(second[0], last[1]))
+        with pytest.raises(LockHeld, match="another attempt"):
+            late._put(log.batch(*second), log.batch(*second).items[0], {1})
 
 
 def test_rows_are_held_again_after_their_index_was_made_anew(server, tmp_path):
@@ -132,9 +162,9 @@ def test_a_place_that_is_written_late_does_not_take_a_table_back(server, tmp_pat
     ):
         write_batch(output, log.batch(0, middle))
         write_batch(output, log.batch(middle, middle + 1))
-        wanted = output.place(NAME)
+        wanted = noted_of(output, NAME)
         held.carry_out()
-        assert output.place(NAME) == wanted
+        assert noted_of(output, NAME) == wanted
         assert wanted.pair[0] == 2
 
 
@@ -148,7 +178,7 @@ def test_a_transaction_does_not_go_on_with_rows_that_another_log_counts_otherwis
             log.insert(ORDERS, order(key))
     with opened(opensearch, tmp_path, buckets=1) as output:
         write_batch(output, first.batch(0, 1))
-        bucket = Bucket("shop", "index", "suite", 0, 1, first.batch(0, 1).end)
+        bucket = Bucket("shop", "index", "shop", 0, 1, Position(first.batch(0, 1).end, ((TableChoice(),),)))
         feed = DirectFeed(Ways(), output.direct_writer(), bucket)
         with pytest.raises(UnsupportedFeature, match="part of the transaction at SCN 1 of shop from log more"):
             feed.write_ranges(lambda _: [second.batch(0, 3)], None, 0)

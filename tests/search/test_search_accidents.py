@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
-from databus.tasks import Bucket, DirectFeed, Ways
+from databus.places import Position
+from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
 from databus.tasks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
@@ -45,7 +46,7 @@ def notes(server):
 
 
 def attempt(output, number=0):
-    return output.direct_writer().open(Bucket("shop", "index", "suite", number, 1))
+    return output.direct_writer().open(Bucket("shop", "index", "shop", number, 1))
 
 
 def test_a_task_given_up_for_dead_that_writes_an_older_batch_changes_nothing(server, tmp_path):
@@ -157,7 +158,7 @@ def test_parts_may_be_written_by_another_number_of_tasks_and_end_where_the_ledge
         write_batch(output, log.batch(one, two))
         known = log.batch(0, two).end
         for number in range(buckets):
-            bucket = Bucket("shop", "index", "suite", number, buckets, known)
+            bucket = Bucket("shop", "index", "shop", number, buckets, Position(known, ((TableChoice(),),)))
             feed = DirectFeed(Ways(key=output.key), output.direct_writer(), bucket)
             feed.write_ranges(lambda _: [log.batch(0, end)], None, number)
     assert notes(opensearch) == {"1": "third", "3": "third", "4": "first"}

@@ -17,15 +17,15 @@ from databus.disk import Storage
 from databus.pipeline import OutputContext
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger
-from databus.pipeline._streams import Stream
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.places import Position
 from databus.tasks import Stored, run_all, run_here, write_data_file
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.http.receiver import Receiver
-from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of, order
+from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of, noted_of, order
 from tests.stores.store import BUCKET, ObjectStore, late
 
 
@@ -127,7 +127,7 @@ def test_a_table_may_have_any_name(kind, name, tmp_path, store, prefix):
     for start in (0, 1):
         harness.make().write(log.batch(start, start + 1))
     output = harness.make()
-    assert output.place(f"shop/{table.source}").pair == log.position(2).pair
+    assert noted_of(output, f"shop/{table.source}").pair == log.position(2).pair
     (folder,) = output.remove([f"shop/{table.source}"])
     assert folder.names() == []
 
@@ -157,8 +157,8 @@ def test_of_two_writers_that_take_a_target_at_once_one_is_refused(tmp_path, stor
     third = process(harness)
     write(third, log.batch(1, 2))
     with pytest.raises(LockHeld, match="has begun to write this output"):
-        first.put("q", first.streams["q"], {})
-    assert Ledger.load(handle.ledger_path, "shop", "copy").streams == {"q": third.stream("q")}
+        first.put("shop", first.positions["shop"])
+    assert Ledger.load(handle.ledger_path, "shop", "copy").positions == {"shop": third.known("shop")}
 
 
 def test_a_ledger_that_was_written_without_an_answer_is_not_taken_for_somebody_elses(store, prefix):
@@ -170,11 +170,11 @@ def test_a_ledger_that_was_written_without_an_answer_is_not_taken_for_somebody_e
         ledger.take()
         for scn in range(1, 4):
             proxy.truncate_after(0)
-            stream = Stream("shop/*", Checkpoint({"shop": log_of(*range(scn)).position(scn)}))
+            position = Position(log_of(*range(scn)).position(scn))
             with suppress(ServiceUnavailable):
-                ledger.put("q", stream, {})
-        ledger.put("q", stream, {})
-        assert Ledger.load(path, "shop", "copy").streams["q"].pair == stream.pair
+                ledger.put("shop", position)
+        ledger.put("shop", position)
+        assert Ledger.load(path, "shop", "copy").positions["shop"] == position
 
 
 def test_commit_that_the_store_carries_out_after_its_error_names_files_that_are_there(tmp_path, store):

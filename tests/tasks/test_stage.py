@@ -22,7 +22,13 @@ class Counting:
 
 
 def receipts_of(batches: list[ChangeBatch], **options: Any) -> pa.Table:
-    given = {"selects": lambda _: True, "filtered": lambda _, rows: [rows], "above": {}, "fits": {}, **options}
+    given = {
+        "selects": lambda _: True,
+        "filtered": lambda _, rows: [rows],
+        "above": lambda _: (0, 0),
+        "fits": {},
+        **options,
+    }
     stage = Stage(lambda part: [batches[part.column("n")[0].as_py()]], [StagedFeed(writer=Counting(), **given)])
     numbers = reversed(range(len(batches)))
     return pa.Table.from_batches([*stage(pa.record_batch({"n": [number]}) for number in numbers)])
@@ -58,7 +64,7 @@ def test_rows_on_both_sides_of_a_control_stay_apart() -> None:
 
 
 def test_what_the_target_has_is_left_out() -> None:
-    (found,) = joined(receipts_of([log_of(1, 2, 3).batch(0, 3)], above={f"shop/{ORDERS.source}": (2, 1 << 40)}), 0)
+    (found,) = joined(receipts_of([log_of(1, 2, 3).batch(0, 3)], above=lambda _: (2, 1 << 40)), 0)
     assert [item.first[0] for item in found.items if isinstance(item, StagedRows)] == [3]
 
 

@@ -18,6 +18,7 @@ from databus.pipeline import RunContext, load_pipeline
 from databus.pipeline._plan import plan_queries
 from databus.pipeline._query_filters import filters_over
 from databus.pipeline._staging import Staging
+from databus.places import Position
 from databus.tasks import RangeDecoder, Stage, joined
 from databus.testing import RelayProcess
 from tests.pipeline.cluster import captured
@@ -97,7 +98,7 @@ def test_a_task_imports_what_reads_and_writes_and_nothing_else(tmp_path: Path, f
         names = ("physical", "start", "after_scn", "after_seq", "until_scn", "until_seq", "ranges", "log")
         values = [pa.array([value]) for value in ("shop", start, *after, *until, 1, "")]
         task = Task(pa.RecordBatch.from_arrays(values, names), tmp_path)
-        feeds = [(plan.feeds[0], output.plugin(output.config, graph.config.context_of("history")))]
+        feeds = [(plan.feeds[0], output.plugin(output.config, graph.config.context_of("history")), Position())]
         (batch,) = joined(Staging(partial(Stage, decode), filters_over(graph, plan, context)).run(task, feeds), 0)
     assert {item.table.source for item in batch.items} >= {"main.customers", "main.orders", "main.stock"}
     assert list((tmp_path / "lake" / "orders").glob("*.parquet"))

@@ -45,7 +45,7 @@ def checkpoints(
             {
                 **position,
                 "consumer": each["consumer"],
-                "query": each.get("query", ""),
+                "table": each.get("table", ""),
                 "physical": name,
                 "seq": "-" if position["seq"] is None else position["seq"],
                 "time": _iso(position),
@@ -53,7 +53,7 @@ def checkpoints(
             for each in found
             for name, position in each["checkpoint"]["sources"].items()
         ]
-        columns = ["consumer", "query", "physical", "scn", "seq", "txid", "time"]
+        columns = ["consumer", "table", "physical", "scn", "seq", "txid", "time"]
         say_table(columns, rows)
     for error in errors:
         typer.secho(f"databus: {error}", err=True)
@@ -81,18 +81,21 @@ def _of_file(path: Path) -> Iterator[dict[str, Any]]:
 
 def _of_pipeline(path: Path) -> "tuple[list[dict[str, Any]], list[DatabusError]]":
     """What each output's target says, and why others say nothing."""
+    from databus.core import Checkpoint
     from databus.pipeline import load_pipeline, positions_of
 
     outputs = list(positions_of(load_pipeline(path).config))
     found = [
         {
             "consumer": each.output,
-            "query": name,
-            "checkpoint": stream.checkpoint.to_json(),
-            "incomplete": sorted(stream.incomplete),
+            "table": table,
+            "checkpoint": Checkpoint({physical: place}).to_json(),
+            "incomplete": sorted(position.seeds),
             "ledger": str(each.ledger),
         }
         for each in outputs
-        for name, stream in each.streams.items()
+        for physical, position in each.positions.items()
+        for table, place in [("", position.at), *sorted(position.places.items())]
+        if place is not None
     ]
     return found, [each.error for each in outputs if each.error is not None]

@@ -13,7 +13,7 @@ from databus.pipeline._graph import Graph
 from databus.pipeline._journal import read_journal
 from databus.pipeline._json_schema import pipeline_schema
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
-from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, Place, SparkOutput
+from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, SparkOutput
 from databus.pipeline._plugins import Plugin, plugin, plugins
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
@@ -48,7 +48,6 @@ __all__ = [
     "OutputLetters",
     "OutputPositions",
     "PipelineConfig",
-    "Place",
     "Plugin",
     "Problem",
     "Replayed",

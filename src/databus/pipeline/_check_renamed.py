@@ -68,7 +68,7 @@ def _ledgers(state: Path, pipeline: str) -> list[Ledger]:
     for path in sorted((state / LEDGERS).glob("*.json")):
         with suppress(DatabusError):
             found.append(Ledger.load(located(path), pipeline, path.stem))
-    return [each for each in found if each.streams]
+    return [each for each in found if each.positions]
 
 
 def _told(gone: Sequence[Ledger]) -> str:
@@ -84,8 +84,7 @@ def _told(gone: Sequence[Ledger]) -> str:
 
 def _start(gone: Sequence[Ledger]) -> int | None:
     """The SCN from which on nothing is left out; None where no one number says it."""
-    streams = [stream for ledger in gone for stream in ledger.streams.values()]
-    places = [(physical, at.scn) for stream in streams for physical, at in stream.checkpoint.sources.items()]
-    if any(each.incomplete for each in streams) or len({physical for physical, _ in places}) != 1:
-        return None
-    return min(scn for _, scn in places)
+    positions = [(physical, each) for ledger in gone for physical, each in ledger.positions.items()]
+    places = [place.scn for _, each in positions for place in (each.at, *each.places.values()) if place is not None]
+    is_one = len({physical for physical, _ in positions}) == 1
+    return min(places) if is_one and places and not any(each.seeds for _, each in positions) else None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from databus.core import DatabusError
 from databus.disk import LocalLocation
+from databus.filters import TableChoice
 from databus.pipeline._config import NodeSpec, Problem
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
@@ -13,7 +14,7 @@ from databus.pipeline._ledger import Ledger
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import plan_queries
 from databus.pipeline._registry import Kind
-from databus.pipeline._way import made_otherwise, way_of, why_stopped
+from databus.pipeline._way import way_of, why_stopped
 
 
 def check_targets(graph: Graph) -> Iterator[Problem]:
@@ -52,13 +53,12 @@ def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Proble
     except DatabusError as error:
         yield Problem(node.path, str(error))
         return
-    feeds = [(plan, feed) for plan in plan_queries(graph, [*config.sources]) for feed in plan.feeds]
-    mine = {plan.name: (plan, feed) for plan, feed in feeds if feed.output == node.path}
-    current = {name: (plan.of, feed.selections) for name, (plan, feed) in mine.items()}
     changed: set[str] = set()
-    for name, (plan, feed) in mine.items():
-        stream = ledger.found(name, plan.of, current)
-        if stream is not None:
-            changed.update(made_otherwise(stream, way_of(graph, plan, feed, output)))  # type: ignore[arg-type]  # as above
+    for plan in plan_queries(graph, [*config.sources]):
+        for feed in plan.feeds:
+            if feed.output == node.path:
+                choice = feed.selections or ((TableChoice((plan.of,)),),)
+                way = way_of(graph, plan, feed, output)  # type: ignore[arg-type]  # as above
+                changed |= {name for name in ledger.written(choice) if ledger.way_of(name) not in ("", way(name))}
     if changed and node.config.on_change == "stop":
         yield Problem(node.path, why_stopped(node.name, [*changed]))

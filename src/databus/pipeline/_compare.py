@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from databus.core import (
-    Checkpoint,
     ConfigError,
+    CorruptData,
     DatabusError,
     FatalError,
     ServiceUnavailable,
@@ -22,6 +22,7 @@ from databus.core import (
     split_physical,
 )
 from databus.disk import Location
+from databus.filters import TableChoice
 from databus.pipeline._compare_filtered import Behind, Filtered, FilteredTable, captured_table
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_rows import difference_of, two_sides
@@ -29,6 +30,8 @@ from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
+from databus.pipeline._handle import ledger_path
+from databus.pipeline._ledger import Ledger
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
 from databus.pipeline._spark_on_demand import spark_on_demand
@@ -70,16 +73,20 @@ class _Copy:
         )
 
     def position(self) -> SourceCheckpoint | None:
-        """Up to where the query has written; None before its first batch."""
-        folder = self.graph.config.state / "queries" / self.plan.name
-        done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
-        if not done:
-            return None
+        """Up to where all of its tables are written, as the target says; None before it says anything."""
+        config = self.graph.config
+        output = self.node.plugin(self.node.config, config.context_of(self.node.name))
         try:
-            text = (folder / "offsets" / str(max(done))).read_text(encoding="utf-8").splitlines()[2]
-        except OSError:
+            ledger = Ledger.load(ledger_path(output, config.state), config.name, self.node.name)
+        except CorruptData:
             return None  # being replaced
-        return Checkpoint.from_json(text, "offset").sources.get(self.physical)
+        position = ledger.positions.get(self.physical)
+        if position is None:
+            return None
+        if self.plan.shape is Shape.TYPED:
+            return position.least_place(((TableChoice((self.plan.table or "*",)),),))
+        mine = (feed.selections for feed in self.plan.feeds if feed.output == self.node.path)
+        return position.least(tuple(selection for selections in mine for selection in selections))
 
     def published(self, deadline: float) -> SourceCheckpoint | None:
         """The end of the relay's log; None if the relay does not run."""

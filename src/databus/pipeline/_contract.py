@@ -13,13 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from databus.core import Checkpoint, ConfigError, SourceCheckpoint
+from databus.core import Checkpoint, ConfigError, Pair, SourceCheckpoint
 from databus.filters import StreamFilter
 from databus.pipeline._node_config import FilterConfig, InputConfig
 from databus.schema import TableSchema
 from databus.tasks import Decode, Definitions, Lineage, TableChoice, TableFilter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from databus.link import Access, RelayClient
@@ -104,6 +105,21 @@ class Input(ABC):
         """
         raise NotImplementedError
 
+    def ranges(
+        self,
+        spark: "SparkSession",
+        context: RunContext,
+        physical: str,
+        tables: Sequence[str],
+        after: SourceCheckpoint,
+        to: Pair,
+    ) -> "tuple[pa.Table, SourceCheckpoint, Decode]":
+        """What some tables, by full names, have after a place, within the limits of a batch and not above `to`: rows as
+        those of `tables`, where they end (the place itself where nothing is left), and what decodes them. Of inputs
+        that emit tables and resume.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def typed(
         self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
@@ -118,6 +134,11 @@ class Input(ABC):
         """The uuid of the log that its rows come from."""
         del context
         return physical
+
+    def uuid_of(self, context: RunContext, physical: str) -> str:
+        """The identity of the physical source; empty where it is not known."""
+        del context, physical
+        return ""
 
     def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
         """Where a stream begins that has never run, where its options name a place that moves; None where they mean the

@@ -17,7 +17,7 @@ def write_ranges(
     spark: "SparkSession", decode: Decode, ranges: pa.Table, ways: Ways, writer: DirectWriter, bucket: Bucket
 ) -> pa.Table:
     """Have tasks write what ranges of the log hold; returns their receipts. Raises what a task raises."""
-    run = partial(DirectFeed(ways, writer, replace(bucket, brings=ways.selects)).write_ranges, decode, ranges)
+    run = partial(DirectFeed(ways, writer, replace(bucket, reads=ways.selects)).write_ranges, decode, ranges)
     numbers = spark.sparkContext.parallelize(range(writer.buckets), writer.buckets)
     found = numbers.map(partial(_with_number, run)).collect()
     receipts = [(number, receipt) for number, texts in found for receipt in texts]

@@ -3,29 +3,21 @@
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from databus.core import (
-    Checkpoint,
-    ControlKind,
-    CorruptData,
-    InputError,
-    SourceCheckpoint,
-    UnsupportedFeature,
-)
+from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, UnsupportedFeature, is_pattern
 from databus.disk import Location, located
-from databus.operate import logger_of
 from databus.pipeline._bringing import Bringing, Refused
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
-from databus.pipeline._streams import Brings, Entry, Stream
-from databus.pipeline._way import Readable, made_otherwise, why_stopped
+from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, SparkOutput
+from databus.pipeline._way import why_stopped
+from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
 from databus.tasks import (
     Batch,
     Bucket,
@@ -36,6 +28,7 @@ from databus.tasks import (
     TableControl,
     Tasks,
     run_here,
+    seeds_after,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +58,16 @@ def options_hash(output: Output | SparkOutput) -> str:
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_HASH_DIGITS]
 
 
+@dataclass(frozen=True)
+class Span:
+    """What a batch is over. start: where it begins. only: tables that catch up in a range of their own, by full names;
+    None for all tables of the query, but those that stand below the start.
+    """
+
+    start: Pair
+    only: frozenset[str] | None = None
+
+
 class OutputHandle:
     """bringing: all queries that bring something into it, by name; set before the first of them starts."""
 
@@ -75,8 +78,8 @@ class OutputHandle:
         self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
         self.ledger_path = ledger_path(output, state)
         self.ledger: Ledger | None = None  # once it is taken
-        self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
-        self._adopted: set[str] = set()
+        self._now: dict[str, Position] = {}  # as written, which the ledger says once the micro-batch is done
+        self._there: dict[str, tuple[str, ...]] = {}  # by physical source, its tables when a query began
         self._accepted: set[str] = set()  # logs of places in the target that are known to be of this history
         self._looked_at: set[str] = set()  # tables that were looked for in the target since it is open
         self._lock = threading.RLock()
@@ -107,6 +110,24 @@ class OutputHandle:
             )
         return f"Give outputs.{self.name} another name, under which it is written from the beginning"
 
+    def are_together(self, name: str) -> bool:
+        """Whether the tables of a query stand at one place, but for exceptions. Else each has a place of its own: that
+        of a query over one table, and those of queries of which several bring tables of one physical source.
+        """
+        of = self._bringing[name].of
+        return is_pattern(of) and sum(each.of == of for each in self._bringing.values()) == 1
+
+    def has_tables_together(self, physical: str) -> bool:
+        """Whether some query brings tables of a physical source that stand at one place."""
+        mine = (name for name, each in self._bringing.items() if each.of in ("*", f"{physical}/*"))
+        return any(map(self.are_together, mine))
+
+    @property
+    def catches_up_together(self) -> bool:
+        """Whether all of its tables go back to where the last of them stands, so that they are given in one order."""
+        config: OutputConfig = self.output.config
+        return config.catches_up_together
+
     @property
     def busy_s(self) -> float:
         """How long it has been at what it does now; 0 for an output that does nothing."""
@@ -122,191 +143,98 @@ class OutputHandle:
             finally:
                 self._busy_since_s = 0.0
 
-    def stream(self, name: str) -> Stream | None:
-        """How far a query has come, as the target says; None if it has nothing of it. Raises `CorruptData`."""
+    # Where it stands
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Nothing is written, and nobody else begins: what one finds out meanwhile of where tables stand stays true."""
         with self._lock:
-            return self._taken().found(name, self.bringing[name].of, self._brings)
+            yield
 
-    def has_begun(self, name: str) -> bool:
-        """Whether a query has begun since what it brings was changed, or what others do that it may go on from."""
-        with self._lock:
-            return self._taken().has_begun(name, self._brings)
-
-    def ahead(self, name: str, tables: Callable[[], Collection[str]]) -> list[SourceCheckpoint]:
-        """Where the target says that it has come with a query, as far as its ledger does not know of that.
-
-        tables: gives the full names of those of the query.
+    def known(self, physical: str) -> Position | None:
+        """Where the tables of a physical source stand, as the ledger says; None where it says nothing. Raises
+        `CorruptData`.
         """
-        if not isinstance(self.output, DirectOutput):
-            return []
-        with self._held():
-            stream = self.stream(name)
-            known = stream.pair if stream is not None and stream.reached is not None else (0, 0)
-            names = {name, *(() if stream is None else [each.name for each in stream.before])}
-            found = {each.pair: each for each in self.output.reached(names)}
-            ahead = [each for pair, each in found.items() if pair > known]
-            if name in self._adopted or not self.output.tells_of_tables:
-                return ahead
-            new = set(tables()).difference(() if stream is None else stream.tables)
-            return [*ahead, *self.output.found(new)]
-
-    def stands(self, name: str) -> SourceCheckpoint | None:
-        """Where the target says that a query stands of which its ledger says no place, as where that is lost."""
-        with self._held():
-            stream = self.stream(name)
-            if not isinstance(self.output, DirectOutput) or (stream is not None and stream.checkpoint.sources):
-                return None
-            return min(self.output.stands(name, self.bringing[name].of), key=lambda each: each.pair, default=None)
-
-    def accept(self, at: SourceCheckpoint) -> None:
-        """Note that a place of `ahead` is of the history that is written."""
-        if at.log is not None:
-            self._accepted.add(at.log)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the target has nothing of any query, as far as its ledger says."""
         with self._lock:
-            return not self._taken().streams
+            return self._taken().positions.get(physical)
 
-    def adopt(self, name: str) -> None:
-        """Take what a query has written so far, of which there is no ledger, for what its checkpoint says."""
-        self._adopted.add(name)
+    def position(self, physical: str) -> Position:
+        """The same with what was written since, by batches that are not noted yet."""
+        with self._lock:
+            return self._now.get(physical) or self.known(physical) or Position()
 
-    def inherit(self, name: str, tables: Collection[str]) -> Stream | None:
-        """Let a query that has not begun go on where those stand that brought its tables so far. None if none did."""
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`; of an output in Spark nothing."""
         with self._held():
-            found = self._taken().inherited(tables, self._brings)
-            if found is None:
-                return None
-            self._put(name, found)
-            return self.stream(name)
+            if self.ledger is None:
+                self._taken()
+            return self.output.held(tables) if isinstance(self.output, Output) else {}
 
-    @property
-    def _brings(self) -> Mapping[str, Brings]:
-        """What all queries are to bring."""
-        return {name: (each.of, each.selections) for name, each in self.bringing.items()}
-
-    def least_of(self, tables: Collection[str]) -> Checkpoint | None:
-        """Where `inherit` would have a query go on; None if none brought any of these tables."""
-        with self._held():
-            found = self._taken().inherited(tables, self._brings)
-            return None if found is None else found.checkpoint
-
-    def check(self, name: str, readable: Readable = frozenset) -> None:
-        """Look whether the target still holds what it held when a query last wrote to it, and whether that was made in
-        the way that it is now. readable: of tables to be made anew, those that will be read; raises what is wrong.
-
-        Raises `CorruptData`, and `InputError` where the output does not say what to do.
+    def put(
+        self, physical: str, position: Position, there: Collection[str] = (), accepted: Collection[str] = ()
+    ) -> None:
+        """Note durably where the tables of a physical source stand, before a query begins. there: its tables.
+        accepted: logs that places of the target are of, which is of this history.
         """
-        stream = self.stream(name)
-        if not isinstance(self.output, Output):
-            return
-        if stream is not None:
-            self._check_holds(self.output, stream, stream.tables)
-            self._note_marks(name, stream)
-        changed = self._made_otherwise(name, stream)
-        if changed:
-            self._go_another_way(self.output, changed, readable)
-        for table in () if stream is None else stream.tables:
-            self.output.follow_options(table)
-
-    def _note_marks(self, name: str, stream: Stream) -> None:
-        """Note durably by what the target is known from now on, where the options say to go on with what is there."""
-        if not isinstance(self.output, DirectOutput) or not self.has_begun(name):
-            return
-        marked = {
-            table: replace(entry, place=replace(entry.place, mark=self.output.mark(table)))
-            for table, entry in stream.tables.items()
-            if entry.place is not None
-        }
-        if any(entry != stream.tables[table] for table, entry in marked.items()):
-            with self._held():
-                self._put(name, replace(stream, tables={**stream.tables, **marked}))
-
-    def _made_otherwise(self, name: str, stream: Stream | None) -> list[str]:
-        """The tables of a query of which the target has rows that came by another way than they would now."""
-        mine = self.bringing[name]
-        if stream is not None:
-            return made_otherwise(stream, mine.way_of)
-        brought = Stream(mine.of, Checkpoint(), mine.selections)  # the ledger is lost, or was never there
-        return [each for each in self.staged.tables() if brought.had(each) and not self._came_by_now(name, each)]
-
-    def _came_by_now(self, name: str, table: str) -> bool:
-        way = self.bringing[name].way_of(table)
-        return not way or self.staged.came_by(table, way)
-
-    def _check_holds(self, output: Output, stream: Stream, tables: Iterable[str]) -> None:
-        places = {table: place for table in tables if (place := stream.tables[table].place) is not None}
-        for table in output.lacking(places):
-            place, found = places[table], output.place(table)
-            has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
-            if found is not None and found.pair >= place.pair:
-                has = "was put back to how it was before, or another program has changed its rows"
-            raise CorruptData(
-                f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
-                f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
-                f"{self.name} {table}` (FILE is the pipeline's file)"
-            )
-
-    def _go_another_way(self, output: Output, tables: Sequence[str], readable: Readable) -> None:
-        names, on_change = ", ".join(sorted(tables)), output.config.on_change
-        if on_change == "stop":
-            raise InputError(f"outputs.{self.name}: {why_stopped(self.name, tables)}")
-        logger = logger_of("databus.pipeline")
-        if on_change == "continue":
-            logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
-            return
-        anew = readable(tables)
-        if left := ", ".join({*tables} - anew):
-            logger.warning("not captured now, so its copy stays as it is", output=self.name, tables=left)
-        if anew:
-            self._make_anew(self._taken(), output, anew)
-            told = ", ".join(sorted(anew))
-            logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=told)
-
-    def _make_anew(self, ledger: Ledger, output: Output, tables: Collection[str]) -> None:
         with self._held():
+            self._there[physical] = tuple(sorted(there))
+            self._accepted |= {*accepted}
+            if position == self.known(physical):
+                self._now.pop(physical, None)
+            else:
+                self._put(physical, position)
+
+    def make_anew(self, tables: Collection[str]) -> None:
+        """Have the target forget tables, by full names, and the ledger too."""
+        with self._held():
+            ledger = self._taken()
             ledger.check_epoch()
-            ledger.make_anew(tables, output.remove)
-            self._close()  # it may remember what is gone
-            output.open()
-            self._is_open = True
+            self._make_anew(ledger, tables)
 
-    def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
-        """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
-        with self._held():
-            self._put(name, replace(self._current(name), checkpoint=checkpoint).reading(incomplete))
+    def _make_anew(self, ledger: Ledger, tables: Collection[str]) -> None:
+        ledger.make_anew(tables, self.staged.remove)
+        self._now.clear()
+        self._close()  # it may remember what is gone
+        self.staged.open()
+        self._is_open = True
 
-    def announce(self, name: str) -> None:
-        """Note that a query begins of which the target has nothing. What it writes is then known as its own by a query
-        that goes on from it under another name, though it is killed before it has said how far it came.
-        """
-        with self._held():
-            if isinstance(self.output, DirectOutput) and self.stream(name) is None:
-                self._put(name, Stream(self.bringing[name].of, Checkpoint()))
-
-    def advance(self, name: str, checkpoint: Checkpoint) -> None:
+    def advance(self, name: str, checkpoint: Checkpoint, span: Span | None = None) -> None:
         """Note that all of a query up to `checkpoint` is in the target."""
         with self._held():
-            self._put(name, replace(self._current(name), checkpoint=checkpoint))
+            for physical, end in checkpoint.sources.items():
+                position, mine = self.position(physical), self.bringing[name]
+                if not self.are_together(name):
+                    for table in sorted(self._tables_of(name, physical)):
+                        position = position.moved(table, end)
+                    self._put(physical, position)
+                elif span is not None and span.only is not None:
+                    for table in sorted(span.only):
+                        position = position.moved(table, end)
+                    self._put(physical, position)
+                else:
+                    start = position.at.pair if span is None and position.at is not None else (0, 0)
+                    start = start if span is None else span.start
+                    position = replace(position, tables=mine.choice) if position.at is None else position
+                    self._put(physical, position.reached(end, read_by(mine.choice, position.behind(start))))
 
-    def expect_snapshot(self, name: str, tables: Collection[str]) -> None:
+    def _tables_of(self, name: str, physical: str) -> set[str]:
+        """The full names of the tables of a query that have places of their own."""
+        mine = self.bringing[name]
+        known = {*self._there.get(physical, ()), *self.position(physical).known}
+        found = {table for table in known if table.startswith(f"{physical}/") and chosen_by(mine.choice, table)}
+        named = set() if is_pattern(mine.of) else {mine.of if "/" in mine.of else f"{physical}/{mine.of}"}
+        return found or named
+
+    def expect_snapshot(self, physical: str, tables: Collection[str]) -> None:
         """Note that a snapshot of these tables, by full names, was asked for; durable with the next `advance`."""
         with self._held():
-            self._now[name] = self._current(name).reading(tables)
+            self._now[physical] = self.position(physical).seeded(dict.fromkeys(tables, ASKED))
 
-    def _put(self, name: str, stream: Stream) -> None:
-        ledger, mine = self._taken(), self.bringing[name]
+    def _put(self, physical: str, position: Position) -> None:
+        ledger = self._taken()
         ledger.check_epoch()
-        stream = replace(stream, of=mine.of, selections=mine.selections)
-        if not isinstance(self.output, DirectOutput):
-            stream = replace(stream, before=(), written=())
-        ledger.put(name, stream, self._brings)
-        self._now.pop(name, None)
-
-    def _current(self, name: str) -> Stream:
-        return self._now.get(name) or self.stream(name) or Stream(self.bringing[name].of, Checkpoint())
+        ledger.put(physical, position)
+        self._now.pop(physical, None)
 
     def _taken(self) -> Ledger:
         """The ledger; the target is ours from then on."""
@@ -316,19 +244,21 @@ class OutputHandle:
             ledger.made_of = options_hash(self.output)
             ledger.take()
             if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
-                self._make_anew(ledger, self.output, ledger.removing)
+                self._make_anew(ledger, ledger.removing)
             self.ledger = ledger
         return self.ledger
 
+    # What is written
+
     def open(self, name: str) -> None:
         """Open it anew, as before each start of a query: `name`."""
+        del name
         with self._held():
-            self._now.pop(name, None)
             if isinstance(self.output, Output):
                 self._close()
                 if isinstance(self.output, DirectOutput):
-                    self.output.streams = self._taken().needed(self._brings).union(self.bringing)
-                    self.output.in_ledger = self._taken().buckets()
+                    self.output.in_ledger = self._taken().positions
+                    self.output.choice = tuple(each for mine in self.bringing.values() for each in mine.choice)
                 self._is_open = True
                 self.output.open()
 
@@ -349,58 +279,56 @@ class OutputHandle:
         assert isinstance(self.output, Output)  # noqa: S101 - the caller looked
         return self.output
 
-    def write(self, name: str, batch: ChangeBatch) -> Mapping[str, int]:
-        """Apply a batch of a query; returns the rows of each source that were written.
-
-        Raises `UnsupportedFeature` if something is missing between it and the last.
-        """
-        assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
-        return self._apply(name, batch, self.output.write)
-
-    def commit(self, name: str, batch: StagedBatch, tasks: Tasks) -> Mapping[str, int]:
-        """The same, for a batch whose rows tasks have written; see `Output.commit`."""
-        return self._apply(name, batch, partial(self.staged.commit, tasks=tasks))
-
-    def write_direct(
-        self, name: str, given: Batch, write: Callable[[Bucket], Sequence[StagedBatch]]
-    ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
-        """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
-        were written. given: where the batch begins.
-        """
-        output = self.direct
-        with self._held():
-            known = self._current(name)
-            self._check_gap(known, given)
-            self._taken().check_epoch()
-            context, at = output.context, known.checkpoint.sources.get(given.physical)
-            buckets = output.direct_writer().buckets
-            first = Bucket(context.pipeline, context.output, name, 0, buckets, at, known.reached, known.of)
-            selections, accepted = self.bringing[name].selections, frozenset(self._accepted)
-            first = replace(first, selections=selections, written=known.written, accepted=accepted)
-            if known.before:
-                self._go_on(output, first, known)
-            done = write(first)
-            return [(each, self._apply(name, each, partial(output.commit, tasks=run_here))) for each in done]
-
-    def _go_on(self, output: DirectOutput, bucket: Bucket, known: Stream) -> None:
-        """Have the target of a stream know from which others it goes on, and the ledger that it knows."""
-        name = bucket.stream
-        before = [replace(each, is_current=each.name != name and each.name in self.bringing) for each in known.before]
-        output.go_on(
-            bucket,
-            before,
-            {each.name for each in before} - self._taken().needed(self._brings, but=name) - {*self.bringing},
-        )
-        noted, written = self.stream(name), self._now.get(name)
-        self._put(name, replace(noted or known, before=()))
-        if written is not None:
-            self._now[name] = replace(written, before=())
-
     @property
     def direct(self) -> DirectOutput:
         """The output, whose buckets tasks write."""
         assert isinstance(self.output, DirectOutput)  # noqa: S101 - the caller looked
         return self.output
+
+    def write(self, name: str, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
+        """Apply a batch of a query; returns the rows of each source that were written.
+
+        Raises `UnsupportedFeature` if something is missing between it and the last.
+        """
+        return self._apply(name, self._new_of(name, batch, span), self.staged.write, span)
+
+    def commit(self, name: str, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
+        """The same, for a batch whose rows tasks have written; see `Output.commit`."""
+        return self._apply(name, batch, partial(self.staged.commit, tasks=tasks), span)
+
+    def write_direct(
+        self,
+        name: str,
+        given: Batch,
+        write: Callable[[Bucket], Sequence[StagedBatch]],
+        span: Span | None = None,
+    ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
+        """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
+        were written. given: where the batch begins.
+        """
+        output, physical = self.direct, given.physical
+        with self._held():
+            self._check_gap(name, given, span)
+            self._taken().check_epoch()
+            mine, position = self.bringing[name], self.position(physical)
+            are_together = self.are_together(name)
+            if are_together and position.at is None:
+                position = replace(position, tables=mine.choice)
+            moves_at = are_together and (span is None or span.only is None)
+            bucket = Bucket(
+                output.context.pipeline,
+                output.context.output,
+                physical,
+                0,
+                output.direct_writer().buckets,
+                replace(position, ways={}, marks={}),
+                moves_at=moves_at,
+                there=self._there.get(physical, ()),
+                reached=position.last_written,
+                accepted=frozenset(self._accepted),
+            )
+            done = write(bucket)
+            return [(each, self._apply(name, each, partial(output.commit, tasks=run_here), span)) for each in done]
 
     def discard(self, batches: Sequence[StagedBatch]) -> None:
         """Remove what tasks have written and no commit shows."""
@@ -408,81 +336,100 @@ class OutputHandle:
             for batch in batches:
                 self.staged.discard(batch)
 
-    def _apply(self, name: str, batch: BatchT, apply: Callable[[BatchT], None]) -> Mapping[str, int]:
-        assert isinstance(self.output, Output)  # noqa: S101 - as its callers
+    def _new_of(self, name: str, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
+        """What of a batch is for tables that do not stand below its start, and above where they stand. span: what it is
+        a piece of.
+        """
+        position = self.position(batch.physical)
+        behind = position.behind(batch.start.pair if span is None else span.start) if self.are_together(name) else {}
+        return batch.above(position.done, lambda table: table not in behind)
+
+    def _apply(self, name: str, batch: BatchT, apply: Callable[[BatchT], None], span: Span | None) -> Mapping[str, int]:
+        output = self.staged
         with self._held():
-            known = self._current(name)
-            self._check_gap(known, batch)
+            self._check_gap(name, batch, span)
+            position = self.position(batch.physical)
             tables = {f"{batch.physical}/{item.table.source}" for item in batch.items}
-            self._check_new(name, tables.difference(known.tables, known.incomplete), batch)
+            self._check_new(name, tables.difference(position.marks, position.seeds), batch, span)
             self._taken().check_epoch()
-            self._check_holds(self.output, known, tables.intersection(known.tables) - self._looked_at)
+            self._check_holds(
+                {table: position.marks[table] for table in tables & position.marks.keys() - self._looked_at}
+            )
             self._looked_at |= tables
-            self.output.incomplete, self.output.way_of = known.incomplete, self.bringing[name].way_of
-            apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
-            way_of = self.output.way_of
-            entries = {table: Entry(self._place_after(batch, table), way_of(table)) for table in tables}
-            done = replace(known.after(batch), tables={**known.tables, **entries}, reached=batch.end.pair)
-            self._now[name] = done
-            return _rows_of(batch) if self.output.written is None else self.output.written
+            batch = _with_snapshots(batch, position)
+            output.seeds, output.db, output.way_of = position.seeds, position.uuid, self.bringing[name].way_of
+            apply(_with_gaps(output, batch, position))
+            way_of = self.bringing[name].way_of
+            marks = {table: mark for table in tables if (mark := output.mark(table, batch.end.pair)) is not None}
+            kept = {table: noted for table, noted in position.marks.items() if table not in tables}
+            seeds = seeds_after(position.seeds, batch)
+            ways = {**position.ways, **{table: way_of(table) for table in tables}}
+            self._now[batch.physical] = replace(position, marks={**kept, **marks}, ways=ways, seeds=seeds)
+            return _rows_of(batch) if output.written is None else output.written
 
-    def _place_after(self, batch: Batch, table: str) -> Place | None:
-        if isinstance(self.output, DirectOutput):  # of which each bucket is there now
-            return Place(batch.end.pair, self.output.mark(table))
-        return self.staged.place(table)
-
-    def _check_gap(self, known: Stream, batch: Batch) -> None:
-        reached = known.checkpoint.sources.get(batch.physical)
-        if reached is not None and batch.start.pair > reached.pair:
+    def _check_gap(self, name: str, batch: Batch, span: Span | None) -> None:
+        position = self.position(batch.physical)
+        if span is not None and span.only is not None:
+            return
+        start = batch.start.pair if span is None else span.start  # a batch may be a piece of it
+        reached = position.at
+        if not self.are_together(name):
+            places = [place for each in self._tables_of(name, batch.physical) if (place := position.place(each))]
+            reached = min(places, key=lambda place: place.pair, default=None)
+        if reached is not None and start > reached.pair:
             raise UnsupportedFeature(
-                f"outputs.{self.name}: the next changes begin after {batch.start.pair} (SCN, _seq) of "
+                f"outputs.{self.name}: the next changes begin after {start} (SCN, _seq) of "
                 f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
                 f"is missing. {self.how_to_begin_anew}"
             )
 
-    def _check_new(self, name: str, tables: Collection[str], batch: Batch) -> None:
+    def _check_holds(self, noted: Mapping[str, Noted]) -> None:
+        """Raises `CorruptData` where the target lacks what it had of tables when they were written last."""
+        if not noted or (isinstance(self.output, Output) and self.output.may_lack):
+            return
+        held = self.held(noted)
+        gone = sorted(table for table in noted if _is_gone(noted[table], held.get(table)))
+        if gone:
+            raise self.gone(gone[0], noted[gone[0]], held.get(gone[0]))
+
+    def gone(self, table: str, noted: Noted, word: Held | None) -> CorruptData:
+        """What is said where the target lacks what it had of a table."""
+        has = "is gone"
+        if word is not None and word.place is not None:
+            has = f"holds changes up to {word.place.pair} (SCN, _seq)"
+            if word.place.pair >= noted.pair:
+                has = "was put back to how it was before, or another program has changed its rows"
+        return CorruptData(
+            f"outputs.{self.name}: its copy of {table} {has}; it had come to {noted.pair}, says "
+            f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
+            f"{self.name} {table}` (FILE is the pipeline's file)"
+        )
+
+    def _check_new(self, name: str, tables: Collection[str], batch: Batch, span: Span | None) -> None:
         """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
-        assert isinstance(self.output, Output)  # noqa: S101 - as its caller
-        for table in () if name in self._adopted else sorted(tables):
-            found = self.output.place(table)
-            if found is None:
+        held = self.held(dict.fromkeys(sorted(tables))) if tables else {}
+        start = batch.start.pair if span is None else span.start
+        for table, word in held.items():
+            if word.place is None:
                 continue
-            if not self.output.is_from(table, batch.end.log or ""):
+            log = batch.end.log or ""
+            if word.place.log not in (None, log, identity(log)) and word.place.log not in self._accepted:
                 raise UnsupportedFeature(
                     f"outputs.{self.name}: {self.ledger_path} does not know the copy of {table} that is there, and its "
                     f"rows came from another log than {batch.end.log}: perhaps of another database. Restore that file; "
                     f"or have the copy made anew: `databus rebuild FILE {self.name} {table}` (FILE is the pipeline's "
                     f"file)"
                 )
-            if batch.start.pair > found.pair:
+            if start > word.place.pair:
                 raise UnsupportedFeature(
-                    f"outputs.{self.name}: the next changes of {table} begin after {batch.start.pair} (SCN, _seq), and "
-                    f"its copy holds those up to {found.pair}; {self.ledger_path} does not say that none lies between. "
-                    f"Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE "
-                    f"being the pipeline's"
+                    f"outputs.{self.name}: the next changes of {table} begin after {start} (SCN, _seq), and "
+                    f"its copy holds those up to {word.place.pair}; {self.ledger_path} does not say that none lies "
+                    f"between. Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} "
+                    f"{table}`, FILE being the pipeline's"
                 )
-            if self.output.config.on_change != "continue" and not self._came_by_now(name, table):
+            way = self.bringing[name].way_of(table)
+            if self.staged.config.on_change != "continue" and word.way and way and way != word.way:
                 raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
-
-    def _with_gaps(self, tables: Collection[str], batch: BatchT) -> BatchT:
-        """The batch with a `gap` before what comes of tables that were left out for a while.
-
-        Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
-        """
-        assert isinstance(self.output, Output)  # noqa: S101 - as its caller
-        items: list[Item] = []
-        left = set() if self.output.is_refilled else set(tables)
-        for item in batch.items:
-            name = f"{batch.physical}/{item.table.source}"
-            found = self.output.place(name) if name in left else None
-            left.discard(name)
-            if found is not None and batch.start.pair > found.pair:
-                scns = found.pair[0], batch.start.scn
-                told = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
-                body = {"kind": ControlKind.GAP, **told, "resnapshot": name in self.output.incomplete}
-                items.append(TableControl(item.table, ControlKind.GAP, batch.start.pair, body))
-            items.append(item)
-        return replace(batch, items=tuple(items))
 
     def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
         """Apply a micro-batch."""
@@ -490,6 +437,43 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
+
+
+def _with_snapshots(batch: BatchT, position: Position) -> BatchT:
+    """The batch where its start says of each snapshot whose begin a table was given, also by a range of its own."""
+    begun = {
+        name.partition("/")[2]: seed
+        for name, seed in position.seeds.items()
+        if isinstance(seed, int) and name.startswith(f"{batch.physical}/")
+    }
+    if begun.keys() <= batch.start.snapshots.keys():
+        return batch
+    return replace(batch, start=replace(batch.start, snapshots={**begun, **batch.start.snapshots}))
+
+
+def _with_gaps(output: Output, batch: BatchT, position: Position) -> BatchT:
+    """The batch with a `gap` before what comes of tables of which the log had lost something.
+
+    Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
+    """
+    items: list[Item] = []
+    left = set() if output.is_refilled else {name for name, seed in position.seeds.items() if seed == GAP}
+    for item in batch.items:
+        name = f"{batch.physical}/{item.table.source}"
+        noted = position.marks.get(name) if name in left else None
+        left.discard(name)
+        if noted is not None and batch.start.pair > noted.pair:
+            scns = noted.pair[0], batch.start.scn
+            told = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
+            body = {"kind": ControlKind.GAP, **told, "resnapshot": True}
+            items.append(TableControl(item.table, ControlKind.GAP, batch.start.pair, body))
+        items.append(item)
+    return replace(batch, items=tuple(items))
+
+
+def _is_gone(noted: Noted, word: Held | None) -> bool:
+    pair = None if word is None or word.place is None else word.place.pair
+    return word is None or word.mark != noted.mark or (pair is not None and pair < noted.pair)
 
 
 def _rows_of(batch: Batch) -> dict[str, int]:

@@ -1,57 +1,50 @@
 """How far an output's target has come, told by the target itself: a file beside its tables, replaced after each batch.
 
     {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
-     "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
-                                            "choice": [[[["shop/*"], []]]],
-                                            "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
-                                            "incomplete": ["shop/main.stock"], "reached": [17, 3]}},
-     "awaited": {}, "carried": {}, "earlier": [], "removing": [], "made_of": "0b9c1a52ce6f7d13"}
+     "positions": {"shop": {"at": {...}, "tables": [[[["shop/*"], []]]], "except": [], "seeds": {},
+                            "ways": {"5feceb66ffc86f38": ["shop/main.orders"]},
+                            "marks": {"shop/main.orders": [[17, 3], "8"]}}},
+     "removing": [], "made_of": "0b9c1a52ce6f7d13"}
 
-A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
-that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
+A position is where the tables of one physical source stand; see `databus.places`. A run begins where the ledger says;
+Spark's checkpoint is a cache of that, which may be lost, older, or of another time.
 """
 
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 from databus.core import ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest
 from databus.disk import Location, WriteConflict
-from databus.pipeline._editions import Edition, donors
-from databus.pipeline._streams import Brings, Donor, Stream, joined, may_meet
-from databus.tasks import Bucket, furthest
+from databus.places import Choice, Position, chosen_by
 
 VERSION: Final = 1
-_EARLIER_MAX: Final = 16
-"""Editions. Who changes a file so often before its queries have begun has tables of the first ones read anew."""
 Removed = TypeVar("Removed")
 
 
 @dataclass
 class Ledger:
-    """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    now: the queries of the file as it was last written by. earlier: those of the editions before it, the oldest first,
-    while queries of now have not begun that may go on from there, or where none of now brings the same. removing:
-    tables, by full names, that are to be removed and read anew. made_of: a hash of the output's options, by which it is
-    known under another name; empty in ledgers of old. tag: of the version of the file that this one is to replace; None
-    if there is none. durable: what the file says of the queries of now; any thread may look at it.
-    """
+    """What stands in the file."""
 
     path: Location
     pipeline: str
     output: str
     epoch: int = 0
+    """How often somebody has taken the target."""
     writer: str = ""
-    now: Edition = field(default_factory=Edition)
-    earlier: list[Edition] = field(default_factory=list)
+    """Who took it last."""
+    positions: dict[str, Position] = field(default_factory=dict)
+    """By physical source. Replaced, never changed, so that any thread may look at it."""
     removing: frozenset[str] = frozenset()
+    """Tables, by full names, that are to be removed, and then begin again."""
     made_of: str = ""
+    """A hash of the output's options, by which it is known under another name."""
     tag: str | None = None
-    durable: Mapping[str, Stream] = field(default_factory=dict)
+    """Of the version of the file that this one is to replace; None if there is none."""
 
     @classmethod
     def load(cls, path: Location, pipeline: str, output: str) -> Self:
@@ -72,9 +65,11 @@ class Ledger:
                 raise ValueError(f"version {written}")  # noqa: TRY301 - told like all that is wrong with it
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
-            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none
-            earlier, now = _editions_of(value)
-            made_of = str(value.get("made_of", ""))
+            removing, made_of = frozenset(map(str, value["removing"])), str(value["made_of"])
+            positions = {
+                str(physical): Position.from_json(position, f"positions.{physical}")
+                for physical, position in value["positions"].items()
+            }
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -82,142 +77,77 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, now, earlier, removing, made_of, tag)
+        return cls(path, pipeline, output, epoch, writer, positions, removing, made_of, tag)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
         self.epoch += 1
         self.writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:8]})"
-        self._save()
+        self._save(self.positions)
         self.path.check_conditions()
 
     def check_epoch(self) -> None:
         """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
-        found, tag = _read(self.path, self.output)
-        if found is None:
+        value, tag = _read(self.path, self.output)
+        if value is None:
             raise CorruptData(
                 f"{self.path}: was removed while this output was written. Start the pipeline again: it begins where "
                 f"the target stands then"
             )
-        if (found.get("epoch"), found.get("writer")) != (self.epoch, self.writer):
+        if (value.get("epoch"), value.get("writer")) != (self.epoch, self.writer):
             raise LockHeld(
-                f"{self.path}: {found.get('writer')} has begun to write this output; two pipelines must not share a "
+                f"{self.path}: {value.get('writer')} has begun to write this output; two pipelines must not share a "
                 f"target. Stop one of them, or give it another `path`"
             )
         self.tag = tag
 
-    @property
-    def streams(self) -> dict[str, Stream]:
-        """All that it says of queries, by name: of those of now, and of others while somebody may go on from them."""
-        return {name: each for edition in (*self.earlier, self.now) for name, each in edition.streams.items()}
+    def put(self, physical: str, position: Position) -> None:
+        """Note durably where the tables of a physical source stand."""
+        self._save({**self.positions, physical: position})
 
-    def buckets(self) -> list[Bucket]:
-        """One of each stream, for outputs whose targets have them."""
-        return [
-            Bucket(self.pipeline, self.output, name, 0, 1, at, each.reached, each.of, selections=each.selections)
-            for name, each in self.streams.items()
-            for at in each.checkpoint.sources.values()
-        ]
+    def written(self, choice: Choice) -> list[str]:
+        """Those of some tables of which something was written, by full names."""
+        return [name for each in self.positions.values() for name in each.marks if chosen_by(choice, name)]
 
-    def _as_of(self, current: Mapping[str, Brings]) -> tuple[Edition, list[Edition]]:
-        """The edition of the queries of now, and those before it. current: what all of them bring, by name."""
-        if self.now.bringing == current:
-            return self.now, self.earlier
-        left, now = self.now.followed_by(current)
-        return now, [*self.earlier, left][-_EARLIER_MAX:] if left.streams else self.earlier
-
-    def has_begun(self, name: str, current: Mapping[str, Brings]) -> bool:
-        """Whether a query of now has begun."""
-        return name in self._as_of(current)[0].streams
-
-    def found(self, name: str, of: str, current: Mapping[str, Brings]) -> Stream | None:
-        """How far a stream has come; None if the target has nothing of it.
-
-        One that has not begun goes on where that of its name stood in the last edition that had it; or, of whichever
-        name, where the least of those stands that brought of the same, whatever they chose of it.
-        """
-        now, earlier = self._as_of(current)
-        if name in now.streams:
-            return now.streams[name]
-        taken = _tables_of_others(now, of)
-        found: list[Donor] = []
-        for edition in reversed(earlier):
-            same = {other: each for other, each in edition.streams.items() if each.of == of}
-            mine = {name: same[name]} if name in same else same
-            left = {other: each.only({*each.tables, *each.incomplete} - taken) for other, each in mine.items()}
-            found += [Donor(other, each, is_part=len(mine) > 1) for other, each in left.items()]
-            taken |= _tables_of_others(edition, of)
-            if found and not any(of == awaited for awaited, _ in edition.awaited.values()):
-                break
-        return joined(found) if found and found[0].name != name else next((each.stream for each in found), None)
-
-    def inherited(self, tables: Collection[str], current: Mapping[str, Brings]) -> Stream | None:
-        """Where a stream that has not begun goes on with its tables, by full names, that others have brought so far, or
-        it itself in an earlier edition; None if none has.
-
-        That is where the least of them stands. Of these tables, those that nobody brought whole are incomplete.
-        """
-        _, earlier = self._as_of(current)
-        found, not_whole = donors(earlier, tables)
-        if not found:
-            return None
-        stream = joined(found)
-        return replace(stream, of="", selections=(), incomplete=stream.incomplete | not_whole)
-
-    def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
-        """Note durably how far a stream has come. Once all queries of now have begun, what they have gone on from, or
-        could have, is forgotten.
-        """
-        now, earlier = self._as_of({name: stream.brings, **current})
-        if name not in now.streams:  # it may go on from one that brought more
-            stream = stream.only({table for table in {*stream.tables, *stream.incomplete} if stream.had(table)})
-        self.now = now.put(name, replace(stream, written=furthest(stream.written, stream.pair)))
-        self.earlier = earlier if self.now.awaited else _left_alone(earlier, self.now)
-        self._save()
-
-    def needed(self, current: Mapping[str, Brings], but: str | None = None) -> set[str]:
-        """The names of streams from which others than one go on, or may."""
-        now, earlier = self._as_of(current)
-        needed = {each.name for other, stream in now.streams.items() if other != but for each in stream.before}
-        for name, stream in (each for edition in earlier for each in edition.streams.items()):
-            if any(may_meet(stream.brings, awaited) for other, awaited in now.awaited.items() if other != but):
-                needed |= {name, *(each.name for each in stream.before)}
-        return needed
+    def way_of(self, name: str) -> str:
+        """By which way the rows of a table came; empty where nobody knows."""
+        position = self.positions.get(name.partition("/")[0], Position())
+        return position.ways.get(name, "")
 
     def make_anew(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
-        """Have tables, by full names, removed, and read anew when their streams next begin; returns what `remove` does.
+        """Have tables, by full names, removed, and begin again with their query; returns what `remove` does.
 
         That they are to be removed is noted first, durably: whoever is killed in between leaves it in `removing`, for
         the next to do. Where `remove` refuses, nothing is noted.
         """
         self.removing = frozenset(tables)
-        self._save()
+        self._save(self.positions)
         try:
             removed = remove(self.removing)
         except DatabusError:
             self.removing = frozenset()
-            self._save()
+            self._save(self.positions)
             raise
-        self.now = self.now.emptied(self.removing)
-        self.earlier = [each.emptied(self.removing) for each in self.earlier]
-        self.removing = frozenset()
-        self._save()
+        gone, self.removing = self.removing, frozenset()
+        emptied = {
+            physical: position.without([name for name in gone if name.startswith(f"{physical}/")])
+            for physical, position in self.positions.items()
+        }
+        self._save(emptied)
         return removed
 
     def forget(self) -> None:
         """Note durably that nothing has been written."""
-        self.now, self.earlier = Edition(), []
-        self._save()
+        self._save({})
 
-    def _save(self) -> None:
+    def _save(self, positions: Mapping[str, Position]) -> None:
         value: Mapping[str, Any] = {
             "v": VERSION,
             "pipeline": self.pipeline,
             "output": self.output,
             "epoch": self.epoch,
             "writer": self.writer,
-            **self.now.to_json(),
-            "earlier": [each.to_json() for each in self.earlier],
+            "positions": {physical: position.to_json() for physical, position in positions.items()},
             "removing": sorted(self.removing),
             "made_of": self.made_of,
         }
@@ -227,29 +157,7 @@ class Ledger:
         except WriteConflict:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
-        self.durable = self.now.streams
-
-
-def _left_alone(earlier: Sequence[Edition], now: Edition) -> list[Edition]:
-    left = (each.left_alone_by(now.bringing.values()) for each in earlier)
-    return [each for each in left if each.streams]
-
-
-def _tables_of_others(edition: Edition, of: str) -> set[str]:
-    return {table for each in edition.streams.values() if each.of != of for table in each.tables}
-
-
-def _editions_of(value: Mapping[str, Any]) -> tuple[list[Edition], Edition]:
-    """The earlier ones, and that of now. Raises what `Stream` does."""
-    now = Edition.from_json(value, "streams")
-    if "earlier" in value:
-        return [Edition.from_json(each, "earlier") for each in value["earlier"]], now
-    left = value.get("left", [])  # as it was before there were editions, like `passed`
-    left = left.items() if isinstance(left, dict) else left
-    passed = {name: each for name, each in now.streams.items() if name in value.get("passed", [])}
-    known = {name: each for name, each in now.streams.items() if name not in passed}
-    earlier = [Edition({str(name): Stream.from_json(each, f"left.{name}")}) for name, each in left]
-    return [*earlier, *([Edition(passed)] if passed else [])], Edition(known)
+        self.positions = dict(positions)
 
 
 def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -257,15 +165,15 @@ def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | 
     be none.
     """
     try:
-        found = path.read()
-        if found is None:
+        file = path.read()
+        if file is None:
             return None, None
-        value = json.loads(found.content)
+        value = json.loads(file.content)
     except (OSError, ValueError) as error:
         raise _corrupt(path, output, error) from error
     if not isinstance(value, dict):
         raise _corrupt(path, output, TypeError("not an object"))
-    return value, found.tag
+    return value, file.tag
 
 
 def _corrupt(path: Location, output: str, error: Exception) -> CorruptData:

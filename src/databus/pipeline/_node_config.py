@@ -1,7 +1,7 @@
 """What every node of a pipeline's file has, by kind."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -31,7 +31,8 @@ class FilterConfig(NodeConfig):
 
     from_: Names = Field(
         alias="from",
-        description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
+        description="Names of the inputs and filters before it; `name.branch` for one branch of a route. A table has "
+        "one way into an output.",
         examples=["shop", ["shop", "split.large"]],
     )
 
@@ -55,9 +56,12 @@ class TablesFilterConfig(FilterConfig):
 class OutputConfig(NodeConfig):
     """What every output has."""
 
+    catch_up_default: ClassVar[Literal["together", "apart"]] = "apart"
+
     from_: Names = Field(
         alias="from",
-        description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
+        description="Names of the inputs and filters before it; `name.branch` for one branch of a route. A table has "
+        "one way into an output.",
         examples=["shop", ["shop", "split.large"]],
     )
     lane: str | None = Field(
@@ -98,6 +102,20 @@ class OutputConfig(NodeConfig):
         "table is read anew for one, a history beside it has those rows again, marked `_snapshot`, and a mirror that "
         "continues holds only rows of the new way then.",
     )
+
+    catch_up: Literal["together", "apart"] | None = Field(
+        None,
+        description="What to do where some tables are behind the others, as tables are that were left out for a while: "
+        "`together`, all go back to where the last of them stands, and what the target has already is left out, so "
+        "that all changes come in one order; or `apart`, these tables catch up beside the others, whose changes do "
+        "not wait, so that older changes of one table may come after newer ones of another. Default: `together` for "
+        "outputs whose readers see one order (`http`, `stream`, `kafka`), `apart` for others.",
+    )
+
+    @property
+    def catches_up_together(self) -> bool:
+        """What `catch_up` says, or its default."""
+        return (self.catch_up or self.catch_up_default) == "together"
 
     @property
     def counts_transactions(self) -> bool:

@@ -3,12 +3,10 @@
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from databus.core import Checkpoint, CorruptData, Pair, SourceCheckpoint
 from databus.pipeline._contract import Input
-
-_MARK: Final = "with-ledger"
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,6 @@ class Offsets:
 
         found: dict[str, Any] = offset_of(self.folder, batch_id)
         return found
-
-    @property
-    def are_of_before_ledgers(self) -> bool:
-        """Whether Spark has written down something that no ledger was ever written beside."""
-        return (self.folder / "offsets").is_dir() and not (self.folder / _MARK).exists()
-
-    def mark(self) -> None:
-        """Note that there is a ledger beside them: before the first batch is noted there."""
-        (self.folder / _MARK).touch()
 
     def drop_damaged(self) -> None:
         """Remove them where Spark would not start with them."""

@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from databus.core import InputError, Pair, SourceCheckpoint
+from databus.core import InputError, Pair
 from databus.disk import Location, Storage, locate
 from databus.pipeline._node_config import OutputConfig
+from databus.places import Choice, Held, Noted, Position, Seed
 from databus.schema import TableSchema
 from databus.tasks import (
-    Bucket,
     ChangeBatch,
     DeadLetters,
     DirectWriter,
@@ -23,7 +24,6 @@ from databus.tasks import (
     Letters,
     PartWriter,
     StagedBatch,
-    StreamBefore,
     Tasks,
 )
 
@@ -55,14 +55,6 @@ class OutputContext:
         return locate(path, self.folder, self.storage)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a target holds of a table: all up to `pair`. mark: whatever lets the output tell that at a glance later."""
-
-    pair: Pair
-    mark: str = ""
-
-
 class Output(ABC):
     """Base of outputs that run in the driver. One thread calls it: open, then write for each batch, then close.
 
@@ -80,8 +72,10 @@ class Output(ABC):
     runs: ClassVar[Literal["driver", "spark"]] = "driver"
     takes_stores: ClassVar[bool] = False
     """Whether its `path` may be a URI in an object store."""
-    incomplete: Collection[str] = frozenset()
-    """Full names of tables whose older rows come with a snapshot that has not ended; set before each `write`."""
+    seeds: Mapping[str, Seed] = MappingProxyType({})
+    """Tables, by full names, whose older rows come with a snapshot that has not ended; set before each `write`."""
+    db: str = ""
+    """The uuid of the database that rows are of; empty where nobody knows. Set before each `write`."""
     way_of: Callable[[str], str] | None = None
     """By the full name of a table, the hash of what becomes of its rows on their way here; set before each `write`."""
 
@@ -114,43 +108,32 @@ class Output(ABC):
         """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""
         del table
 
-    def is_from(self, name: str, log: str) -> bool:
-        """Whether what the target holds of a table came from the log of this uuid; True where the output cannot tell.
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """What the target says of tables, by full names, when a query begins, and before the first batch of a table; of
+        those that it has nothing of, nothing. An output that cannot tell does not override this.
 
-        Asked where the ledger does not know the table, and `place` does.
+        tables: with what it said after the last batch that wrote each, as the ledger has noted it. Raises `CorruptData`
+        itself where what is missing is not brought back by a rebuild.
         """
-        del name, log
-        return True
+        del tables
+        return {}
 
-    def came_by(self, name: str, way: str) -> bool:
-        """Whether the rows that the target holds of a table came by this way (see `way_of`); True where it cannot tell.
+    @property
+    def tells(self) -> bool:
+        """Whether it can tell what its target holds."""
+        return type(self).held is not Output.held
 
-        Asked where the ledger does not know the table, and the target does.
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """By what `held` knows again what was written of a table, and how far it says that this is; asked after each of
+        its batches, which ended at `end`. None where nothing of it is there, or the output cannot tell.
         """
-        del name, way
-        return True
-
-    def place(self, name: str) -> Place | None:
-        """What the target holds of a table, by its full name; None if it has no such table, or the output cannot tell.
-
-        Asked before a table's first batch, and after each.
-        """
-        del name
+        del name, end
         return None
 
-    def holds(self, name: str, place: Place) -> bool:
-        """Whether the target still holds what it once told of a table: asked of every table when a query begins.
-
-        Raises `CorruptData` itself where a rebuild is not the way out.
-        """
-        del name, place
-        return True
-
-    def lacking(self, places: Mapping[str, Place]) -> list[str]:
-        """Of tables, by full names, those that the target does not hold as far as it once told; see `holds`. One that
-        can ask its target about many at once does so here.
-        """
-        return [name for name, place in places.items() if not self.holds(name, place)]
+    @property
+    def may_lack(self) -> bool:
+        """Whether it goes on where its target lacks rows that it had."""
+        return getattr(self.config, "on_gap", "stop") == "continue"
 
     def follow_options(self, name: str) -> None:
         """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
@@ -217,18 +200,12 @@ class DirectOutput(Output):
     """Base of outputs whose rows tasks write where they are seen at once, a task for each bucket of keys.
 
     What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
-
-    streams: names of those that are written now, and of those from which they go on; set before `open`. None: any.
-    in_ledger: a bucket of each stream of which the ledger says how far all are; set before `open`.
     """
 
-    streams: Collection[str] | None = None
-    in_ledger: Collection[Bucket] = ()
-    tells_tables_apart: ClassVar[bool] = False
-    """Whether it leaves out what it has of some tables and not of others, so that a stream may go back for these."""
-
-    tells_of_tables: ClassVar[bool] = False
-    """Whether `found` says something."""
+    in_ledger: Mapping[str, Position] = MappingProxyType({})
+    """What the ledger says, by physical source; set before `open`."""
+    choice: Choice = ()
+    """The tables that are written; set before `open`."""
 
     @property
     def letters(self) -> DeadLetters | None:
@@ -238,39 +215,6 @@ class DirectOutput(Output):
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """Write letters once more; returns those that are refused again. The pipeline may run meanwhile."""
         raise NotImplementedError
-
-    def reached(self, streams: Collection[str]) -> Collection[SourceCheckpoint]:
-        """How far streams of these names have come, as the target says of each bucket; nothing where it cannot tell."""
-        del streams
-        return ()
-
-    def stands(self, stream: str, of: str) -> Collection[SourceCheckpoint]:
-        """Where buckets of a stream stand that brings what is `of` this, as the target says; nothing as above."""
-        del stream, of
-        return ()
-
-    def found(self, tables: Collection[str]) -> Collection[SourceCheckpoint]:
-        """How far tables have come, by full names, of which the ledger knows nothing and the target does; nothing where
-        it cannot tell.
-        """
-        del tables
-        return ()
-
-    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
-        """What is known in the target of some streams is known of another one from now on, which goes on from them;
-        called before the first batch of that one, and again if it was not noted. For outputs that tell streams apart.
-
-        bucket: of that stream, any of them. before: the streams, of which nobody writes a batch meanwhile; it may be
-        among them. over: the names of those that are no more, and from which no other stream goes on.
-        """
-        del bucket, before, over
-
-    def mark(self, name: str) -> str:
-        """By what `holds` knows again what was written of a table, by its full name; asked after each of its batches.
-        Empty where it cannot tell.
-        """
-        del name
-        return ""
 
     @abstractmethod
     def direct_writer(self) -> DirectWriter:

@@ -61,7 +61,7 @@ class QueryPlan:
     @property
     def of(self) -> str:
         """What it brings, whatever the filters on its way are called: tables of a physical source, or one table."""
-        return f"{self.physical}/*" if self.shape is Shape.TABLES else self.table or self.input
+        return f"{self.physical}/*" if self.shape is Shape.TABLES else self.table or "*"
 
 
 def plan_queries(graph: Graph, physicals: Sequence[str]) -> list[QueryPlan]:

@@ -4,25 +4,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from databus.core import DatabusError
+from databus.core import DatabusError, SourceCheckpoint
 from databus.disk import Location
+from databus.filters import TableChoice
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._progress import OutputState
 from databus.pipeline._registry import Kind
-from databus.pipeline._streams import Stream
-from databus.tasks import names_for_relay, patterns_of
+from databus.places import Choice, Position, patterns_in
+from databus.tasks import names_for_relay
 
 
 @dataclass(frozen=True)
 class OutputPositions:
-    """ledger: the file that says them. streams: by name of the query. error: why it says nothing."""
+    """What the ledger of an output says."""
 
     output: str
     ledger: Location
-    streams: Mapping[str, Stream] = field(default_factory=dict)
+    """The file."""
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """By physical source."""
     error: DatabusError | None = None
+    """Why it says nothing."""
 
 
 def positions_of(config: PipelineConfig) -> Iterator[OutputPositions]:
@@ -32,7 +36,7 @@ def positions_of(config: PipelineConfig) -> Iterator[OutputPositions]:
             output = node.plugin(node.config, config.context_of(node.name))
             path = ledger_path(output, config.state)
             try:
-                yield OutputPositions(node.name, path, Ledger.load(path, config.name, node.name).streams)
+                yield OutputPositions(node.name, path, Ledger.load(path, config.name, node.name).positions)
             except DatabusError as error:
                 yield OutputPositions(node.name, path, error=error)
 
@@ -40,22 +44,42 @@ def positions_of(config: PipelineConfig) -> Iterator[OutputPositions]:
 def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a run said of its outputs, with the `positions` of their queries by physical source.
 
-    A query that the target knows and the run does not, because it has not begun or is no longer in the file, is added.
-    An output whose target does not say how far it has come has failed, whatever the run said.
+    Of a physical source that the target knows and no query of the run reads, a line of its own is added. An output
+    whose target does not say how far it has come has failed, whatever the run said.
     """
     found = dict(outputs)
     for each in positions_of(config):
         said = found.get(each.output) or _unknown()
-        queries = {name: {**query, "positions": {}} for name, query in said["queries"].items()}
-        for name, stream in each.streams.items():
-            query = queries.get(name) or {"state": OutputState.ENDED, "since_us": 0, "error": "", "message": ""}
-            positions = {physical: at.to_json() for physical, at in stream.checkpoint.sources.items()}
-            queries[name] = {"tables": _tables(stream), **query, "positions": positions}
+        left = set(each.positions)
+        queries: dict[str, Any] = {}
+        for name, query in said["queries"].items():
+            mine = {physical: _place_of(name, query, physical, each.positions[physical]) for physical in each.positions}
+            told = {physical: place.to_json() for physical, place in mine.items() if place is not None}
+            left -= {*told}
+            queries[name] = {**query, "positions": told}
+        for physical in sorted(left):
+            position = each.positions[physical]
+            place = position.at or position.least_place(_ALL)
+            if place is not None:
+                state = {"state": OutputState.ENDED, "since_us": 0, "error": "", "message": ""}
+                stands = {"positions": {physical: place.to_json()}, "tables": _tables(physical, position)}
+                queries[f"outputs/{each.output}/{physical}"] = {**stands, **state}
         found[each.output] = {**said, "queries": queries}
         if each.error is not None and said["state"] != OutputState.FAILED:
-            told = {"state": OutputState.FAILED, "error": type(each.error).__name__, "message": str(each.error)}
-            found[each.output] |= told
+            failed = {"state": OutputState.FAILED, "error": type(each.error).__name__, "message": str(each.error)}
+            found[each.output] |= failed
     return found
+
+
+_ALL: Choice = ((TableChoice(("*",)),),)
+
+
+def _place_of(name: str, query: Mapping[str, Any], physical: str, position: Position) -> SourceCheckpoint | None:
+    """Where the last table of a query stands. name: which ends with the physical source, of one over its tables."""
+    _, is_over_tables, of = name.rpartition("@")
+    if is_over_tables:
+        return position.at if of == physical else None
+    return position.least_place(((TableChoice(tuple(query["tables"])),),)) if query["tables"] else position.at
 
 
 def _unknown() -> dict[str, Any]:
@@ -64,10 +88,9 @@ def _unknown() -> dict[str, Any]:
     return {"state": OutputState.ENDED, "error": "", "message": "", **counts, "queries": {}}
 
 
-def _tables(stream: Stream) -> list[str]:
+def _tables(physical: str, position: Position) -> list[str]:
     """What to ask a relay for; none for all."""
-    if not stream.selections:
-        return [stream.of]
-    patterns = [pattern for selection in stream.selections for pattern in patterns_of(selection)]
-    physical = stream.of.removesuffix("/*")
-    return [] if stream.of in patterns else names_for_relay(patterns, physical)
+    if position.at is None:
+        return sorted(position.places)
+    patterns = patterns_in(position.tables)
+    return [] if f"{physical}/*" in patterns else names_for_relay(patterns, physical)

@@ -149,7 +149,7 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     is_running = is_held(config.state)
     if status is None:
         status = {**_about(config), "state": "stopped", "pid": None, "started_us": None, "sources": {}, "outputs": {}}
-        is_known = any(each.streams or isinstance(each.error, CorruptData) for each in positions_of(config))
+        is_known = any(each.positions or isinstance(each.error, CorruptData) for each in positions_of(config))
         if not is_running and not is_known:
             return None
     outputs = with_letters(config, with_positions(config, status["outputs"]))

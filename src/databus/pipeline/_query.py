@@ -35,6 +35,7 @@ from databus.core import (
 from databus.link import other_log
 from databus.operate import logger_of
 from databus.pipeline._begin import Fits, advised, begin
+from databus.pipeline._catch_up import CatchUp
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._graph import Graph
@@ -152,6 +153,7 @@ class QueryThread(threading.Thread):
         self._query: StreamingQuery | None = None
         self._after: Checkpoint | None = None
         self._writer: Writer | None = None
+        self._catch_up: CatchUp | None = None
         self._lock = threading.Lock()
         run = settings.config.sections.run
         self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
@@ -275,6 +277,14 @@ class QueryThread(threading.Thread):
         return None
 
     def _wait_for_end(self, query: "StreamingQuery") -> None:
+        try:
+            # A query that has failed begins again at once, not when the last table has caught up.
+            while self._catch_up is not None and not self._ends and query.exception() is None:
+                if not self._catch_up.step():
+                    break
+        except BaseException:
+            query.stop()
+            raise
         if self._reminders.is_known(_TROUBLE) and not query.awaitTermination(_WELL_AFTER_S):
             self._is_well()  # there may be nothing to write
         query.awaitTermination()
@@ -323,7 +333,7 @@ class QueryThread(threading.Thread):
             try_on = partial(check_output, plan, filters, origin, context)
             after = self._after = begin(plan, self._refusals.accepted, offsets, context, try_on)
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
-            return tables, TablesWriter(
+            writer = TablesWriter(
                 *self._written(offsets),
                 decode=decode,
                 filters=filters,
@@ -332,6 +342,10 @@ class QueryThread(threading.Thread):
                 wants_stop=settings.is_stopping,
                 ends_batch=self._ends_batch,
             )
+            if origin.resumes:
+                given = plan.name, settings.spark, writer, self._refusals.accepted, origin, context, plan.physical
+                self._catch_up = CatchUp(*given)
+            return tables, writer
         refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
         context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)

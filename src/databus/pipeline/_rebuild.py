@@ -40,7 +40,7 @@ def rebuild(
     try:
         ledger = _ledger_of(target, config.state, is_all=not patterns)
         ledger.take()  # from a pipeline that runs with another `state`
-        written = {name for stream in ledger.streams.values() for name in (*stream.tables, *stream.incomplete)}
+        written = {name for each in ledger.positions.values() for name in (*each.marks, *each.seeds)}
         tables = sorted(written.union(target.tables()))
         chosen = _chosen(tables, patterns, output)
         if not confirm(chosen):

@@ -51,8 +51,8 @@ class Refusals:
         know its tables.
         """
         for feed, handle in self._feeds:
-            stream, before = handle.stream(self._plan.name), self._of(handle)
-            is_narrower = stream is not None and stream.selections != feed.selections
+            position, before = handle.known(self._plan.physical or ""), self._of(handle)
+            is_narrower = position is not None and position.tables != feed.selections
             if not (before or is_narrower or self._has_more):
                 continue
             refused = self._now(feed, handle, filters, origin, context)

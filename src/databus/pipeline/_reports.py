@@ -15,8 +15,7 @@ from databus.link import Coordinator, RelayClient
 from databus.operate import logger_of
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._query import RunSettings
-from databus.pipeline._streams import Stream
-from databus.tasks import patterns_of
+from databus.places import Position, patterns_in
 
 _EVERY_S: Final = 1.0
 _AGAIN_S: Final = 60.0
@@ -68,7 +67,7 @@ class Reports:
 
     def _report_all(self) -> None:
         for handle in list(self._handles()):
-            report = report_of({} if handle.ledger is None else handle.ledger.durable)
+            report = report_of({} if handle.ledger is None else handle.ledger.positions)
             told = self._told.get(handle.name)
             if report is None or (told is not None and told.is_enough(report)):
                 continue
@@ -107,13 +106,16 @@ class Reports:
         log("the relay does not show how far outputs are", output=what or None, message=str(error))
 
 
-def report_of(streams: Mapping[str, Stream]) -> Mapping[str, Any] | None:
-    """What is said of an output with these streams; None where nothing has been written. It is where the last is."""
+def report_of(positions: Mapping[str, Position]) -> Mapping[str, Any] | None:
+    """What is said of an output with these positions; None where nothing has been written. In each physical source it
+    is where its last table is.
+    """
     last: dict[str, SourceCheckpoint] = {}
     sources: set[str] = set()
-    for stream in streams.values():
-        for physical, at in stream.checkpoint.sources.items():
-            if physical not in last or at.pair < last[physical].pair:
-                last[physical] = at
-            sources.update(*map(patterns_of, stream.selections) if stream.selections else [[stream.of]])
+    for physical, position in positions.items():
+        places = [position.at, *position.places.values()]
+        known = [place for place in places if place is not None]
+        if known:
+            last[physical] = min(known, key=lambda place: place.pair)
+            sources.update(patterns_in(position.tables) if position.at is not None else position.places)
     return {"checkpoint": Checkpoint(last).to_json(), "sources": sorted(sources)} if last else None

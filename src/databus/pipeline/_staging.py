@@ -10,7 +10,9 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed
+from databus.places import Position
 from databus.tasks import (
+    Done,
     Job,
     Restage,
     Rewritten,
@@ -66,9 +68,11 @@ class Staging:
     _above: dict[str, dict[str, Pair]] = field(default_factory=dict)
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
-    def run(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, Output]]) -> pa.Table:
-        """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`."""
-        stage = self.stage_of([each for feed, output in feeds if (each := self._feed(feed, output)) is not None])
+    def run(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, Output, Position]]) -> pa.Table:
+        """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`, each with where
+        the output's tables stand.
+        """
+        stage = self.stage_of([each for one in feeds if (each := self._feed(*one)) is not None])
         return rows.mapInArrow(stage, RECEIPTS_DDL).toArrow()
 
     def note(self, output: str, again: Restage) -> None:
@@ -76,10 +80,10 @@ class Staging:
         self._above.setdefault(output, {}).update(again.above)
         self._fits.setdefault(output, {}).update(again.fits)
 
-    def _feed(self, feed: Feed, output: Output) -> StagedFeed | None:
+    def _feed(self, feed: Feed, output: Output, position: Position) -> StagedFeed | None:
         writer = output.part_writer()
         if writer is None:
             return None
         ways = ways_of(feed, output, self.filters)
-        above, fits = self._above.get(feed.output, {}), self._fits.get(feed.output, {})
+        above, fits = Done(position, self._above.get(feed.output, {})), self._fits.get(feed.output, {})
         return StagedFeed(ways.selects, ways.filtered, writer, above, fits)

@@ -24,7 +24,6 @@ from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pip
 from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._filter_tests import check_filter_tests
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
-from databus.pipeline._output_contract import Delivery
 from databus.pipeline._query_options import check_options
 from databus.pipeline._registry import Kind
 from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
@@ -281,15 +280,13 @@ def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Itera
                 f'tables reach {node.name} by "{one.edge_name}" and by "{other.edge_name}", through other filters; '
                 "have `route` divide them, or give one of them an output of its own",
             )
-    if node.plugin.delivery is not Delivery.EXACTLY_ONCE:
-        return
     for one, other in combinations(branches, 2):
         shared = _shared(one, other)
         if shared is not None:
             yield Problem(
                 other.edge.place,
                 f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way '
-                "into an exactly-once output: leave it out of one of them, or give it an output of its own",
+                "into an output: leave it out of one of them, or give it an output of its own",
             )
 
 

@@ -3,7 +3,6 @@
 What only names things, or bounds them, is not in it: a filter may be renamed, a table chosen or left out.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
@@ -14,10 +13,9 @@ from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._streams import Stream
+from databus.places import identity
 
 _VERSION: Final = 1  # of the form that is hashed
-_DIGITS: Final = 16
 
 WayOf = Callable[[str], str]
 """By the full name of a table: the hash."""
@@ -39,15 +37,9 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
         kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
         given = graph.inputs[plan.input].filter.form(name)
         told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
-        text = json.dumps(told, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+        return identity(json.dumps(told, sort_keys=True))
 
     return found
-
-
-def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
-    """The tables of which a target has rows that were made in another way than they would be now."""
-    return [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
 
 
 def why_stopped(output: str, tables: Sequence[str]) -> str:

@@ -9,15 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from databus.core import (
-    COMMIT_TIMESTAMP,
     Checkpoint,
     DatabusError,
     FatalError,
@@ -27,12 +25,15 @@ from databus.core import (
     crash_point,
 )
 from databus.operate import logger_of, mark_reported
+from databus.pipeline._batch_event import lag_ms, told_of
+from databus.pipeline._bringing import feed_only, feed_without
 from databus.pipeline._direct import write_ranges
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline._handle import OutputHandle, Span
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._output_contract import DirectOutput, Output, SparkOutput
 from databus.pipeline._plan import Feed
 from databus.pipeline._staging import RECEIPTS_DDL, InSpark, Staging, ways_of
+from databus.places import Position
 from databus.schema import TableSchema
 from databus.tasks import (
     ORDER,
@@ -52,7 +53,6 @@ from databus.tasks import (
     TableControl,
     TableFilters,
     TableRows,
-    Tasks,
     TypedStage,
     decode_typed,
     joined,
@@ -72,6 +72,20 @@ BatchT = TypeVar("BatchT", bound=Batch)
 _TOLD_MAX: Final = 100
 """Controls that an event of a batch names."""
 _STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
+
+
+@dataclass(frozen=True)
+class Micro:
+    """What is written at once: rows as Spark has them, from `start` to `end`. decode: of rows that are not of the
+    query's own stream.
+    """
+
+    rows: "DataFrame"
+    batch_id: int
+    start: SourceCheckpoint
+    end: SourceCheckpoint
+    span: Span
+    decode: Decode | None = None
 
 
 class Writer:
@@ -109,6 +123,7 @@ class Writer:
         self._ends_batch = ends_batch or threading.Event()
         self.error: BaseException | None = None
         self.batches = 0
+        self.turn = threading.Lock()  # of a micro-batch, or of tables that catch up
         self.is_idle = threading.Event()
         self.is_idle.set()
 
@@ -116,14 +131,16 @@ class Writer:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
         self.is_idle.clear()
         try:
-            crash_point("pipeline.batch.before")
-            self._write(rows, batch_id)
-            crash_point("pipeline.batch.after")
-            end = self._offsets.checkpoint(batch_id)
-            self._offsets.mark()
-            for _, handle in self._feeds:
-                handle.advance(self._query, end)
-            crash_point("pipeline.ledger.after")
+            with self.turn:
+                crash_point("pipeline.batch.before")
+                start, end = self._bounds(batch_id)
+                span = Span(start.pair)
+                micro = Micro(rows, batch_id, start, end, span)
+                self._write(micro, [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds])
+                crash_point("pipeline.batch.after")
+                for _, handle in self._feeds:
+                    handle.advance(self._query, self._offsets.checkpoint(batch_id), span)
+                crash_point("pipeline.ledger.after")
         except BaseException as error:
             self.error = error  # Spark keeps but its text
             mark_reported(error)  # by the query, which py4j's log would precede with a traceback
@@ -133,28 +150,32 @@ class Writer:
         finally:
             self.is_idle.set()
 
-    def _write(self, rows: "DataFrame", batch_id: int) -> None:
+    def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
+        """A feed without the tables that stand below where a batch begins."""
+        return feed_without(feed, handle.position(self._offsets.physical).behind(span.start))
+
+    def _write(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> None:
         if self._ends_batch.is_set():
             raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one comes again")
-        began = time.monotonic()
-        in_spark = [handle for _, handle in self._feeds if isinstance(handle.output, SparkOutput)]
-        in_driver = [(feed, handle) for feed, handle in self._feeds if isinstance(handle.output, Output)]
-        if len(self._feeds) > 1 and in_spark:
+        began, rows = time.monotonic(), micro.rows
+        in_spark = [handle for _, handle in feeds if isinstance(handle.output, SparkOutput)]
+        in_driver = [(feed, handle) for feed, handle in feeds if isinstance(handle.output, Output)]
+        if len(feeds) > 1 and in_spark:
             rows.persist()
         try:
             for handle in in_spark:
-                self._write_in_spark(rows, batch_id, handle, began)
+                self._write_in_spark(rows, micro.batch_id, handle, began)
             staged = [(feed, handle) for feed, handle in in_driver if handle.staged.part_writer() is not None]
             if staged:
-                self._write_in_tasks(rows, batch_id, staged, began)
+                self._write_in_tasks(micro, staged, began)
             direct = [(feed, handle) for feed, handle in in_driver if isinstance(handle.output, DirectOutput)]
             for feed, handle in direct:
-                self._write_direct(rows, batch_id, feed, handle, began)
+                self._write_direct(micro, feed, handle, began)
             in_driver = [each for each in in_driver if each not in (*staged, *direct)]
             if in_driver:
-                self._write_in_driver(rows, batch_id, in_driver, began)
+                self._write_in_driver(micro, in_driver, began)
         finally:
-            if len(self._feeds) > 1 and in_spark:
+            if len(feeds) > 1 and in_spark:
                 rows.unpersist()
 
     def _write_in_spark(self, rows: "DataFrame", batch_id: int, handle: OutputHandle, began: float) -> None:
@@ -164,42 +185,38 @@ class Writer:
         handle.write_in_spark(rows, batch_id)
         self._say(handle.name, None, {}, began, output.rows - before)
 
-    def _write_in_driver(
-        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]], began: float
-    ) -> None:
-        for batch in self.batches_of(rows.toArrow(), batch_id):
+    def _write_in_driver(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
+        for batch in self.batches_of(micro):
             if self._wants_stop.is_set():
                 raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
                 mine = self._for_feed(batch, feed, handle)
-                written = handle.write(self._query, mine)
+                written = handle.write(self._query, mine, micro.span)
                 self._say(handle.name, mine, written, began)
 
-    def _write_in_tasks(
-        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]], began: float
-    ) -> None:
+    def _write_in_tasks(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
         """One job for all outputs; what it hands back is then committed, output by output."""
-        staged = self._staged(rows, batch_id, feeds)
+        staged = self._staged(micro, feeds)
         for (feed, handle), first in zip(feeds, staged, strict=True):
-            batches: Sequence[StagedBatch] = first or self._beginning(batch_id)
+            batches: Sequence[StagedBatch] = first or self._beginning(micro)
             for _ in range(_STAGES_MAX):
-                again = self._commit(batches, feed, handle, InSpark(rows.sparkSession), began)
+                again = self._commit(batches, feed, handle, micro, began)
                 if again is None:
                     break
                 self._staging.note(feed.output, again)
-                (batches,) = self._staged(rows, batch_id, [(feed, handle)])
+                (batches,) = self._staged(micro, [(feed, handle)])
             else:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
-    def _beginning(self, batch_id: int) -> list[StagedBatch]:
+    def _beginning(self, micro: "Micro") -> list[StagedBatch]:
         """What says to an output where its first micro-batch begins, if that brings nothing."""
-        if batch_id:
+        if micro.batch_id:
             return []
-        return [StagedBatch(self._offsets.physical, *self._bounds(batch_id), ())]
+        return [StagedBatch(self._offsets.physical, micro.start, micro.end, ())]
 
-    def _write_direct(self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle, began: float) -> None:
+    def _write_direct(self, micro: "Micro", feed: Feed, handle: OutputHandle, began: float) -> None:
         """One job for an output, a task for each bucket, which are all in the target when it ends."""
-        found = self._to_buckets(rows, batch_id, feed, handle)
+        found = self._to_buckets(micro, feed, handle)
         if found is None:
             return
         given, write = found
@@ -208,28 +225,26 @@ class Writer:
             batches = joined_buckets(write(bucket), bucket.buckets)
             return [self._for_feed(batch, feed, handle) for batch in batches]
 
-        for batch, counts in handle.write_direct(self._query, given, written):
+        for batch, counts in handle.write_direct(self._query, given, written, micro.span):
             self._say(handle.name, batch, counts, began)
 
     def _to_buckets(
-        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, handle: OutputHandle
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """Where a micro-batch begins, and what has tasks write it, for their receipts; None if it has nothing."""
         raise NotImplementedError
 
-    def _staged(
-        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
-    ) -> Sequence[Sequence[StagedBatch]]:
+    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
         """What tasks have written of a micro-batch for each of these outputs."""
         raise NotImplementedError
 
     def _commit(
-        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, tasks: Tasks, began: float
+        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, micro: "Micro", began: float
     ) -> Restage | None:
         try:
             for batch in batches:
                 mine = self._for_feed(batch, feed, handle)
-                written = handle.commit(self._query, mine, tasks)
+                written = handle.commit(self._query, mine, InSpark(micro.rows.sparkSession), micro.span)
                 self._say(handle.name, mine, written, began)
         except Restage as again:
             self._discard(batches, handle)
@@ -239,6 +254,11 @@ class Writer:
             raise
         return None
 
+    def _placed(self, feeds: Sequence[tuple[Feed, OutputHandle]]) -> list[tuple[Feed, Output, Position]]:
+        """Feeds with where their outputs' tables stand, as tasks need it."""
+        physical = self._offsets.physical
+        return [(feed, handle.staged, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds]
+
     def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
         """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
         try:
@@ -247,7 +267,7 @@ class Writer:
             logger = logger_of("databus.pipeline")
             logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
 
-    def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
+    def batches_of(self, micro: "Micro") -> Iterable[ChangeBatch]:
         """The micro-batch as change batches, in order."""
         raise NotImplementedError
 
@@ -280,7 +300,7 @@ class Writer:
         if isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
             with suppress(UnknownSource):  # dropped since then
                 self._read_anew([name])
-                handle.expect_snapshot(self._query, [name])
+                handle.expect_snapshot(self._offsets.physical, [name])
 
     def _say(
         self,
@@ -305,32 +325,12 @@ class Writer:
                 "position": batch.end.to_json(),
                 "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
-                "changes": [_told(item) for item in batch.items if isinstance(item, TableControl)][:_TOLD_MAX],
-                "lag_ms": _lag_ms(tables),
+                "changes": [told_of(item) for item in batch.items if isinstance(item, TableControl)][:_TOLD_MAX],
+                "lag_ms": lag_ms(tables),
                 "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
         self._report(event)
-
-
-def _told(control: TableControl) -> dict[str, Any]:
-    """What an event says of a control."""
-    more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
-    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
-
-
-def _lag_ms(tables: Sequence[TableRows | StagedRows]) -> float | None:
-    """Time from the newest commit to now, when it is in the target."""
-    newest = [_newest_us(each) for each in tables]
-    known = [each for each in newest if each is not None]
-    return round((time.time_ns() / 1e3 - max(known)) / 1e3, 1) if known else None
-
-
-def _newest_us(rows: TableRows | StagedRows) -> int | None:
-    if isinstance(rows, StagedRows):
-        return rows.newest_us
-    newest: int | None = pc.max(rows.rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
-    return newest
 
 
 def _empty_range(schema: pa.Schema, physical: str, start: SourceCheckpoint, end: SourceCheckpoint) -> pa.Table:
@@ -368,27 +368,27 @@ class TablesWriter(Writer):
         self._filters = filters or {}
         self._staging = Staging(partial(Stage, decode), self._filters)
 
-    def _staged(
-        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
-    ) -> Sequence[Sequence[StagedBatch]]:
+    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
         """See `Writer._staged`."""
-        del batch_id
-        receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
+        staging = self._staging
+        if micro.decode is not None:
+            staging = replace(staging, stage_of=partial(Stage, micro.decode))
+        receipts = staging.run(micro.rows, self._placed(feeds))
         return [joined(receipts, number) for number in range(len(feeds))]
 
     def _to_buckets(
-        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, handle: OutputHandle
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """See `Writer._to_buckets`. Each task has all ranges, which are small, and reads them itself."""
-        ranges = rows.toArrow()
+        ranges = micro.rows.toArrow()
         if ranges.num_rows == 0:
-            start, end = self._bounds(batch_id)
+            start, end = micro.start, micro.end
             if not (handle.output.config.ends_transactions and start.scn and is_inside_transaction(start.pair)):
                 return None
             ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
         scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
         start = SourceCheckpoint(scn=scn, seq=seq)
-        write = partial(write_ranges, rows.sparkSession, self._decode, ranges)
+        write = partial(write_ranges, micro.rows.sparkSession, micro.decode or self._decode, ranges)
         ways = ways_of(feed, handle.direct, self._filters)
         return Batch(self._offsets.physical, start, start, ()), partial(write, ways, handle.direct.direct_writer())
 
@@ -414,10 +414,24 @@ class TablesWriter(Writer):
                 self._read_again(name, item, handle)
         return replace(batch, items=tuple(items))
 
-    def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
+    def write_range(
+        self,
+        rows: "DataFrame | None",
+        start: SourceCheckpoint,
+        end: SourceCheckpoint,
+        span: Span,
+        decode: Decode,
+        feed: Feed,
+        handle: OutputHandle,
+    ) -> None:
+        """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
+        if rows is not None:
+            self._write(Micro(rows, -1, start, end, span, decode), [(feed_only(feed, span.only or ()), handle)])
+        handle.advance(self._query, Checkpoint({self._offsets.physical: end}), span)
+
+    def batches_of(self, micro: "Micro") -> Iterable[ChangeBatch]:
         """See `Writer.batches_of`."""
-        del batch_id
-        return self._decode(collected)
+        return (micro.decode or self._decode)(micro.rows.toArrow())
 
 
 class TypedWriter(Writer):
@@ -430,14 +444,12 @@ class TypedWriter(Writer):
         self._staging = Staging(partial(TypedStage, table, self._offsets.physical), {})
         self._puts_in_order = False
 
-    def _staged(
-        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
-    ) -> Sequence[Sequence[StagedBatch]]:
+    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
         """See `Writer._staged`."""
-        start, end = self._bounds(batch_id)
+        start, end, rows = micro.start, micro.end, micro.rows
         if self._puts_in_order:
             rows = rows.repartitionByRange(ORDER[0]).sortWithinPartitions(*ORDER)
-        receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
+        receipts = self._staging.run(rows, self._placed(feeds))
         try:
             return [
                 [joined_typed(receipts, number, start, end, self._lineage_of, self._offsets.physical)]
@@ -449,25 +461,25 @@ class TypedWriter(Writer):
             if self._puts_in_order:
                 raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
         self._puts_in_order = True
-        return self._staged(rows, batch_id, feeds)
+        return self._staged(micro, feeds)
 
     def _to_buckets(
-        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, handle: OutputHandle
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]]:
         """See `Writer._to_buckets`. One task writes all buckets, of rows that Spark has put in order."""
-        start, end = self._bounds(batch_id)
+        start, end, rows = micro.start, micro.end, micro.rows
         writer, ways = handle.direct.direct_writer(), ways_of(feed, handle.direct, {})
         is_ours = partial(operator.eq, f"{self._offsets.physical}/{self._table.source}")
 
         def write(bucket: Bucket) -> pa.Table:
-            bucket = replace(bucket, brings=is_ours)
+            bucket = replace(bucket, reads=is_ours)
             of = self._table, self._offsets.physical, start, end
             stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
             return rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
 
         return Batch(self._offsets.physical, start, end, ()), write
 
-    def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
+    def batches_of(self, micro: "Micro") -> list[ChangeBatch]:
         """See `Writer.batches_of`."""
-        start, end = self._bounds(batch_id)
-        return [decode_typed(collected, self._table, self._offsets.physical, start, end, self._lineage_of)]
+        physical, collected = self._offsets.physical, micro.rows.toArrow()
+        return [decode_typed(collected, self._table, physical, micro.start, micro.end, self._lineage_of)]

@@ -5,6 +5,7 @@ from databus.spark._classes import class_file
 from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
 from databus.spark._private import is_damaged, is_starting, last_done, offset_of, settle_session
+from databus.spark._ranges import ranges_after
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, how_spark_ended, is_local, tuned_session
 from databus.spark._shipping import SHIPPED, Shipment
@@ -34,6 +35,7 @@ __all__ = [
     "make_archive",
     "make_class_file",
     "offset_of",
+    "ranges_after",
     "settle_session",
     "slots_of",
     "tuned_session",

@@ -21,7 +21,17 @@ from databus.filters import (
     whole_changes,
 )
 from databus.tasks._at_once import KnownTable, MirrorWriter
-from databus.tasks._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._batch import (
+    AtOnce,
+    Batch,
+    ChangeBatch,
+    Item,
+    StagedBatch,
+    StagedRows,
+    TableControl,
+    TableRows,
+    seeds_after,
+)
 from databus.tasks._change_filters import Dedupe, Sample, Tombstones
 from databus.tasks._data_file import DataFile, is_data_file, is_passing_file, write_data_file, write_passing_file
 from databus.tasks._decode import (
@@ -45,8 +55,8 @@ from databus.tasks._direct import (
     DirectFeed,
     DirectTypedStage,
     DirectWriter,
-    batch_above,
     joined_buckets,
+    part_of_other_log,
 )
 from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
@@ -81,6 +91,7 @@ from databus.tasks._rewrite_job import (
 from databus.tasks._stage import (
     RECEIPTS,
     Decode,
+    Done,
     PartWriter,
     Stage,
     StagedFeed,
@@ -91,16 +102,6 @@ from databus.tasks._stage import (
 from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
 from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
 from databus.tasks._unnest import Unnest
-from databus.tasks._written import (
-    StreamBefore,
-    Written,
-    brings,
-    brought_by_all,
-    furthest,
-    selections_json,
-    selections_of,
-    unwritten,
-)
 
 __all__ = [
     "BATCH_BYTES",
@@ -126,6 +127,7 @@ __all__ = [
     "DirectFeed",
     "DirectTypedStage",
     "DirectWriter",
+    "Done",
     "Fetch",
     "FilterMapper",
     "FolderWriter",
@@ -175,7 +177,6 @@ __all__ = [
     "StagedFeed",
     "StagedRows",
     "Stored",
-    "StreamBefore",
     "TableChoice",
     "TableControl",
     "TableFilter",
@@ -190,10 +191,6 @@ __all__ = [
     "Ways",
     "Where",
     "Work",
-    "Written",
-    "batch_above",
-    "brings",
-    "brought_by_all",
     "control_text",
     "decode_frames",
     "decode_groups",
@@ -204,7 +201,6 @@ __all__ = [
     "first_staged",
     "fitted_rows",
     "full_pattern",
-    "furthest",
     "groups_to_join",
     "is_data_file",
     "is_meta",
@@ -225,6 +221,7 @@ __all__ = [
     "names_for_relay",
     "nearest",
     "pairs_of",
+    "part_of_other_log",
     "patterns_meet",
     "patterns_of",
     "plan",
@@ -238,15 +235,13 @@ __all__ = [
     "run_all",
     "run_here",
     "run_part",
-    "selections_json",
+    "seeds_after",
     "selections_meet",
-    "selections_of",
     "selects",
     "spelled",
     "staged_rows",
     "stored_at",
     "to_user_rows",
-    "unwritten",
     "user_rows_schema",
     "whole_changes",
     "write_data_file",

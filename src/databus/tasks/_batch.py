@@ -1,15 +1,17 @@
 """What an output is given: the changes between two positions of one physical source, table by table, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from databus.core import ControlKind, Pair, SourceCheckpoint
+from databus.places import ASKED, GAP, Seed, seed_after
 from databus.schema import TableSchema
 from databus.tasks._data_file import DataFile
 from databus.tasks._lineage import SchemaAhead
+from databus.tasks._pairs import rows_above
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,39 @@ class ChangeBatch(Batch):
 
     items: tuple[TableRows | TableControl, ...]
 
+    def above(self, done: Callable[[str], Pair], reads: Callable[[str], bool] = lambda _: True) -> "ChangeBatch":
+        """What of it is above where its tables are, by full names, without tables that are not read."""
+        items: list[TableRows | TableControl] = []
+        for item in self.items:
+            name = f"{self.physical}/{item.table.source}"
+            if not reads(name):
+                continue
+            if isinstance(item, TableControl):
+                items += [item] if item.pair > done(name) else []
+                continue
+            rows = rows_above(item.rows, done(name))
+            items += [item if rows is item.rows else replace(item, rows=rows)] if rows.num_rows else []
+        return replace(self, items=tuple(items))
+
 
 @dataclass(frozen=True)
 class StagedBatch(Batch):
     """With files in the place of rows: what an output is given whose rows tasks have written."""
 
     items: tuple[StagedRows | TableControl, ...]
+
+
+def seeds_after(seeds: Mapping[str, Seed], batch: Batch) -> dict[str, Seed]:
+    """What is left behind a batch of the seeds of tables, by full names. A history that was told of a gap is not told
+    again.
+    """
+    found = dict(seeds)
+    for item in batch.items:
+        name = f"{batch.physical}/{item.table.source}"
+        seed = found.pop(name, None)
+        seed = ASKED if seed == GAP else seed
+        if isinstance(item, TableControl):
+            seed = seed_after(seed, item.kind, item.body)
+        if seed is not None:
+            found[name] = seed
+    return found

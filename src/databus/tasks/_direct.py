@@ -21,18 +21,21 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
-from databus.filters import Selection
+from databus.filters import TableChoice
+from databus.places import Position
 from databus.schema import TableSchema, key_buckets, key_bytes
-from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows, seeds_after
 from databus.tasks._decode import BATCH_BYTES, decode_typed
-from databus.tasks._pairs import last_pair, log_number, rows_above
+from databus.tasks._pairs import last_pair, log_number
 from databus.tasks._stage import RECEIPTS, Decode, receipt_of, receipts_for, staged_rows
 from databus.tasks._table_filters import Ways
 from databus.tasks._typed_stage import pieces_of
-from databus.tasks._written import Written
 from databus.wire import is_inside_transaction, is_of_other_log
 
 BUCKETS_MAX: Final = 256
+
+
+_ALL: Final = Position(tables=((TableChoice(),),))  # of which nothing is known
 
 
 def _any_table(name: str) -> bool:
@@ -42,80 +45,92 @@ def _any_table(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What one task writes: the rows of some keys, of one stream into one output.
-
-    number: of so many `buckets`, from 0 on. stream: name of the query that brings the rows. known: how far the stream
-    has come as the output's ledger says; None where it says nothing. reached: the end of the last batch that was
-    written, as the ledger says; the target can only stand at or above it. of: what the stream brings, as the ledger
-    says it. brings: whether the stream has the table of this full name; others of the output may have other tables of
-    the same source. selections: which tables that is, as the ledger says it. written: what is in the target beyond
-    `known`, as the ledger says: others brought it, from which the stream goes on. accepted: uuids of logs of which the
-    target had positions when the query began, which are of this history.
-    """
+    """What one task writes: the rows of some keys, of tables of one physical source into one output."""
 
     pipeline: str
     output: str
-    stream: str
+    physical: str
     number: int
+    """Of so many `buckets`, from 0 on."""
     buckets: int
-    known: SourceCheckpoint | None = None
+    position: Position = _ALL
+    """Where the tables stand, as the output's ledger says."""
+    reads: Callable[[str], bool] = _any_table
+    """Whether the batch is about the table of this full name."""
+    moves_at: bool = True
+    """Whether the batch is one over the tables that stand together."""
+    there: tuple[str, ...] = ()
+    """The tables that there were when the query began, by full names."""
     reached: Pair | None = None
-    of: str = ""
-    brings: Callable[[str], bool] = _any_table
-    selections: tuple[Selection, ...] = ()
-    written: tuple[Written, ...] = ()
+    """The end of the last batch that was written, as the ledger says: the target can only stand at or above it. None
+    where nothing was.
+    """
     accepted: frozenset[str] = frozenset()
+    """Logs of which the target had places when the query began, which are of this history."""
 
     def check_log(self, batch: ChangeBatch) -> None:
         """Raises `UnsupportedFeature` where a part of a transaction came from another log, which counts its rows
         otherwise: nobody can say which of them are missing.
         """
-        known = self.known
-        if known is None or not is_inside_transaction(known.pair) or known.pair >= batch.end.pair:
-            return
-        if is_of_other_log(known, batch.end.log or ""):
-            raise UnsupportedFeature(
-                f"outputs.{self.output}: has a part of the transaction at SCN {known.scn} of {batch.physical} from log "
-                f"{known.log}, and the next changes come from {batch.end.log}, which counts the rows of a transaction "
-                f"otherwise. Restore that log; or have the output made anew: `databus rebuild FILE {self.output}` "
-                f"(FILE is the pipeline's file); or give it another name, under which it writes all again"
-            )
+        names = {f"{batch.physical}/{item.table.source}" for item in batch.items}
+        for place in (self.position.place(name) for name in sorted(names) if self.reads(name)):
+            if place is None or not is_inside_transaction(place.pair) or place.pair >= batch.end.pair:
+                continue
+            if is_of_other_log(place, batch.end.log or ""):
+                raise UnsupportedFeature(part_of_other_log(self.output, batch.physical, place, batch.end.log))
 
     def takes_controls_of(self, table: TableSchema) -> bool:
         """Whether this is the bucket that writes a table's controls, where the target gets them once."""
         return _table_bucket(table, self.buckets) == self.number
 
-    def check(self, position: SourceCheckpoint | None, batch: ChangeBatch) -> None:
+    def own(self, record: Position | None) -> Position | None:
+        """What the bucket's record in the target says of the tables that are chosen now."""
+        return None if record is None else record.introduced(self.position, self.there)
+
+    def after(self, own: Position | None, batch: ChangeBatch) -> Position:
+        """What the bucket's record is to say with a batch. own: what it says before."""
+        position, end = self.position, replace(batch.end, uuid=batch.end.uuid or self.position.uuid)
+        if not self.moves_at:  # these tables have places of their own
+            named = {f"{batch.physical}/{item.table.source}" for item in batch.items}
+            names = (name for name in {*self.there, *named, *position.places} if self.reads(name))
+            position = replace(position, places={**dict.fromkeys(names, SourceCheckpoint()), **position.places})
+        seeds = seeds_after(position.seeds, batch)
+        return position.written(own, end, self.reads, seeds, moves_at=self.moves_at)
+
+    def check(self, record: Position | None, batch: ChangeBatch) -> None:
         """Compare where the bucket stands, as its target says, with the ledger and the batch that comes next; for
-        writers whose targets know that. Raises `UnsupportedFeature` for a gap, and for a position in another log.
+        writers whose targets know that. Raises `UnsupportedFeature` for a gap, and for a place in another log.
         """
-        if position is None:  # nothing was written yet, or the ledger says what was
+        at = None if record is None else record.at
+        if record is None or at is None or not self.moves_at:  # nothing was written yet, or the ledger says what was
             return
-        least = batch.start.pair if self.known is None else self.reached
-        if least is not None and position.pair < least:
+        if self.reached is not None and not record.places and at.pair < self.reached:
             raise UnsupportedFeature(
-                f"outputs.{self.output}: bucket {self.number} of {self.buckets} of {self.stream} stands at "
-                f"{position.pair} (SCN, _seq) of {batch.physical} in its target, and what comes next begins after "
-                f"{least}: what lies between is missing. Restore the target; or give the output another name, under "
-                f"which it is written from the beginning"
+                f"outputs.{self.output}: bucket {self.number} of {self.buckets} stands at {at.pair} (SCN, _seq) of "
+                f"{batch.physical} in its target, and what comes next begins after {self.reached}: what lies between "
+                f"is missing. Restore the target; or give the output another name, under which it is written from the "
+                f"beginning"
             )
-        is_foreign = position.log is not None and log_number(position.log) != log_number(batch.end.log)
-        is_new = self.known is not None and (self.reached is None or position.pair > self.known.pair)
-        if is_foreign and is_new and position.log not in self.accepted:
+        is_foreign = at.log is not None and log_number(at.log) != log_number(batch.end.log)
+        is_new = self.position.at is None or at.pair > self.position.at.pair
+        if is_foreign and is_new and at.scn and at.log not in self.accepted:
             raise ServiceUnavailable(
-                f"outputs.{self.output}: {self.stream} has come to {position.pair} (SCN, _seq) in its target, written "
-                f"from another log ({position.log}) since this query began: perhaps by another pipeline of this name. "
+                f"outputs.{self.output}: {batch.physical} has come to {at.pair} (SCN, _seq) in its target, written "
+                f"from another log ({at.log}) since this query began: perhaps by another pipeline of this name. "
                 f"The query begins again, and asks whose that is"
             )
-        is_part = position.scn > 0 and is_inside_transaction(position.pair)
-        if is_foreign and (self.known is None or is_part):
-            holds = f"a part of the transaction at SCN {position.scn}" if is_part else "changes"
-            raise UnsupportedFeature(
-                f"outputs.{self.output}: bucket {self.number} of {self.buckets} of {self.stream} has {holds} from log "
-                f"{position.log} of {batch.physical} in its target, and the next ones come from {batch.end.log}, whose "
-                f"changes cannot be told from those. Restore that log, or the pipeline's state; or give the output "
-                f"another name, under which it is written from the beginning"
-            )
+        if is_foreign and at.scn and is_inside_transaction(at.pair):
+            raise UnsupportedFeature(part_of_other_log(self.output, batch.physical, at, batch.end.log))
+
+
+def part_of_other_log(output: str, physical: str, place: SourceCheckpoint, log: str | None) -> str:
+    """What is said where a target has a part of a transaction by the numbers of another log."""
+    return (
+        f"outputs.{output}: has a part of the transaction at SCN {place.scn} of {physical} from log {place.log}, and "
+        f"the next changes come from {log}, which counts the rows of a transaction otherwise. Restore that log; or "
+        f"have the output made anew: `databus rebuild FILE {output}` (FILE is the pipeline's file); or give it another "
+        f"name, under which it writes all again"
+    )
 
 
 class BucketWriter(Protocol):
@@ -179,14 +194,14 @@ class DirectFeed:
 
     def write(self, numbers: Sequence[int], batches: Iterable[ChangeBatch]) -> Iterator[tuple[int, str]]:
         """Write some buckets of batches; gives a receipt for each of both, with the bucket's number."""
-        done = (0, 0) if self.bucket.known is None else self.bucket.known.pair
+        position = self.bucket.position
         with ExitStack() as stack:
             writers = [stack.enter_context(self.writer.open(replace(self.bucket, number=each))) for each in numbers]
             for batch in batches:
                 self.bucket.check_log(batch)
-                left = _above(batch, done)
-                if left is None:
-                    continue
+                left = batch.above(position.done, self.bucket.reads)
+                if not left.items and position.at is not None and batch.start.pair < batch.end.pair <= position.at.pair:
+                    continue  # the output has all of it, others of its lane do not
                 passed = self._passed(left)
                 tables = [item.table for item in passed.items if isinstance(item, TableRows)]
                 for number, writer in zip(numbers, writers, strict=True):
@@ -285,25 +300,6 @@ def joined_buckets(receipts: pa.Table, buckets: int) -> list[StagedBatch]:
 
 def _both(one: StagedRows, other: StagedRows) -> StagedRows:
     return replace(one.then(other), first=min(one.first, other.first), ends=(max(one.last, other.last),))
-
-
-def _above(batch: ChangeBatch, done: Pair) -> ChangeBatch | None:
-    """What is left of a batch above a pair; None where it ends before."""
-    if batch.end.pair <= done and batch.start.pair < done:
-        return None
-    return batch if batch.start.pair >= done else batch_above(batch, done)
-
-
-def batch_above(batch: ChangeBatch, pair: Pair) -> ChangeBatch:
-    """The batch with those of its rows and controls alone whose pairs are above `pair`."""
-    items: list[TableRows | TableControl] = []
-    for item in batch.items:
-        if isinstance(item, TableControl):
-            items += [item] if item.pair > pair else []
-            continue
-        rows = rows_above(item.rows, pair)
-        items += [replace(item, rows=rows)] if rows.num_rows else []
-    return replace(batch, items=tuple(items))
 
 
 def _in_bucket(item: TableRows, key: Sequence[str], number: int, buckets: int) -> pa.Table:

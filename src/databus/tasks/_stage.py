@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
+from databus.places import Position
 from databus.schema import SchemaChange, TableSchema, widens_to
 from databus.tasks._batch import AtOnce, ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._data_file import DataFile
@@ -45,17 +46,30 @@ class TableWriter(PartWriter, Protocol):
 
 
 @dataclass(frozen=True)
+class Done:
+    """Up to where tables are in a target: as the ledger says, or, beyond that, the target; travels to tasks."""
+
+    position: Position
+    above: Mapping[str, Pair]
+
+    def __call__(self, name: str) -> Pair:
+        """By the full name of a table."""
+        return max(self.position.done(name), self.above.get(name, (0, 0)))
+
+
+@dataclass(frozen=True)
 class StagedFeed:
     """What a task does for one output.
 
     selects: by full name, whether it gets rows of a table. filtered: what is left of rows. above: by full name of a
-    table, the pair up to which the target has it. fits: by full name, the schema in which the target wants its rows.
+    table, the pair up to which the target has it, as far as that is known. fits: by full name, the schema in which the
+    target wants its rows.
     """
 
     selects: Callable[[str], bool]
     filtered: Callable[[str, TableRows], Iterable[TableRows]]
     writer: PartWriter
-    above: Mapping[str, Pair]
+    above: Callable[[str], Pair]
     fits: Mapping[str, pa.Schema]
 
 
@@ -99,11 +113,12 @@ def _staged(
     if not feed.selects(name):
         return
     if isinstance(item, TableControl):
-        yield item
+        if item.pair > feed.above(name):
+            yield item
         return
     left = [*feed.filtered(name, item)]
     for each in left:
-        rows = rows_above(each.rows, feed.above.get(name, (0, 0)))
+        rows = rows_above(each.rows, feed.above(name))
         if rows.num_rows == 0:
             continue
         if is_all and len(left) == 1 and isinstance(feed.writer, TableWriter):

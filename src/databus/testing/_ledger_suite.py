@@ -8,12 +8,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from databus.core import Checkpoint, ControlKind, CorruptData, DiskFull, InputError, LockHeld, UnsupportedFeature
-from databus.pipeline import ChangeBatch, DirectOutput
+from databus.core import (
+    Checkpoint,
+    ControlKind,
+    CorruptData,
+    DiskFull,
+    InputError,
+    LockHeld,
+    PositionForeign,
+    SourceCheckpoint,
+    UnsupportedFeature,
+)
+from databus.filters import TableChoice
+from databus.pipeline import ChangeBatch, DirectOutput, Input, RunContext, Shape
+from databus.pipeline._begin import begin
 from databus.pipeline._bringing import Bringing
 from databus.pipeline._handle import OutputHandle
+from databus.pipeline._offsets import Offsets
+from databus.pipeline._plan import Feed, QueryPlan
+from databus.schema import TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
 from databus.testing._staged_writes import write_buckets, write_by_tasks
@@ -21,21 +36,72 @@ from databus.testing._staged_writes import write_buckets, write_by_tasks
 _QUERY: Final = "outputs/suite"
 
 
+class _Origin(Input):
+    """Where the rows come from: a log that has all changes of its database."""
+
+    emits = Shape.TABLES
+    resumes = True
+
+    def __init__(self, log: str) -> None:
+        super().__init__(None)
+        self.log = log
+
+    @property
+    def wants_all(self) -> bool:
+        """See `Input.wants_all`."""
+        return True
+
+    def typed(self, *_: Any) -> Any:
+        """Not called."""
+        raise NotImplementedError
+
+    def schema_of(self, *_: Any) -> tuple[str, TableSchema]:
+        """Not called."""
+        raise NotImplementedError
+
+    def log_of(self, *_: Any) -> str:
+        """See `Input.log_of`."""
+        return self.log
+
+    def uuid_of(self, *_: Any) -> str:
+        """See `Input.uuid_of`: each log here is of a database of its own."""
+        return f"database of {self.log}"
+
+    def beginning(self, *_: Any) -> Checkpoint | None:
+        """See `Input.beginning`."""
+        return Checkpoint({"shop": SourceCheckpoint(self.uuid_of())})
+
+    def tables_of(self, *_: Any) -> list[str]:
+        """See `Input.tables_of`."""
+        return [f"shop/{table.source}" for table in (ORDERS, STOCK)]
+
+    def read_anew(self, *_: Any) -> None:
+        """See `Input.read_anew`."""
+
+
 class _Process:
     """One that writes the output. Once it is closed, or killed, another may follow."""
 
-    def __init__(self, harness: OutputHarness) -> None:
+    def __init__(self, harness: OutputHarness, log: str = "log-1") -> None:
         self.output = harness.make()
-        self.handle = OutputHandle("suite", self.output, self.output.context.folder / ".databus")
-        self.handle.bringing = {_QUERY: Bringing("shop/*")}
-        self.handle.check(_QUERY)
+        folder = self.output.context.folder / ".databus"
+        self.handle = OutputHandle("suite", self.output, folder)
+        choice = ((TableChoice(("shop/*",)),),)
+        self.handle.bringing = {_QUERY: Bringing("shop/*", choice)}
         self.handle.open(_QUERY)
+        feed = Feed("outputs.suite", choice)
+        plan = QueryPlan(_QUERY, Shape.TABLES, "inputs.shop", (feed,), "shop")
+        self.origin = _Origin(log)
+        offsets = Offsets(folder / "offsets", self.origin, "shop", log)
+        context = RunContext("suite", "shop", folder)
+        begin(plan, [(feed, self.handle)], offsets, context, lambda *_: None)
 
     def write(self, *batches: ChangeBatch) -> None:
         """Write each, and note in the ledger that it is there."""
         for batch in batches:
             self.write_only(batch)
-            self.handle.advance(_QUERY, Checkpoint({batch.physical: batch.end}))
+            end = replace(batch.end, uuid=f"database of {self.origin.log}")
+            self.handle.advance(_QUERY, Checkpoint({batch.physical: end}))
 
     def write_only(self, batch: ChangeBatch) -> None:
         """Write one, and die before the ledger says so."""
@@ -49,9 +115,11 @@ class _Process:
 
     def reached(self, log: ChangeLog) -> int:
         """How many entries of the log are in the target, as its ledger says."""
-        stream = self.handle.stream(_QUERY)
-        at = None if stream is None else stream.checkpoint.sources.get(log.physical)
-        return next(n for n in range(len(log.entries) + 1) if at is None or log.position(n).pair == at.pair)
+        position = self.handle.known(log.physical)
+        at = None if position is None else position.least(((TableChoice(("*",)),),))
+        if at is None or not at.scn:
+            return 0
+        return next(n for n in range(len(log.entries) + 1) if log.position(n).pair == at.pair)
 
 
 @contextmanager
@@ -110,16 +178,16 @@ def check_gap(harness: OutputHarness) -> None:
 
 
 def check_lost_ledger(harness: OutputHarness) -> None:
-    """Without its ledger the target is written from the beginning again; one that knows what it holds refuses less."""
+    """Without its ledger the target goes on where it says that it stands, or is written from the beginning again."""
     log = random_log(24)
     size = len(log.entries)
     with _process(harness) as process:
         process.write(log.batch(0, 60))
     process.handle.ledger_path.remove()
     with _process(harness) as process:
-        if process.output.place("shop/main.orders") is not None:
-            _refused(process, log.batch(80, size), UnsupportedFeature)
-        process.write(log.batch(0, 33), log.batch(33, size))
+        _refused(process, log.batch(80, size), UnsupportedFeature)
+        begin = process.reached(log)
+        process.write(log.batch(begin, begin + 3), log.batch(begin + 3, size))
     _assert_holds(harness, log)
 
 
@@ -130,15 +198,14 @@ def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
     log.begin().insert(ORDERS, {"id": 2, "note": "ours", "total": None})
     with _process(harness) as process:
         process.write(log.batch(0, 2))
-        can_tell = process.output.place("shop/main.orders") is not None
-    if not can_tell:
+        word = process.output.held({"shop/main.orders": None}).get("shop/main.orders")
+    if word is None or word.place is None:
         raise unittest.SkipTest("this output cannot tell what its target holds")
     process.handle.ledger_path.remove()
-    other = ChangeLog(uuid="log-2").begin()
-    for i in range(5):
-        other.begin().insert(ORDERS, {"id": 10 + i, "note": "theirs", "total": None})
-    with _process(harness) as process:
-        _refused(process, other.batch(0, 5), UnsupportedFeature)
+    with suppress(PositionForeign):
+        process = _Process(harness, "log-2")
+        process.handle.close()
+        raise AssertionError("it goes on with rows of another database")
     assert_holds(harness, log, (ORDERS,), harness.make().delivery)
 
 
@@ -170,14 +237,14 @@ def check_new_table(harness: OutputHarness) -> None:
     log.snapshot(STOCK, [{"Shelf no": each, **stock} for each in ("changed while it waits", "old")])
     log.bus_control(ControlKind.SNAPSHOT_END, STOCK, generation=1, begin=list(begin.pair), complete=True)
     with _process(harness) as process:
-        stream = process.handle.stream(_QUERY)
-        assert stream is not None, "the ledger is gone"
-        process.handle.begin(_QUERY, stream.checkpoint, ["shop/main.stock"])
-        start = stream.checkpoint.sources["shop"]
-        process.write(*_following(log, [1, 3], start.scn))
-        stream = process.handle.stream(_QUERY)
-        assert stream is not None
-        assert not stream.incomplete, f"still incomplete: {stream.incomplete}"
+        position = process.handle.known("shop")
+        assert position is not None, "the ledger is gone"
+        assert position.at is not None, "the ledger says no place"
+        process.handle.put("shop", position.reading(["shop/main.stock"]))
+        process.write(*_following(log, [1, 3], position.at.scn))
+        position = process.handle.known("shop")
+        assert position is not None
+        assert not position.seeds, f"still incomplete: {position.seeds}"
     assert_holds(harness, log, (STOCK,), harness.make().delivery)
 
 
@@ -208,27 +275,28 @@ def check_move_within_a_snapshot(harness: OutputHarness) -> None:
 
 
 def check_says_what_it_holds(harness: OutputHarness) -> None:
-    """`place`, `holds` and `remove` are of one mind, in the process that wrote and in the next."""
+    """`held` and `remove` are of one mind, in the process that wrote and in the next."""
     log, name = random_log(26), "shop/main.orders"
     with _process(harness) as process:
-        assert process.output.place(name) is None, "an empty target says that it holds something"
+        assert process.output.held({name: None}) == {}, "an empty target says that it holds something"
         process.write(log.batch(0, len(log.entries)))
-        told = process.output.place(name)
-    if told is None:
+        position = process.handle.known("shop")
+        noted = None if position is None else position.marks.get(name)
+    if noted is None:
         raise unittest.SkipTest("this output cannot tell what its target holds")
     last = max(each.pair for each in log.entries if each.table is ORDERS)
-    assert told.pair >= last, f"it says that it holds changes up to {told.pair}, and was given those up to {last}"
     with _process(harness) as process:
-        assert process.output.place(name) == told, "another process is told something else"
-        assert process.output.holds(name, told), "it does not hold what it says"
+        word = process.output.held({name: noted})[name]
+        assert word.mark == noted.mark, "it does not hold what it says"
+        told = process.output.held({name: None})[name].place
+        assert told is None or told.pair >= last, f"it says that it holds changes up to {told}, and was given {last}"
         process.handle.close()
         try:
             process.output.remove([name])
         except (InputError, UnsupportedFeature):  # keeps nothing that could be made anew, of this table alone
             return
     output = harness.make()
-    assert output.place(name) is None, "it holds something of a table that was removed"
-    assert not output.holds(name, told), "it says that it holds what was removed"
+    assert output.held({name: noted}) == {}, "it holds something of a table that was removed"
     with suppress(CorruptData):
         process = _Process(harness)
         process.handle.close()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
     if isinstance(output, DirectOutput):
         context = output.context
-        bucket = Bucket(context.pipeline, context.output, "suite", 0, output.direct_writer().buckets)
+        bucket = Bucket(context.pipeline, context.output, batch.physical, 0, output.direct_writer().buckets)
         for each in write_buckets(output, batch, bucket):
             output.commit(each, run_here)
     elif output.part_writer() is None:
@@ -100,7 +101,7 @@ def _staged(
     def decode(part: pa.Table) -> Iterable[ChangeBatch]:
         return [halves[part.column("half")[0].as_py()]]
 
-    stage = Stage(decode, [StagedFeed(_all, _as_they_are, writer, above, fits)])
+    stage = Stage(decode, [StagedFeed(_all, _as_they_are, writer, partial(_done, above), fits)])
     parts = [pa.record_batch({"half": [number]}) for number in range(len(halves))]
     list(stage(iter(parts[:1])))  # a task whose answer is lost
     return joined(pa.Table.from_batches([*stage(iter(reversed(parts)))]), 0)
@@ -114,6 +115,10 @@ def _in_parts(jobs: Sequence[Job]) -> list[Rewritten]:
         parts[0]()  # a task whose answer is lost
         found.append(joined_parts([part() for part in reversed(parts)]))
     return found
+
+
+def _done(above: Mapping[str, Pair], name: str) -> Pair:
+    return above.get(name, (0, 0))
 
 
 def _all(name: str) -> bool:

@@ -12,7 +12,9 @@ from databus.core import (
     Checkpoint,
     ConfigError,
     MalformedRequest,
+    Pair,
     PositionPurged,
+    SourceCheckpoint,
     UnknownColumn,
     UnknownSource,
     is_pattern,
@@ -23,9 +25,19 @@ from databus.filters import FrameFilter, StreamFilter
 from databus.pipeline._contract import Input, RunContext, Shape
 from databus.pipeline._node_config import InputConfig
 from databus.schema import TableSchema
-from databus.tasks import Decode, RangeDecoder, RelayTables, TableChoice, matches, names_for_relay, nearest
+from databus.tasks import (
+    Decode,
+    RangeDecoder,
+    RelayTables,
+    TableChoice,
+    matches,
+    name_if_there,
+    names_for_relay,
+    nearest,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _STREAMS_MAX: Final = 64
@@ -76,7 +88,9 @@ class DatabusInputConfig(InputConfig):
         None,
         description="Where an output begins that has nothing yet: an SCN, itself included, `beginning` (an error if "
         "the relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`, or, if the "
-        "relay no longer has it, the tables as they are now, and what changes from then on.",
+        "relay no longer has it, the tables as they are now, and what changes from then on. A table that is chosen "
+        "later begins there too: `latest` is where the others are, and what the relay no longer has is read by a "
+        "snapshot.",
     )
     starting_timestamp: str | None = Field(
         None,
@@ -220,6 +234,24 @@ class DatabusInput(Input):
         decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times, self.filter)
         return self._stream(spark, options), decode
 
+    def ranges(
+        self,
+        spark: "SparkSession",
+        context: RunContext,
+        physical: str,
+        tables: Sequence[str],
+        after: SourceCheckpoint,
+        to: Pair,
+    ) -> "tuple[pa.Table, SourceCheckpoint, Decode]":
+        """What the relay says."""
+        from databus.spark import ranges_after
+
+        sources = tuple(name_if_there(each, physical) for each in tables)  # one may have been dropped since
+        options = {**self._options(spark, context, Checkpoint({physical: after})), "physical": physical}
+        found, end = ranges_after({**options, "sources": ",".join(sources)}, after, to)
+        times = self.config.wait_ms, self.config.retry_ms
+        return found, end, RangeDecoder(context.relay_url, context.access, physical, sources, *times, self.filter)
+
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.
 
@@ -260,6 +292,10 @@ class DatabusInput(Input):
     def log_of(self, context: RunContext, physical: str) -> str:
         """What the relay says."""
         return context.relay_client().head(physical).log
+
+    def uuid_of(self, context: RunContext, physical: str) -> str:
+        """What the relay says."""
+        return context.relay_client().head(physical).uuid
 
     def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
         """What the options mean now, as the relay says; without any, its log's beginning, or, if that is gone, its end.

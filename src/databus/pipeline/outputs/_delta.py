@@ -23,8 +23,8 @@ from databus.core import (
 from databus.disk import Location
 from databus.operate import logger_of
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place
-from databus.pipeline.outputs._delta_commits import Seen, still_holds
+from databus.pipeline._output_contract import Delivery, Output, OutputContext
+from databus.pipeline.outputs._delta_commits import Mark, Seen, commit_path, still_holds
 from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_items import begins, count_of, is_of, pair_of
@@ -34,6 +34,7 @@ from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.places import Held, Noted, identity, place_at
 from databus.schema import TableSchema
 from databus.tasks import (
     Batch,
@@ -57,6 +58,7 @@ from databus.tasks import (
     rows_above,
     run_all,
     run_here,
+    seeds_after,
     spelled,
     staged_rows,
     user_rows_schema,
@@ -117,33 +119,38 @@ class DeltaOutput(Output):
         """See `Output.key`: a history has no use for one."""
         return KeyChoice(() if self.config.mode == "history" else self.config.key or ())
 
-    def place(self, name: str) -> Place | None:
-        """See `Output.place`."""
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`. A table of which something is noted is opened only if its log has gone on since then."""
+        return {name: word for name, noted in tables.items() if (word := self._held(name, noted)) is not None}
+
+    def _held(self, name: str, noted: Noted | None) -> Held | None:
+        path = self.table_path(*name.split("/", 1))
+        if noted is None or not noted.mark:
+            return self._now(name)
+        if not still_holds(path, noted, lambda: self._now(name), appends_only=self.config.mode == "history"):
+            return self._now(name)
+        version = Mark.parse(noted.mark).version
+        if commit_path(path, version).exists() and not commit_path(path, version + 1).exists():
+            return Held(place_at(noted.pair), noted.mark)
+        now = self._now(name)
+        return None if now is None else replace(now, mark=noted.mark)
+
+    def _now(self, name: str) -> Held | None:
+        """What the table says, once it is opened."""
+        copy = self._copy(*name.split("/", 1))
+        return copy.target.held(str(copy.target.mark(copy.kind.partition))) if copy.target.exists else None
+
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """See `Output.mark`: the version, and how many rows that has, up to which SCN."""
+        del end  # no commit says so where nothing but a control came last
         copy = self._copy(*name.split("/", 1))
         stored = copy.target.stored() if copy.target.exists else None
-        return None if stored is None else Place(stored.pair, str(copy.target.mark(copy.kind.partition)))
+        return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
 
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`: a mirror needs a key."""
         if self.config.mode == "mirror":
             self._key(table)
-
-    def is_from(self, name: str, log: str) -> bool:
-        """See `Output.is_from`."""
-        target = self._copy(*name.split("/", 1)).target
-        stored = target.stored() if target.exists else None
-        return stored is None or stored.log in (None, log_number(log))
-
-    def came_by(self, name: str, way: str) -> bool:
-        """See `Output.came_by`."""
-        target = self._copy(*name.split("/", 1)).target
-        return not target.exists or target.came_by(way)
-
-    def holds(self, name: str, place: Place) -> bool:
-        """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
-        path, is_history = self.table_path(*name.split("/", 1)), self.config.mode == "history"
-        may_lack = self.config.on_gap == "continue"
-        return may_lack or still_holds(path, place, lambda: self.place(name), appends_only=is_history)
 
     def tables(self) -> Collection[str]:
         """See `Output.tables`."""
@@ -229,8 +236,7 @@ class DeltaOutput(Output):
     def _read_known(self) -> Known:
         if self._known is None:
             root, output = root_of(self.config.path, self.context), self.context.output
-            path = root / f".databus-{self.context.pipeline}-{output}.tables.json"
-            self._known = Known.load(path, before=root / f".databus-{output}.json")
+            self._known = Known.load(root / f".databus-{self.context.pipeline}-{output}.tables.json")
         return self._known
 
     def remove(self, tables: Collection[str]) -> list[Location]:
@@ -276,20 +282,20 @@ class DeltaOutput(Output):
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
-        copy.target.way = "" if self.way_of is None else self.way_of(f"{batch.physical}/{source}")
+        self._tell(copy.target, f"{batch.physical}/{source}")
         new = self._new_items(copy, batch, source, items)
         if not new:
             return 0
         is_new = not copy.target.exists or (self.config.merge and copy.target.stored() is None)
         if is_new:
             self._check_new(known, copy, batch, items[0])
-        if not copy.target.exists:
-            copy.target.create(self._schema(new[0].table))
-        if is_new and self.config.merge:  # the table does not say by being there that this source has begun
-            copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
+        self._make(copy, batch, new[0].table, is_new=is_new)
         ahead = yield from self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
+            if is_last:  # a snapshot that is open at the end counts only for who was given its begin
+                seeds = seeds_after(self.seeds, replace(batch, items=tuple(items)))
+                copy.target.seed = seeds.get(f"{batch.physical}/{source}", batch.end.snapshots.get(source))
             pair = batch.end.pair if is_last else pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
             yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
@@ -300,6 +306,18 @@ class DeltaOutput(Output):
         if isinstance(batch, StagedBatch):
             self._note(f"{batch.physical}/{source}", copy, new[-1].table)
         return sum(count_of(item) for item in new)
+
+    def _make(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> None:
+        """Have the table be there."""
+        if not copy.target.exists:
+            copy.target.create(self._schema(table))
+        if is_new and self.config.merge:  # the table does not say by being there that this source has begun
+            copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
+
+    def _tell(self, target: DeltaTarget, name: str) -> None:
+        """Have the commits of a table say what is known of its rows."""
+        target.way = "" if self.way_of is None else self.way_of(name)
+        target.db, target.seed = identity(self.db) if self.db else "", self.seeds.get(name)
 
     def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
         """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
@@ -351,7 +369,7 @@ class DeltaOutput(Output):
             self._check_log(copy, stored, batch.end, source, batch.physical)
         pair = stored.pair if stored is not None else (0, 0)
         new: list[Item] = []
-        is_awaited = f"{batch.physical}/{source}" in self.incomplete and source not in batch.start.snapshots
+        is_awaited = f"{batch.physical}/{source}" in self.seeds and source not in batch.start.snapshots
         for item in items:
             if isinstance(item, TableControl):
                 is_awaited = is_awaited and item.kind is not ControlKind.SNAPSHOT_BEGIN
@@ -374,14 +392,14 @@ class DeltaOutput(Output):
     def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
-        if self.config.on_gap == "continue" or owner in self.incomplete or begins(first):
+        if self.config.on_gap == "continue" or owner in self.seeds or begins(first):
             return
         if owner in known.tables:
             raise CorruptData(
                 f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it. Or: "
                 f"{self._reset(batch.physical, first.table.source)}"
             )
-        if isinstance(copy.kind, Mirror) and not known.from_beginning[batch.physical]:
+        if isinstance(copy.kind, Mirror) and batch.start.scn and not known.from_beginning[batch.physical]:
             raise UnsupportedFeature(
                 f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before. Leave out "
                 f"where the input starts. Or have the table read anew (`databus snapshot {batch.physical} "

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, CorruptData, LockHeld
 from databus.disk import Location
-from databus.pipeline._output_contract import Place
+from databus.places import Held, Noted
 from databus.tasks import Stored
 
 _OURS: Final = "databus/"
@@ -129,7 +129,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """As `str` writes it, or the version alone, as it was written before."""
+        """As `str` writes it."""
         version, *others = (None if each == "-" else int(each) for each in text.split())
         return cls(version or 0, *others[:2])
 
@@ -148,20 +148,20 @@ class Mark:
         return is_counted and self.rows != before.rows
 
 
-def still_holds(table: Location, place: Place, find: Callable[[], Place | None], *, appends_only: bool) -> bool:
-    """Whether a table has what it had at `place`. find: opens it, and says how far it is now; called only where the
+def still_holds(table: Location, noted: Noted, find: Callable[[], Held | None], *, appends_only: bool) -> bool:
+    """Whether a table has what was noted of it. find: opens it, and says how far it is now; called only where the
     commit of that time is no longer in its log. appends_only: whether it is a history, of which others may remove rows.
     """
-    before = Mark.parse(place.mark) if place.mark else None
+    before = Mark.parse(noted.mark) if noted.mark else None
     if before is not None and was_put_back(table, before.version, may_change=appends_only):
         return False
     if before is not None and commit_path(table, before.version).exists():
         return True
     found = find()
-    if found is None or found.pair < place.pair:
+    if found is None or found.place is None or found.place.pair < noted.pair:
         return False
-    now = Mark.parse(found.mark)
-    return before is None or not now.lacks(before, is_further=found.pair > place.pair, appends_only=appends_only)
+    is_further = found.place.pair > noted.pair
+    return before is None or not Mark.parse(found.mark).lacks(before, is_further=is_further, appends_only=appends_only)
 
 
 def check_commits(

@@ -23,13 +23,10 @@ class Known:
     tables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Location, before: Location) -> Self:
-        """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours.
-
-        before: where it was when its name did not say whose it is, and pipelines over one folder shared it.
-        """
+    def load(cls, path: Location) -> Self:
+        """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours."""
         try:
-            found = path.read() or before.read()
+            found = path.read()
             if found is None:
                 return cls(path)
             value = json.loads(found.content)

@@ -27,6 +27,7 @@ from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits, c
 from databus.pipeline.outputs._delta_errors import engine_errors
 from databus.pipeline.outputs._delta_features import check_features, check_may_remove, lacks_local_times
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
+from databus.places import ASKED, Held, Seed, place_at
 from databus.tasks import (
     Change,
     DataFile,
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _OWNER: Final = "databus.source"
-_AHEAD: Final = ("schema", "schema/seq")
+_AHEAD: Final = ("/schema", "/schema/seq")
+_SEEDS_FROM: Final = 2  # generations of snapshots; below stand none, and one that was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class DeltaTarget:
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
     versions that these were to make: a store may carry out a commit after it has told us of an error.
     seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
-    way: by which rows come, a hash of 64 bits in hexadecimal digits; a commit stores it unless it is empty.
+    way: by which rows come, 63 bits in hexadecimal digits; db: the identity of the database that they are of, in the
+    same form; seed: see `Position.seeds`. A commit stores them unless they are empty.
     """
 
     def __init__(
@@ -112,7 +115,8 @@ class DeltaTarget:
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
-        self.way = ""
+        self.way = self.db = ""
+        self.seed: Seed | None = None
         self._version_seen = 0  # by `maintain`
         self._tried_on: int | None = None  # the version for which the last commit was made, if others came first
         self._vacuumed_s: float | None = None
@@ -221,13 +225,18 @@ class DeltaTarget:
         log = self.table.transaction_version(f"{self._application}/log")
         if seq is None:
             raise CorruptData(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
-        ahead = [self.table.transaction_version(f"{self._application}/{name}") for name in _AHEAD]
+        ahead = [self.table.transaction_version(f"{self._application}{name}") for name in _AHEAD]
         return Stored((scn, seq), log, (ahead[0] or 0, ahead[1] or 0))
 
-    def came_by(self, way: str) -> bool:
-        """Whether the last commit that stored a way stored this one; True if none did."""
-        stored = self.table.transaction_version(f"{self._application}/way")
-        return stored in (None, _way_number(way))
+    def held(self, mark: str) -> Held | None:
+        """What the table says of itself; None where nothing was stored. mark: by which it is known."""
+        stored = self.stored()
+        if stored is None:
+            return None
+        names = (f"{self._application}{name}" for name in ("/way", "/db", "/seed"))
+        way, db, seed = (self.table.transaction_version(name) or 0 for name in names)
+        older = (None, ASKED)[seed] if seed < _SEEDS_FROM else seed - _SEEDS_FROM
+        return Held(place_at(stored.pair, _digits(stored.log or 0) or None), mark, _digits(db), _digits(way), older)
 
     def schema(self) -> pa.Schema:
         """The table's columns in Arrow, as we write them."""
@@ -249,14 +258,12 @@ class DeltaTarget:
 
         self._next = stored
         scn, seq = stored.pair
-        transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
-        if stored.log is not None:
-            transactions.append(Transaction(f"{self._application}/log", stored.log))
-        if self.way:
-            transactions.append(Transaction(f"{self._application}/way", _way_number(self.way)))
+        numbers = {"": scn, "/seq": seq} | ({} if stored.log is None else {"/log": stored.log})
+        numbers |= {name: int(text, 16) for name, text in (("/way", self.way), ("/db", self.db)) if text}
+        numbers["/seed"] = _SEEDS_FROM + self.seed if isinstance(self.seed, int) else int(self.seed is not None)
         if stored.ahead > stored.pair:
-            given = zip(_AHEAD, stored.ahead, strict=True)
-            transactions += [Transaction(f"{self._application}/{name}", number) for name, number in given]
+            numbers |= zip(_AHEAD, stored.ahead, strict=True)
+        transactions = [Transaction(f"{self._application}{name}", number) for name, number in numbers.items()]
         return CommitProperties(app_transactions=transactions, max_commit_retries=0)
 
     def append(self, rows: pa.Table, stored: Stored, partition: Mapping[str, str] | None = None) -> None:
@@ -486,6 +493,6 @@ class DeltaTarget:
         return engine_errors(self.path, self.owner, verb)
 
 
-def _way_number(way: str) -> int:
-    """63 bits of it: a transaction's version has a sign."""
-    return int(way, 16) >> 1
+def _digits(number: int) -> str:
+    """A version of a transaction as an identity is written; 0 is none."""
+    return f"{number:016x}" if number else ""

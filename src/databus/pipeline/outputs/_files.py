@@ -7,7 +7,7 @@ greatest pair in the folder are not written again, so a repeated batch adds noth
 are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field
@@ -16,8 +16,9 @@ from databus.core import Pair, UnsupportedFeature, crash_point
 from databus.disk import Location
 from databus.formats import BigIntegers
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place
+from databus.pipeline._output_contract import Delivery, Output, OutputContext
 from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.places import Held, Noted, place_at
 from databus.tasks import (
     Batch,
     ChangeBatch,
@@ -68,6 +69,9 @@ class FilesConfig(OutputConfig):
     rows_per_file_max: int = Field(
         1_000_000, ge=1, le=100_000_000, description="Most rows of one file; a larger batch makes several."
     )
+
+
+_THERE: Final = "files"  # a mark: those of a folder say no more
 
 
 def _stored_in(path: Location) -> Stored:
@@ -135,18 +139,17 @@ class FilesOutput(Output):
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
 
-    def place(self, name: str) -> Place | None:
-        """See `Output.place`."""
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`: what the names of files say."""
+        stored = {name: self._stored(name) for name in tables}
+        known = {name: each for name, each in stored.items() if each.pair != (0, 0)}
+        return {name: Held(place_at(each.pair, f"{each.log or 0:016x}"), _THERE) for name, each in known.items()}
+
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """See `Output.mark`: that there are files."""
+        del end  # nothing says so where no row came last
         pair = self._stored(name).pair
-        return None if pair == (0, 0) else Place(pair)
-
-    def holds(self, name: str, place: Place) -> bool:
-        """See `Output.holds`."""
-        return self.config.on_gap == "continue" or self._stored(name).pair >= place.pair
-
-    def is_from(self, name: str, log: str) -> bool:
-        """See `Output.is_from`."""
-        return self._stored(name).log in (None, log_number(log))
+        return None if pair == (0, 0) else Noted(pair, _THERE)
 
     def part_writer(self) -> PartWriter:
         """See `Output.part_writer`."""

@@ -45,6 +45,7 @@ Secrets = Annotated[list[SecretStr], BeforeValidator(_as_list, json_schema_input
 class HttpConfig(LettersConfig):
     """Changes as JSON, posted to an address. See docs/webhooks.md."""
 
+    catch_up_default: ClassVar[Literal["together", "apart"]] = "together"
     type: Literal["http"] = "http"
     url: SecretStr = Field(
         description="Where requests go. `{physical}`, `{db}` and `{table}` stand for a table's names. Errors name its "

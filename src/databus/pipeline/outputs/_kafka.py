@@ -6,7 +6,7 @@ control topic and to what controls say that readers cannot be told.
 
 import importlib.util
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -15,17 +15,17 @@ from databus.core import (
     ControlKind,
     CorruptData,
     Pair,
-    SourceCheckpoint,
     UnsupportedFeature,
     how_to_install,
 )
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, OutputContext, Place
+from databus.pipeline._output_contract import Delivery, OutputContext
 from databus.pipeline.outputs._kafka_config import KafkaConfig
 from databus.pipeline.outputs._letters import LettersOutput
+from databus.places import Held, Noted, Position
 from databus.schema import TableSchema
-from databus.tasks import Bucket, KeyChoice, Letter, Letters, StagedBatch, StreamBefore, TableControl, Tasks
+from databus.tasks import Bucket, KeyChoice, Letter, Letters, StagedBatch, TableControl, Tasks
 from databus.tasks.kafka import (
     INLINE,
     MESSAGE,
@@ -39,11 +39,10 @@ from databus.tasks.kafka import (
     KafkaWriter,
     Mirroring,
     NewTopics,
-    Position,
+    Record,
     TopicNames,
     as_settings,
     check_messages,
-    go_on,
     of_output,
     positions_of,
     switch_buckets,
@@ -57,7 +56,6 @@ class KafkaOutput(LettersOutput):
 
     config_model: ClassVar[type[OutputConfig]] = KafkaConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
-    tells_tables_apart: ClassVar[bool] = True
     config: KafkaConfig
 
     def __init__(self, config: KafkaConfig, context: OutputContext) -> None:
@@ -106,9 +104,12 @@ class KafkaOutput(LettersOutput):
             positions = positions_of(self._cluster, self.config.control_topic)
             positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
             positions.check_kept()
-            switch_buckets(
-                self.direct_writer(), self.context.pipeline, self.context.output, self.streams, self.in_ledger
-            )
+            pipeline, output = self.context.pipeline, self.context.output
+            known = {
+                (pipeline, output, physical): (position, position.last_written)
+                for physical, position in self.in_ledger.items()
+            }
+            switch_buckets(self.direct_writer(), pipeline, output, self.choice, known)
 
     @property
     def _topics(self) -> TopicNames:
@@ -165,26 +166,29 @@ class KafkaOutput(LettersOutput):
         bucket = Bucket(self.context.pipeline, self.context.output, "dead-letters", 0, 1)
         return self.direct_writer().replay(bucket, letters, self._holding)
 
-    def reached(self, streams: Collection[str]) -> Collection[SourceCheckpoint]:
-        """See `DirectOutput.reached`."""
-        mine = self._positions()
-        return [at for stream in streams for each in mine.get(stream, {}).values() for at in each.places]
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`. Raises `CorruptData` where a topic is gone that is not to be done without."""
+        self._marks |= {name: noted.mark for name, noted in tables.items() if noted is not None}
+        self._check_topics([name for name, noted in tables.items() if noted is not None])
+        found = {}
+        records = self._records()
+        for name in tables:
+            mine = records.get(name.partition("/")[0], {})
+            buckets = max((record.buckets for record in mine.values()), default=0)
+            parts = [None if (record := mine.get(number)) is None else record.position for number in range(buckets)]
+            word, mark = Position.least_of(parts, name), self._marks.get(name, "")
+            if word is not None:
+                found[name] = Held(word[0], mark, word[0].uuid, seed=word[1])
+            elif mark:
+                found[name] = Held(None, mark)
+        return found
 
-    def stands(self, stream: str, of: str) -> Collection[SourceCheckpoint]:
-        """See `DirectOutput.stands`."""
-        mine = self._positions().get(stream, {}).values()
-        return [each.at for each in mine if each.at is not None and each.of in ("", of)]
-
-    def _positions(self) -> Mapping[str, Mapping[int, Position]]:
-        """Of each stream, by the numbers of its buckets."""
+    def _records(self) -> Mapping[str, Mapping[int, Record]]:
+        """By physical source and number of the bucket."""
         if not self.config.transactions:
             return {}
         known = positions_of(self._cluster, self.config.control_topic).read()
-        return dict(of_output(known, self.context.pipeline, self.context.output))
-
-    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
-        """See `DirectOutput.go_on`."""
-        go_on(self.direct_writer(), bucket, before, over)
+        return of_output(known, self.context.pipeline, self.context.output)
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`: the rows are there; some controls stop."""
@@ -197,15 +201,10 @@ class KafkaOutput(LettersOutput):
             self._marks[f"{batch.physical}/{source}"] = ""
         self.release_letters(batch)
 
-    def mark(self, name: str) -> str:
-        """See `DirectOutput.mark`: the topics, and the ids by which Kafka tells each from a later one of its name."""
-        return self._marks.get(name, "")
-
-    def lacking(self, places: Mapping[str, Place]) -> list[str]:
-        """See `Output.lacking`."""
-        self._marks |= {name: place.mark for name, place in places.items()}
-        self._check_topics([name for name, place in places.items() if place.mark])
-        return []
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """See `Output.mark`: the topics, and the ids by which Kafka tells each from a later one of its name."""
+        mark = self._marks.get(name)
+        return Noted(end, mark) if mark else None
 
     def _check_topics(self, names: Iterable[str]) -> None:
         """Look whether the topics of tables are those that have the messages from before; note which they are.
@@ -216,7 +215,7 @@ class KafkaOutput(LettersOutput):
         if not topics:
             return
         before = {
-            name: {topic: uuid for topic, uuid in _marked(self.mark(name)) if topic in mine}
+            name: {topic: uuid for topic, uuid in _marked(self._marks.get(name, "")) if topic in mine}
             for name, mine in topics.items()
         }
         found = topics_of(self._cluster).ids({*chain(*topics.values())}, {*chain(*before.values())})

@@ -1,7 +1,7 @@
 """Options of the output `kafka`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -80,6 +80,7 @@ class SubjectOptions(RegistryOptions):
 class KafkaConfig(LettersConfig):
     """Options of the output `kafka`."""
 
+    catch_up_default: ClassVar[Literal["together", "apart"]] = "together"
     type: Literal["kafka"] = "kafka"
     kafka: dict[str, Setting] = Field(
         description="Settings of Kafka's client (librdkafka), by their own names. Name secrets by reference.",

@@ -24,31 +24,29 @@ from databus.core import (
 from databus.disk import Location
 from databus.operate import logger_of
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, OutputContext, Place
+from databus.pipeline._output_contract import Delivery, OutputContext
 from databus.pipeline.outputs._letters import LettersOutput
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
+from databus.places import Held, Noted, Seed, place_at
 from databus.schema import SchemaChange, TableSchema
 from databus.tasks import (
-    Bucket,
     KeyChoice,
     Letter,
     Letters,
     StagedBatch,
     StagedRows,
-    StreamBefore,
     TableControl,
     Tasks,
     released_below,
+    seeds_after,
 )
 from databus.tasks.search import (
     CLAIM,
     EMPTIED,
-    HELD,
     PLACE,
     Cluster,
     ControlIndex,
     DocumentChange,
-    Fence,
     HeldRows,
     IndexPlan,
     Indices,
@@ -72,7 +70,6 @@ class SearchOutput(LettersOutput):
 
     product: ClassVar[str]
     delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
-    tells_of_tables: ClassVar[bool] = True
     config: SearchConfig
 
     def __init__(self, config: SearchConfig, context: OutputContext) -> None:
@@ -90,6 +87,7 @@ class SearchOutput(LettersOutput):
         self._owner = f"{context.pipeline}/{context.output}"
         self._known_plan: IndexPlan | None = None
         self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
+        self._seeds_after: Mapping[str, Seed] = {}  # of the batch that is committed
 
     @property
     def is_refilled(self) -> bool:
@@ -115,7 +113,7 @@ class SearchOutput(LettersOutput):
         """See `Output.open`. Raises `ConfigError` for a server of another kind."""
         self._known_plan = self._plan_for_server()
         self._control.make()
-        shut_out_above(self._control, self.streams or (), self.config.buckets)
+        shut_out_above(self._control, self.in_ledger, self.config.buckets)
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -183,29 +181,6 @@ class SearchOutput(LettersOutput):
             config.on_error,
         )
 
-    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
-        """See `DirectOutput.go_on`: these are kept out. What they hold of a transaction is found by its tables."""
-        del over
-        shut_out_above(self._control, [each.name for each in before], bucket.buckets)
-        for stream in (each.name for each in before):
-            for number in range(bucket.buckets):
-                Fence(self._control, stream, number).take()
-            noted = self._control.read(HELD, stream)
-            if noted is not None:
-                self._control.change(HELD, bucket.stream, partial(_known_or, noted))
-
-    def found(self, tables: Collection[str]) -> Collection[SourceCheckpoint]:
-        """See `DirectOutput.found`. A relay knows a place by its transaction; of those of old none is known."""
-        return [at for at in map(self._found, sorted(tables)) if at is not None]
-
-    def _found(self, name: str) -> SourceCheckpoint | None:
-        for kind in (PLACE, CLAIM):
-            noted = self._control.read(kind, name)
-            if noted is not None and noted.get("txid") and noted["uuid"] == self._indices.uuid(noted["index"]):
-                log = noted["log"] if kind == CLAIM else None  # what was only begun may go on from another log
-                return SourceCheckpoint(scn=int(noted["scn"]), txid=noted["txid"], ts_us=int(noted["ts_us"]), log=log)
-        return None
-
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """See `DirectOutput.replay`. Letters from before their table was emptied are forgotten: a task that was given
         up may have written them since.
@@ -217,20 +192,29 @@ class SearchOutput(LettersOutput):
         standing = tuple(each for each in letters.letters if each.pair >= below)
         return self.direct_writer().replay(replace(letters, letters=standing)) if standing else []
 
-    def place(self, name: str) -> Place | None:
-        """See `Output.place`."""
-        physical, source = name.split("/", 1)
-        index = self._plan.name(physical, source)
-        uuid = self._indices.uuid(index)
-        noted = None if uuid is None else self._control.read(PLACE, name)
-        if noted is None or noted["uuid"] != uuid:
-            return None
-        return Place(pair_of(noted), str(uuid))
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`: what the control index says, and by which uuid each index is known."""
+        places, claims = (self._control.read_all(kind, [*tables]) for kind in (PLACE, CLAIM))
+        found = {}
+        for name in tables:
+            index = self._plan.name(*name.split("/", 1))
+            document = places.get(name) or claims.get(name)
+            uuid = self._indices.uuid(index) if document is not None or tables[name] is not None else None
+            if uuid is None:
+                continue
+            known = places.get(name)
+            if known is None or known["uuid"] != uuid:
+                claim = claims.get(name) or {}
+                found[name] = Held(None, uuid, claim.get("db", "") if claim.get("uuid") == uuid else "")
+                continue
+            place = place_at(pair_of(known), known["log"], known.get("txid", ""), int(known.get("ts_us", 0)))
+            found[name] = Held(place, uuid, known.get("db", ""), known["way"], known.get("seed"))
+        return found
 
-    def holds(self, name: str, place: Place) -> bool:
-        """See `Output.holds`."""
-        found = self.place(name)
-        return found is not None and found.pair >= place.pair
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """See `Output.mark`: the uuid of its index."""
+        uuid = self._uuids.get(name)
+        return None if uuid is None else Noted(end, uuid)
 
     def follow_options(self, name: str) -> None:
         """See `Output.follow_options`."""
@@ -244,16 +228,6 @@ class SearchOutput(LettersOutput):
                 table=name,
                 fields=fields,
             )
-
-    def is_from(self, name: str, log: str) -> bool:
-        """See `Output.is_from`."""
-        noted = self._control.read(PLACE, name)
-        return noted is None or noted["log"] in (None, log)
-
-    def came_by(self, name: str, way: str) -> bool:
-        """See `Output.came_by`."""
-        noted = self._control.read(PLACE, name)
-        return noted is None or noted.get("way") in (None, "", way)
 
     def tables(self) -> Collection[str]:
         """See `Output.tables`: what was written of, or begun."""
@@ -282,6 +256,7 @@ class SearchOutput(LettersOutput):
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._apply(batch, item)
+        self._seeds_after = seeds_after(self.seeds, batch)
         for source in dict.fromkeys(item.table.source for item in batch.items):
             self._note(batch, source)
         if self.kept_letters is not None:
@@ -310,6 +285,7 @@ class SearchOutput(LettersOutput):
     def _write_place(self, name: str, index: str, uuid: str | None, end: SourceCheckpoint, pair: Pair) -> None:
         way = "" if self.way_of is None else self.way_of(name)
         place = {"index": index, "uuid": uuid, "log": end.log, "scn": pair[0], "seq": pair[1], "way": way}
+        place |= {"db": self.db, "seed": self._seeds_after.get(name, end.snapshots.get(name.partition("/")[2]))}
         if pair[0] == end.scn:
             place |= {"txid": end.txid, "ts_us": end.ts_us}
         self._control.write(PLACE, name, place)
@@ -425,7 +401,3 @@ class ElasticsearchOutput(SearchOutput):
 
 def _later(mine: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return mine if found is None or found["uuid"] != mine["uuid"] or pair_of(found) < pair_of(mine) else found
-
-
-def _known_or(before: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return before if found is None else found

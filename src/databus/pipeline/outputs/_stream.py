@@ -32,6 +32,7 @@ _WRITE_BYTES: Final = 1 << 20
 class StreamConfig(OutputConfig):
     """Lines to the standard input of a process. See docs/streams.md."""
 
+    catch_up_default: ClassVar[Literal["together", "apart"]] = "together"
     type: Literal["stream"] = "stream"
     command: list[str] = Field(
         min_length=1,

@@ -4,13 +4,13 @@ Kafka's client is imported only where it is used: other executors do without it.
 """
 
 from databus.tasks.kafka._avro import AVRO_FORMATS, AvroSubjects
+from databus.tasks.kafka._buckets import switch_buckets
 from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
 from databus.tasks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT, TOMBSTONE, Encoding
 from databus.tasks.kafka._mirror import MESSAGE, MESSAGE_KEY, PARTITION, Mirroring, check_messages
-from databus.tasks.kafka._positions import BucketId, Position, Positions, of_output, positions_of
+from databus.tasks.kafka._positions import BucketId, Positions, Record, of_output, positions_of
 from databus.tasks.kafka._refusals import Holding
 from databus.tasks.kafka._session import Session
-from databus.tasks.kafka._streams import go_on, switch_buckets
 from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settings, topic_name, topics_of
 from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter
 
@@ -35,14 +35,13 @@ __all__ = [
     "KafkaWriter",
     "Mirroring",
     "NewTopics",
-    "Position",
     "Positions",
+    "Record",
     "Session",
     "TopicNames",
     "Topics",
     "as_settings",
     "check_messages",
-    "go_on",
     "of_output",
     "positions_of",
     "switch_buckets",

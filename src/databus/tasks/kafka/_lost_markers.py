@@ -15,9 +15,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from databus.core import SourceCheckpoint
-from databus.filters import Selection
-from databus.tasks._direct import Bucket
+from databus.core import Pair
+from databus.places import Position
 from databus.tasks._pairs import log_number
 from databus.tasks.kafka._cluster import Cluster
 from databus.tasks.kafka._topics import topics_of
@@ -99,21 +98,15 @@ def new_attempt() -> bytes:
     return uuid4().bytes
 
 
-def says_it_is_there(
-    ledger: Iterable[Bucket], of: str, selections: tuple[Selection, ...] | None, at: SourceCheckpoint | None
-) -> bool:
-    """Whether a ledger says that all buckets of a stream are where one of them is to be, or further.
-
-    ledger: what it says of the stream. of, selections, at: what the one has brought, and up to where.
+def says_it_is_there(ledger: Position, reached: Pair | None, record: Position) -> bool:
+    """Whether a ledger says that all buckets are where one of them is to be, or further. reached: the end of the last
+    batch that was written, as it says.
     """
-    for bucket in ledger:
-        known = bucket.known
-        # What a stream goes on from may have reached more than the stream itself.
-        if known is not None and at is not None and bucket.reached is not None:
-            is_same = (of, selections, log_number(at.log)) == (bucket.of, bucket.selections, log_number(known.log))
-            if is_same and at.pair <= min(known.pair, bucket.reached):
-                return True
-    return False
+    at, known = record.at, ledger.at
+    if at is None or known is None or reached is None or log_number(at.log) != log_number(known.log):
+        return False
+    are_there = all(place.pair <= ledger.done(name) for name, place in record.places.items())
+    return are_there and record.tables == ledger.tables and at.pair <= min(known.pair, reached)
 
 
 def last_messages(cluster: Cluster, topic: str, starts: Mapping[int, int]) -> "dict[bytes, Message]":

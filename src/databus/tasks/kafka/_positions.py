@@ -8,15 +8,13 @@ import json
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import ConfigError, CorruptData, DatabusError, Pair, ServiceUnavailable, SourceCheckpoint
-from databus.filters import Selection
-from databus.tasks._direct import Bucket
-from databus.tasks._written import Written, furthest, selections_json, selections_of
+from databus.core import ConfigError, CorruptData, DatabusError, Pair, ServiceUnavailable
+from databus.places import Position
 from databus.tasks.kafka._cluster import Cluster
 from databus.tasks.kafka._lost_markers import (
     Answers,
@@ -38,11 +36,12 @@ _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 3.0
 """Longer than most transactions are open in a control topic: their positions come last."""
 _AT_ONCE: Final = 1_000
-_LEFT_MAX: Final = 16
 PARTITION: Final = 0
 """The partition of the control topic that holds all positions. A partition that follows from the key would change when
 somebody adds some: a bucket's older position would stand in one, the newer in another, and rows would come twice.
 """
+Ledger = Mapping[tuple[str, str, str], tuple[Position, Pair | None]]
+NO_LEDGER: Final[Ledger] = {}
 NO_PRODUCERS: Final[Mapping[Any, Any]] = {}
 CONTROL_CONFIG: Final = (
     ("cleanup.policy", "compact"),
@@ -53,80 +52,57 @@ CONTROL_CONFIG: Final = (
 
 @dataclass(frozen=True)
 class BucketId:
-    """Which bucket it is, of which stream."""
+    """Which bucket it is, of which physical source into which output."""
 
     pipeline: str
     output: str
-    stream: str
+    physical: str
     number: int
 
     @property
     def key(self) -> bytes:
         """Of its message."""
-        return json.dumps([self.pipeline, self.output, self.stream, self.number], ensure_ascii=False).encode()
+        return json.dumps([self.pipeline, self.output, self.physical, self.number], ensure_ascii=False).encode()
 
     @classmethod
     def of_key(cls, key: bytes) -> Self:
         """Read what `key` made. Raises `ValueError`, `TypeError`."""
-        pipeline, output, stream, number = json.loads(key)
-        return cls(pipeline, output, stream, int(number))
+        pipeline, output, physical, number = json.loads(key)
+        return cls(pipeline, output, physical, int(number))
 
     @property
     def transactional_id(self) -> str:
         """By which Kafka shuts out whoever began before."""
-        return f"databus/{self.pipeline}/{self.output}/{self.stream}/{self.number}"
+        return f"databus/{self.pipeline}/{self.output}/{self.physical}/{self.number}"
 
 
 @dataclass(frozen=True)
-class Position:
-    """at: all of the bucket up to here is in the topics; None where `written` alone says what is. buckets: how many
-    there were. counts: what is known there of the transaction's counts; None where nobody counted, or a part of it was
-    not. of, selections: what the stream brought; empty and None in those of old. written: what is there beyond `at`.
-    left: what the stream brought, and up to where, before it was given other tables: for those who bring them now.
-    before: the streams that it goes on from, until it has written something itself.
-    """
+class Record:
+    """What stands in the control topic of a bucket."""
 
-    at: SourceCheckpoint | None
+    position: Position
+    """Where the tables stand in it."""
     buckets: int
+    """How many there were."""
     counts: Counts | None = None
-    of: str = ""
-    selections: tuple[Selection, ...] | None = None
-    written: tuple[Written, ...] = ()
-    left: tuple[Written, ...] = ()
-    before: tuple[str, ...] = ()
-
-    @property
-    def places(self) -> list[SourceCheckpoint]:
-        """All that it speaks of."""
-        return [*([] if self.at is None else [self.at]), *(each.at for each in (*self.written, *self.left))]
-
-    @property
-    def brought(self) -> tuple[Written, ...]:
-        """All that it says of tables, as far as it names them."""
-        is_named = self.at is not None and self.selections is not None and self.of
-        mine = [Written(self.of, self.selections or (), self.at)] if is_named and self.at is not None else []
-        return (*mine, *self.written, *self.left)
-
-    @property
-    def to_leave(self) -> tuple[Written, ...]:
-        """What is `left` of it where its stream is given other tables."""
-        return furthest(self.brought, None)[:_LEFT_MAX]
+    """What is known at `at` of the transaction's counts; None where nobody counted, or a part of it was not."""
 
     @property
     def value(self) -> bytes:
         """Of its message."""
-        at = None if self.at is None else self.at.to_json()
-        told: dict[str, Any] = {"v": _VERSION, "buckets": self.buckets, "at": at, "of": self.of}
-        if self.selections is not None:
-            told["choice"] = selections_json(self.selections)
-        for name, statements in (("written", self.written), ("left", self.left)):
-            if statements:
-                told[name] = [each.to_json() for each in statements]
-        if self.before:
-            told["before"] = [*self.before]
+        told: dict[str, Any] = {"v": _VERSION, "buckets": self.buckets, **self.position.to_json(is_record=True)}
         if self.counts is not None and self.counts.is_whole:
             told["transaction"] = None if self.counts.open is None else self.counts.open.to_json()
-        return json.dumps(told).encode()
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    @classmethod
+    def of_value(cls, told: Mapping[str, Any], where: str) -> Self:
+        """Read what `value` made. Raises what `Position.from_json` does."""
+        counts = None
+        if "transaction" in told:
+            is_open = told["transaction"] is not None
+            counts = Counts(OpenTransaction.from_json(told["transaction"]) if is_open else None)
+        return cls(Position.from_json(told, where), int(told["buckets"]), counts)
 
 
 class Positions:
@@ -138,7 +114,7 @@ class Positions:
         self._lock = threading.Lock()
         self._consumer: Any = None
         self._next: dict[int, int] = {}
-        self._known: dict[BucketId, Position] = {}
+        self._known: dict[BucketId, Record] = {}
         self.answers = Answers()
 
     def make(self, replication_factor: int) -> int:
@@ -167,12 +143,13 @@ class Positions:
             )
 
     def read(
-        self, own: "Mapping[BucketId, Producer]" = NO_PRODUCERS, ledger: Collection[Bucket] = ()
-    ) -> dict[BucketId, Position]:
+        self, own: "Mapping[BucketId, Producer]" = NO_PRODUCERS, ledger: Ledger = NO_LEDGER
+    ) -> dict[BucketId, Record]:
         """What is committed now: by whoever was shut out before this was called, too.
 
         own: the producers that the caller has, by which a commit can be made once more whose marker is lost. ledger:
-        what the ledger says now of streams, each by one of its buckets. Raises `ServiceUnavailable` if some other
+        what an output's ledger says, by pipeline, output and physical source: where the tables stand, and the end of
+        the last batch that was written. Raises `ServiceUnavailable` if some other
         writer's transaction stays open for longer than one may take.
         """
         with self._lock:
@@ -190,7 +167,7 @@ class Positions:
         self._next.clear()
         self._known.clear()
 
-    def _read_on(self, own: "Mapping[BucketId, Producer]", ledger: Collection[Bucket]) -> None:
+    def _read_on(self, own: "Mapping[BucketId, Producer]", ledger: Ledger) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
         ends = self._ends_with_patience()
@@ -230,9 +207,7 @@ class Positions:
         starts = {number: self._next.get(number, OFFSET_BEGINNING) for number in behind}
         return {BucketId.of_key(key): value for key, value in last_messages(self._cluster, self._topic, starts).items()}
 
-    def _commit_again(
-        self, behind: Collection[int], own: "Mapping[BucketId, Producer]", ledger: Collection[Bucket]
-    ) -> bool:
+    def _commit_again(self, behind: Collection[int], own: "Mapping[BucketId, Producer]", ledger: Ledger) -> bool:
         """End transactions that are known to be committed, so that they can be read. Returns whether brokers have said
         what is there.
         """
@@ -248,7 +223,7 @@ class Positions:
                 commit_again(self._cluster, self._topic, bucket.transactional_id, find, own.get(bucket))
         return len(found) > 0
 
-    def _is_committed(self, bucket: BucketId, message: "Message", ledger: Collection[Bucket]) -> bool:
+    def _is_committed(self, bucket: BucketId, message: "Message", ledger: Ledger) -> bool:
         """Whether that is known without reading it as committed."""
         value = message.value()
         if value is None:
@@ -258,9 +233,8 @@ class Positions:
             return False
         if self.answers.have(bucket.key, message):
             return True
-        at, stream = _position_of(told, self._topic), (bucket.pipeline, bucket.output, bucket.stream)
-        mine = [each for each in ledger if (each.pipeline, each.output, each.stream) == stream]
-        return says_it_is_there(mine, at.of, at.selections, at.at)
+        known = ledger.get((bucket.pipeline, bucket.output, bucket.physical))
+        return known is not None and says_it_is_there(*known, Record.of_value(told, self._topic).position)
 
     def _take(self, message: Any, ends: dict[int, int], behind: set[int]) -> None:
         number, error = message.partition(), message.error()
@@ -283,7 +257,7 @@ class Positions:
             told = json.loads(value)
             if told["v"] != _VERSION:
                 return  # of another version of databus, whose buckets are not ours
-            self._known[bucket] = _position_of(told, f"{self._topic}: {key!r}")
+            self._known[bucket] = Record.of_value(told, f"{self._topic}: {key!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
@@ -312,39 +286,18 @@ class Positions:
         return {number: end for (_, number), end in ends.items()}
 
 
-def _position_of(told: Mapping[str, Any], where: str) -> Position:
-    """Read what `Position.value` made; those of old say less."""
-    return Position(
-        None if told["at"] is None else SourceCheckpoint.from_json(told["at"], where),
-        int(told["buckets"]),
-        _counts_of(told),
-        str(told.get("of", "")),
-        selections_of(told["choice"]) if "choice" in told else None,
-        tuple(Written.from_json(each, where) for each in told.get("written", ())),
-        tuple(Written.from_json(each, where) for each in told.get("left", ())),
-        tuple(map(str, told.get("before", ()))),
-    )
-
-
-def _counts_of(told: Mapping[str, Any]) -> Counts | None:
-    if "transaction" not in told:
-        return None
-    is_open = told["transaction"] is not None
-    return Counts(OpenTransaction.from_json(told["transaction"]) if is_open else None)
-
-
-def known_at(position: Position | None, reached: Pair | None) -> tuple[Pair, Counts]:
+def known_at(record: Record | None, reached: Pair | None) -> tuple[Pair, Counts]:
     """After which pair the changes of a bucket are counted, and what is known there of its transaction's counts.
 
-    reached: the end of what the ledger knows to be written, for a bucket without a position. Without either nothing was
+    reached: the end of what the ledger knows to be written, for a bucket without a record. Without either nothing was
     written, and so nothing is missing.
     """
-    known = None if position is None else position.at
+    known = None if record is None else record.position.at
     if known is None and reached is None:
         return _NOTHING, Counts()
     at = known.pair if known is not None else reached or _NOTHING
-    if position is not None and position.counts is not None:
-        return at, position.counts
+    if record is not None and record.counts is not None:
+        return at, record.counts
     return at, Counts(is_whole=at[0] <= 0 or not is_inside_transaction(at))
 
 
@@ -354,10 +307,10 @@ def positions_of(cluster: Cluster, topic: str) -> Positions:
     return Positions(cluster, topic)
 
 
-def of_output(known: dict[BucketId, Position], pipeline: str, output: str) -> Iterator[tuple[str, dict[int, Position]]]:
-    """The streams of an output, each with its buckets."""
-    streams: dict[str, dict[int, Position]] = {}
-    for bucket, position in known.items():
+def of_output(known: Mapping[BucketId, Record], pipeline: str, output: str) -> dict[str, dict[int, Record]]:
+    """The records of an output, by physical source and number."""
+    found: dict[str, dict[int, Record]] = {}
+    for bucket, record in known.items():
         if (bucket.pipeline, bucket.output) == (pipeline, output):
-            streams.setdefault(bucket.stream, {})[bucket.number] = position
-    yield from streams.items()
+            found.setdefault(bucket.physical, {})[bucket.number] = record
+    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from databus.tasks._direct import Bucket
 from databus.tasks.kafka._cluster import NEIGHBOUR, Cluster
 from databus.tasks.kafka._lost_markers import ATTEMPT, Undecided, new_attempt
-from databus.tasks.kafka._positions import PARTITION, BucketId, Position, positions_of
+from databus.tasks.kafka._positions import NO_LEDGER, PARTITION, BucketId, Record, positions_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -44,7 +44,7 @@ class Session:
         self.is_rehearsal = is_rehearsal
         self.is_alone = False
         self._attempt = b""
-        self.position: Position | None = None
+        self.record: Record | None = None
         self.producer: Producer | None = None
         self._undecided = Undecided(cluster)
         self._has_lost_brokers = False
@@ -80,8 +80,11 @@ class Session:
         except KafkaException as error:
             raise self.cluster.error(error, f"shutting out who wrote {name} before") from error
         if not self.is_replay and not self.is_rehearsal:
-            positions = positions_of(self.cluster, self.control_topic)
-            self.position = positions.read({bucket: producer}, () if ledger is None else (ledger,)).get(bucket)
+            known = NO_LEDGER
+            if ledger is not None:
+                whose = ledger.pipeline, ledger.output, ledger.physical
+                known = {whose: (ledger.position, ledger.reached)}
+            self.record = positions_of(self.cluster, self.control_topic).read({bucket: producer}, known).get(bucket)
         self.producer = producer
         self._undecided = Undecided(self.cluster)
         self._has_lost_brokers = False
@@ -107,29 +110,29 @@ class Session:
 
     @property
     def is_current(self) -> bool:
-        """Whether its bucket still is where it was when the session began. The driver may have moved it since: a stream
-        that has got other tables goes back for them, and what this session knows would leave out their rows.
+        """Whether its bucket still is where it was when the session began: the driver, or another process, may have
+        written it since.
         """
         assert self.control_topic is not None  # noqa: S101 - it has a position
         own = {} if self.producer is None else {self.bucket: self.producer}
-        return positions_of(self.cluster, self.control_topic).read(own).get(self.bucket) == self.position
+        return positions_of(self.cluster, self.control_topic).read(own).get(self.bucket) == self.record
 
-    def message(self, position: Position) -> tuple[bytes, bytes, int, Headers]:
-        """Of a position: its value, key, partition and headers. It is of a new transaction."""
-        return position.value, self.bucket.key, PARTITION, self._headers()
+    def message(self, record: Record) -> tuple[bytes, bytes, int, Headers]:
+        """Of a record: its value, key, partition and headers. It is of a new transaction."""
+        return record.value, self.bucket.key, PARTITION, self._headers()
 
     def _headers(self) -> Headers:
         self._attempt = new_attempt()
         return [(ATTEMPT, self._attempt)]
 
-    def note_commit(self, position: Position | None) -> None:
+    def note_commit(self, record: Record | None) -> None:
         """The commit that has brought the bucket there was answered. None: it was of dead letters."""
-        self.position = position
-        if position is not None:
+        self.record = record
+        if record is not None:
             self._note_answer([self.bucket.key])
 
     def put(self, messages: Mapping[bytes, bytes | None]) -> None:
-        """Write positions, by their keys, in one transaction. Raises `KafkaException`."""
+        """Write records, by their keys, in one transaction. Raises `KafkaException`."""
         assert self.producer is not None  # noqa: S101 - it has begun
         assert self.control_topic is not None  # noqa: S101 - as above
         headers = self._headers()
@@ -178,7 +181,7 @@ class Session:
         """Give up what is not committed, so that readers need not wait for it, and let go."""
         from confluent_kafka import KafkaException
 
-        producer, self.producer, self.position = self.producer, None, None
+        producer, self.producer, self.record = self.producer, None, None
         self.failed.clear()
         if producer is None:
             return

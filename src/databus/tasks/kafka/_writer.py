@@ -21,15 +21,15 @@ from databus.core import (
     crash_point,
 )
 from databus.formats import TransactionMarks
+from databus.places import Position
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
-from databus.tasks._direct import Bucket, BucketWriter, batch_above
+from databus.tasks._direct import Bucket, BucketWriter
 from databus.tasks._letters import Letter, Letters
-from databus.tasks._written import Written, furthest, unwritten
 from databus.tasks.kafka._cluster import Cluster, Fenced, OtherBuckets, Refused, TopicMissing
 from databus.tasks.kafka._encoding import Chunk, Encoding, objects_of
 from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
-from databus.tasks.kafka._positions import BucketId, Position, known_at
+from databus.tasks.kafka._positions import BucketId, Record, known_at
 from databus.tasks.kafka._refusals import Holding, Interrupted, Overtaken, Refusals, Report, rows_written
 from databus.tasks.kafka._session import ABORT_S_MAX, KEPT, Session
 from databus.tasks.kafka._topics import NewTopics, TopicNames, partitions_now, topic_name, topics_of
@@ -68,7 +68,7 @@ class KafkaWriter:
         """Write letters again, in order, by a producer that shuts out another replay and no bucket; returns those that
         are refused again, or behind an earlier letter of their key.
         """
-        which = BucketId(bucket.pipeline, bucket.output, bucket.stream, bucket.number)
+        which = BucketId(bucket.pipeline, bucket.output, bucket.physical, bucket.number)
         session = Session(self.cluster, self.control_topic, which, is_replay=True)
         try:
             return _BucketOfKafka(replace(self, holding=holding), bucket, session, False).replay(given)
@@ -78,7 +78,7 @@ class KafkaWriter:
     @contextmanager
     def open(self, bucket: Bucket) -> Iterator[BucketWriter]:
         """See `DirectWriter.open`."""
-        which = BucketId(bucket.pipeline, bucket.output, bucket.stream, bucket.number)
+        which = BucketId(bucket.pipeline, bucket.output, bucket.physical, bucket.number)
         session = KEPT.take((self.cluster, self.control_topic, which))
         is_inherited = session is not None
         writer = _BucketOfKafka(self, bucket, session or Session(self.cluster, self.control_topic, which), is_inherited)
@@ -175,7 +175,7 @@ class _BucketOfKafka:
         """Write what is left of a batch, in as many attempts as it takes to find what is to be held back."""
         writer, session = self._writer, self.session
         session.begin(self._bucket)
-        before, left = session.position, self._left(batch)
+        before, left = session.record, self._left(batch)
         if left is None:
             if not self._is_inherited or session.is_current:
                 return {}
@@ -186,58 +186,43 @@ class _BucketOfKafka:
             parking.release()  # before a control is sent: behind it, no replay may write a letter from before
             self._refusals = Refusals(parking, left, writer.encoding, writer.topics, writer.cluster)
         left, counts = self._counted(left)
-        while not self._attempt(left, self._position_at(left.end, counts)):
+        while not self._attempt(left, Record(self._bucket.after(self._own, batch), self._bucket.buckets, counts)):
             session.begin()
-            if session.position != before:  # somebody was between
+            if session.record != before:  # somebody was between
                 return self._write(batch)
         return rows_written(left, self._refusals)
 
     @property
-    def _found(self) -> Position | None:
-        """The bucket's position. One of a stream of this name that brought something else is none."""
-        found, of = self.session.position, self._bucket.of
-        return None if found is not None and of and found.of not in ("", of) else found
-
-    @property
-    def _position(self) -> Position | None:
-        """The same as what the stream brings now can go by it: one of other tables speaks of those alone. A ledger that
-        is lost does not say that the stream has others now.
-        """
-        found = self._found
-        if found is None or found.selections in (None, self._bucket.selections):
-            return found
-        return replace(found, at=None, counts=None, written=found.brought)
+    def _own(self) -> Position | None:
+        """What the bucket's record says, of the tables that are chosen now."""
+        record = self.session.record
+        return self._bucket.own(None if record is None else record.position)
 
     def _left(self, batch: ChangeBatch) -> ChangeBatch | None:
-        """What of a batch is above the bucket's position; None where that is at its end."""
-        found, position = self._found, self._position
-        if found is None or position is None:
-            return unwritten(batch, self._bucket.written, self._bucket.output)
-        if position.buckets != self._bucket.buckets:
+        """What of a batch is above the bucket's own places; None where all of it is there."""
+        record, own = self.session.record, self._own
+        if record is None or own is None:
+            return batch
+        if record.buckets != self._bucket.buckets:
             raise OtherBuckets(
-                f"outputs.{self._bucket.output}: {self._bucket.stream} was written in {position.buckets} buckets, and "
+                f"outputs.{self._bucket.output}: {self._bucket.physical} was written in {record.buckets} buckets, and "
                 f"not in {self._bucket.buckets}, since this query began: by a task of an earlier run, or by another "
                 f"pipeline of this name. The query begins again, and changes the number if all buckets stand at one "
                 f"place"
             )
-        self._bucket.check(found.at, batch)
-        left, at = batch, position.at
-        if at is not None:
-            if batch.end.pair <= at.pair:
-                return None
-            left = batch_above(batch, at.pair)
-        return unwritten(left, (*position.written, *self._bucket.written), self._bucket.output)
+        self._bucket.check(own, batch)
+        left = batch.above(own.done)
+        moves = self._bucket.moves_at and (own.at is None or own.at.pair < batch.end.pair)
+        moves = moves or any(
+            self._bucket.reads(name) and place.pair < batch.end.pair for name, place in own.places.items()
+        )
+        moves = moves or (not self._bucket.moves_at and any(own.place(name) is None for name in self._named(batch)))
+        return left if moves or left.items else None
 
-    def _position_at(self, end: SourceCheckpoint, counts: Counts | None) -> Position:
-        """Where the bucket stands with a batch."""
-        bucket, found, last = self._bucket, self._position, self.session.position
-        written = furthest((*(() if found is None else found.written), *bucket.written), end.pair)
-        left: tuple[Written, ...] = ()
-        if last is not None:
-            left = last.left if (last.of, last.selections) == (bucket.of, bucket.selections) else last.to_leave
-        return Position(end, bucket.buckets, counts, bucket.of, bucket.selections, written, left)
+    def _named(self, batch: ChangeBatch) -> set[str]:
+        return {f"{batch.physical}/{item.table.source}" for item in batch.items}
 
-    def _attempt(self, batch: ChangeBatch, position: Position | None) -> bool:
+    def _attempt(self, batch: ChangeBatch, record: Record | None) -> bool:
         """Write a batch without what is held back, and with its position; dead letters have none.
 
         Returns whether it is written. It is not where rows were refused: these are held back from then on, and the
@@ -251,15 +236,15 @@ class _BucketOfKafka:
             if self.session.needs_rehearsal(self._topics_of(batch)) and not self._rehearse(batch):
                 return False
             self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
-            self._send(batch, position)
+            self._send(batch, record)
             if self.session.is_rehearsal:
                 return True
             if refusals is not None and refusals.found_any:
                 refusals.settle(comes_again=False)
-            if refusals is not None and position is not None:
+            if refusals is not None and record is not None:
                 refusals.parking.put()
                 refusals.parking.release()
-            self._commit(position)
+            self._commit(record)
         except Interrupted:
             assert refusals is not None  # noqa: S101 - it says so
             self._gather_reports()
@@ -294,7 +279,7 @@ class _BucketOfKafka:
         named = {topic_name(each, physical, source) for each in templates for source in sources}
         return named | {writer.topics.name(physical, source) for source in sources}
 
-    def _send(self, batch: ChangeBatch, position: Position | None) -> None:
+    def _send(self, batch: ChangeBatch, record: Record | None) -> None:
         """All but the commit. Raises `Interrupted` where it has to be done again."""
         session, refusals = self.session, self._refusals
         in_transaction = session.control_topic is not None
@@ -306,19 +291,19 @@ class _BucketOfKafka:
                 self._put_rows(batch, number, item)
             elif self._bucket.takes_controls_of(item.table):
                 self._put_control(batch.physical, item)
-        if session.control_topic is not None and position is not None:
-            self._produce(session.control_topic, *session.message(position))
+        if session.control_topic is not None and record is not None:
+            self._produce(session.control_topic, *session.message(record))
         self._flush()
         if refusals is not None and (refusals.has_others or (in_transaction and refusals.found_any)):
             raise Interrupted
 
-    def _commit(self, position: Position | None) -> None:
+    def _commit(self, record: Record | None) -> None:
         if self.session.control_topic is None:
             return
         crash_point("kafka.before_commit")
         self._check_replayed()
         self.session.commit(self._deadline)
-        self.session.note_commit(position)
+        self.session.note_commit(record)
         crash_point("kafka.after_commit")
 
     def _check_replayed(self) -> None:
@@ -330,7 +315,7 @@ class _BucketOfKafka:
         """The batch with the places of its changes in their transactions; one bucket says where these begin and end."""
         if self._changes is None:
             return batch, None
-        after, known = known_at(self._position, self._bucket.reached)
+        after, known = known_at(self.session.record, self._bucket.reached)
         found = self._changes.counted(after, known, batch.end.pair)
         self._marks = found.marks if self._bucket.number == 0 else None
         return found.placed(batch), found.after

@@ -1,9 +1,10 @@
 """The control index: how far each table has come, and who writes the parts of a large transaction.
 
-A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "txid", "ts_us"}`; and a claim, by whoever was
-the first to write to its index, before he did: the same, with the end of his batch. A document for each bucket that has
-written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`. And one
-for each table that was emptied: `{"uuid", "scn", "seq"}`, below which none of its rows is there any more.
+A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "db", "seed", "txid", "ts_us"}`; and a claim,
+by whoever was the first to write to its index, before he did: the same, with the end of his batch. A document for each
+bucket that has written a part of a transaction: `{"token"}`. A document for each table of which rows were held: see
+`Parts`. And one for each table that was emptied: `{"uuid", "scn", "seq"}`, below which none of its rows is there any
+more.
 
 Each document is written with a version above the one that was read, so that a request that was given up, and is carried
 out later, puts nothing back. For the same reason what is removed stays as a document that says so.
@@ -62,13 +63,21 @@ class ControlIndex:
 
     def present(self, kind: str, names: Sequence[str]) -> list[str]:
         """The names of those documents that are there."""
-        found: list[str] = []
+        return [*self.read_all(kind, names)]
+
+    def read_all(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The documents of these names that are there."""
+        found: dict[str, dict[str, Any]] = {}
         for begin in range(0, len(names), _NAMES_A_REQUEST):
             some = names[begin : begin + _NAMES_A_REQUEST]
             wanted = [{"_index": CONTROL_INDEX, **self._kind, "_id": self._id(kind, each)} for each in some]
             told = self._client.ask("POST", "/_mget", {"docs": wanted})["docs"]
-            there = (each.get("found") and each["_source"] != _REMOVED for each in told)
-            found += [name for name, is_there in zip(some, there, strict=True) if is_there]
+            documents = zip(some, told, strict=True)
+            found |= {
+                name: dict(each["_source"])
+                for name, each in documents
+                if each.get("found") and each["_source"] != _REMOVED
+            }
         return found
 
     def names(self, kind: str) -> list[str]:

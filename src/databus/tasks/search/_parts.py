@@ -6,8 +6,8 @@ first row of a key gets there, and however late its request is carried out, it n
 row that is turned away is held in an index beside, where `_seq` is the version. Once the transaction has ended, the
 last row of each key that is held is put into its index.
 
-The control index says of each stream in which index rows of its last such transaction were held, and of which tables:
-`{"log", "scn", "uuid", "tables"}`. An index that was removed meanwhile is missed by that.
+The control index says of each table in which index rows of its last such transaction were held:
+`{"log", "scn", "uuid", "index", "of"}`. An index that was removed meanwhile is missed by that.
 """
 
 import base64
@@ -117,16 +117,14 @@ class Parts:
         def noted(found: dict[str, Any] | None) -> Mapping[str, Any]:
             if found is not None and found["log"] == part.log and found["scn"] > part.scn:
                 return found  # of a later transaction: this task was given up
-            told = {"log": part.log, "scn": part.scn, "uuid": here}
-            tables = {} if found is None or not _is_of(part, found) else dict(found["tables"])
-            self._check(found, part)
-            return {**told, "tables": {**tables, source: [index, uuid]}}
+            self._check(source, found, part)
+            return {"log": part.log, "scn": part.scn, "uuid": here, "index": index, "of": uuid}
 
-        self._control.change(HELD, self._bucket.stream, noted)
+        self._control.change(HELD, source, noted)
         place = [*part.fields().values(), source, index, uuid]
         told = zip(rows.texts.to_pylist(), rows.ids.to_pylist(), rows.seqs.tolist(), hashes.tolist(), strict=True)
         self._held.send([self._line(part, source, place, *each) for each in told])
-        self._check(self._control.read(HELD, self._bucket.stream), part)
+        self._check(source, self._control.read(HELD, source), part)
 
     def _line(self, part: Part, source: str, place: Sequence[Any], text: str, name: str, seq: int, number: int) -> str:
         held = sha256(json.dumps([*place, name]).encode()).hexdigest()
@@ -139,30 +137,30 @@ class Parts:
         An index that has gone on since then keeps what it has.
         """
         bucket = self._bucket
-        noted = self._control.read(HELD, bucket.stream)
+        noted = self._control.read_all(HELD, [name for name in self._control.names(HELD) if bucket.reads(name)])
         for page in self._held.pages(part.fields()):
             mine = [
                 each
                 for each in page
-                if each.document["hash"] % bucket.buckets == bucket.number and bucket.brings(each.document["source"])
+                if each.document["hash"] % bucket.buckets == bucket.number and bucket.reads(each.document["source"])
             ]
             self._held.send([_unpacked(each.document["packed"]) for each in mine])
             self._held.let_go(mine)
-        self._check(noted, part)
+        for name, document in noted.items():
+            self._check(name, document, part)
 
-    def _check(self, noted: Mapping[str, Any] | None, part: Part) -> None:
-        """Raises `CorruptData` where the index is gone in which rows of a part were held. Tables whose own indices were
-        made anew since then have come again.
+    def _check(self, name: str, noted: Mapping[str, Any] | None, part: Part) -> None:
+        """Raises `CorruptData` where the index is gone in which rows of a part were held. A table whose own index was
+        made anew since then has come again.
         """
         if noted is None or not _is_of(part, noted) or noted["uuid"] == self._indices.uuid(PARTS_INDEX):
             return
-        lost = [name for name, (index, uuid) in noted["tables"].items() if self._indices.uuid(index) == uuid]
-        if lost:
-            names, output = " ".join(sorted(lost)), self._bucket.output
+        if self._indices.uuid(noted["index"]) == noted["of"]:
+            output = self._bucket.output
             raise CorruptData(
                 f"outputs.{output}: index {PARTS_INDEX} was removed, or made by somebody else, while rows of the "
-                f"transaction at SCN {part.scn} waited in it, so that rows of {names} are missing. Have their indices "
-                f"made anew: `databus rebuild FILE {output} {names}` (FILE is the pipeline's file)"
+                f"transaction at SCN {part.scn} waited in it, so that rows of {name} are missing. Have its index made "
+                f"anew: `databus rebuild FILE {output} {name}` (FILE is the pipeline's file)"
             )
 
 

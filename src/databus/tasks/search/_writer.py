@@ -90,7 +90,7 @@ class SearchWriter:
         """See `DirectWriter.open`."""
         client = self.cluster.client()
         control = ControlIndex(client, self.plan.owner, typed=self.plan.typed)
-        fence = Fence(control, bucket.stream, bucket.number)
+        fence = Fence(control, bucket.physical, bucket.number)
         yield _BucketOfSearch(self, bucket, client, _indices(client, self.plan), fence, control)
 
 
@@ -107,9 +107,9 @@ class Fence:
     that is on its way then does no harm, however late it is carried out: see `Parts`.
     """
 
-    def __init__(self, control: ControlIndex, stream: str, number: int) -> None:
+    def __init__(self, control: ControlIndex, physical: str, number: int) -> None:
         self._control = control
-        self._name = f"{stream}:{number}"
+        self._name = f"{physical}:{number}"
         self._token = ""
 
     def take(self) -> None:
@@ -131,11 +131,11 @@ class Fence:
         self._token = ""
 
 
-def shut_out_above(control: ControlIndex, streams: Collection[str], buckets: int) -> None:
-    """Keep out whoever writes a part into a bucket of these streams that is none any more: there are fewer now, and no
-    task takes its fence. While nothing writes.
+def shut_out_above(control: ControlIndex, physicals: Collection[str], buckets: int) -> None:
+    """Keep out whoever writes a part into a bucket of these physical sources that is none any more: there are fewer
+    now, and no task takes its fence. While nothing writes.
     """
-    names = [f"{stream}:{number}" for stream in streams for number in range(buckets, BUCKETS_MAX)]
+    names = [f"{physical}:{number}" for physical in physicals for number in range(buckets, BUCKETS_MAX)]
     for name in control.present(FENCE, names):
         control.remove(FENCE, name)
 
@@ -166,7 +166,7 @@ class _BucketOfSearch:
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
         rows = _rows_left(batch)
-        if self._bucket.known is None:
+        if self._bucket.reached is None:
             for source, table in {item.table.source: item.table for item in reversed(rows)}.items():
                 self._claim(f"{batch.physical}/{source}", self._indices.ready(batch.physical, table), batch)
         begun, open_ = self._in_parts(batch)
@@ -185,9 +185,9 @@ class _BucketOfSearch:
 
     def _in_parts(self, batch: ChangeBatch) -> tuple[int, int]:
         """The SCN of the transaction of which a part came before, and of the one whose end comes later; 0 for none."""
-        known = self._bucket.known
-        begin = batch.start.pair if known is None else max(batch.start.pair, known.pair)
-        return _inside(begin), _inside(batch.end.pair)
+        places = self._bucket.position.done
+        known = [places(f"{batch.physical}/{item.table.source}") for item in batch.items]
+        return _inside(max([batch.start.pair, *([min(known)] if known else [])])), _inside(batch.end.pair)
 
     def _part(self, batch: ChangeBatch, scn: int) -> Part:
         return Part(self._writer.plan.owner, batch.end.log or "", scn)
@@ -203,21 +203,25 @@ class _BucketOfSearch:
         noted, log, uuid = self._control.read(PLACE, name), batch.end.log, self._indices.uuid(index)
         if noted is None or noted["uuid"] != uuid:
             end = {"scn": batch.end.scn, "txid": batch.end.txid, "ts_us": batch.end.ts_us}
-            mine = {"index": index, "uuid": uuid, "log": log, **end}
+            mine = {"index": index, "uuid": uuid, "log": log, "db": self._bucket.position.uuid, **end}
             self._control.change(CLAIM, name, lambda found: self._claimed(name, found, mine))
-        elif noted["log"] not in (None, log):
+        elif noted["log"] not in (None, log) and not self._is_ours(noted):
             raise UnsupportedFeature(f"{self._of_other_log(name, noted, log)} {self._ways_out(name)}")
         self._claims.add(name)
 
     def _claimed(self, name: str, found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> Mapping[str, Any]:
         if found is None or found["uuid"] != mine["uuid"]:
             return mine
-        if found["log"] not in (None, mine["log"], *self._bucket.accepted):
+        if found["log"] not in (None, mine["log"], *self._bucket.accepted) and not self._is_ours(found):
             told = self._of_other_log(name, found, mine["log"])
             if found["txid"]:
                 raise ServiceUnavailable(f"{told} The query begins again, and asks whose that is")
             raise UnsupportedFeature(f"{told} {self._ways_out(name)}")
         return found
+
+    def _is_ours(self, document: Mapping[str, Any]) -> bool:
+        """Whether it says that it is of this database, whichever log that was read from."""
+        return bool(self._bucket.position.uuid) and document.get("db") == self._bucket.position.uuid
 
     def _of_other_log(self, name: str, noted: Mapping[str, Any], log: str | None) -> str:
         return (
