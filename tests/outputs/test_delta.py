@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LockHeld, UnsupportedFeature
-from databus.pipeline import ChangeBatch
+from databus.pipeline import ChangeBatch, TableControl
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, read_delta
 from databus.schema import Column, TableSchema
 from databus.tasks import run_all, run_here
@@ -333,6 +333,29 @@ def test_history_records_gaps_truncates_and_drops(tmp_path):
     harness.make().write(log.batch(0, len(log.entries)))
     rows = sorted(harness.read("shop", ORDERS), key=lambda row: (row["_commit_version"], row["_seq"]))
     assert [row["_change_type"] for row in rows] == ["insert", "gap", "insert", "truncate", "drop"]
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2, 3, 4, 5, 6)])
+def test_a_history_with_all_controls_tells_each_with_the_table_s_definition(tmp_path, cuts):
+    """Schemas, snapshots and gaps can be told again from the table alone."""
+    harness, log = DeltaHarness(tmp_path, "history", controls="all"), ChangeLog()
+    wider = TableSchema(ORDERS.source, (*ORDERS.columns, Column("city", "string")), ORDERS.key)
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=7)
+    log.snapshot(ORDERS, [order(1)])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=7, begin=list(begin.pair), complete=True)
+    log.begin().insert(ORDERS, order(2))
+    log.begin().schema(wider, 2, fill={"city": "Bern"})
+    log.begin().control(ControlKind.TRUNCATE, wider)
+    log.begin().insert(wider, {**order(3), "city": "x"})
+    for batch in (*log.batches(cuts), *log.batches(cuts)):
+        harness.make().write(batch)
+    rows = sorted(harness.read("shop", ORDERS), key=lambda row: (row["_commit_version"], row["_seq"]))
+    controls = [entry for entry in log.entries if isinstance(entry, TableControl)]
+    assert [(row["_commit_version"], row["_seq"]) for row in rows] == [entry.pair for entry in log.entries]
+    told = [(row["_change_type"], json.loads(row["_control"])) for row in rows if row["_control"] is not None]
+    assert [kind for kind, _ in told] == [each.kind for each in controls]
+    assert [TableSchema.from_json(body.pop("table")) for _, body in told] == [each.table for each in controls]
+    assert [body for _, body in told] == [json.loads(json.dumps(dict(each.body))) for each in controls]
 
 
 @pytest.mark.parametrize("name", ["größe", "订单", "a/b", "[ab]", "100%", "a=b", "a%2Fb", "it's #1?"])

@@ -112,7 +112,12 @@ class DeltaOutput(Output):
     def form(self, source: str) -> Mapping[str, Any]:
         """See `Output.form`."""
         key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
-        return {"mode": self.config.mode, "merge": self.config.merge, "key": key}
+        controls = {"controls": "all"} if self._has_all_controls else {}
+        return {"mode": self.config.mode, "merge": self.config.merge, "key": key, **controls}
+
+    @property
+    def _has_all_controls(self) -> bool:
+        return self.config.mode == "history" and self.config.controls == "all"
 
     @property
     def key(self) -> KeyChoice:
@@ -414,7 +419,7 @@ class DeltaOutput(Output):
         another snapshot, need not be minded. Raises what `_is_known_in_part` does.
         """
         if item.kind is ControlKind.SNAPSHOT_BEGIN:
-            return stored is not None
+            return stored is not None and not self._has_all_controls
         if item.kind is ControlKind.GAP:
             return is_awaited and self.config.mode == "mirror"
         return self._is_known_in_part(batch, item, is_awaited=is_awaited)
@@ -461,6 +466,7 @@ class DeltaOutput(Output):
         config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
         points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
         rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
+        history: dict[str, Any] = {"all_controls": self._has_all_controls, **reset}
         is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
         given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
         kind: Mirror | History
@@ -469,10 +475,10 @@ class DeltaOutput(Output):
             owner = f"several, by {self.context.pipeline}/{self.context.output}"
             seen = self._seen.setdefault(path, Seen())
             target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, seen=seen, **given)
-            kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **reset)
+            kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **history)
         else:
             target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, **given)
-            kind = Mirror(target, **rules) if is_mirror else History(target, **reset)
+            kind = Mirror(target, **rules) if is_mirror else History(target, **history)
         copy = self._copies[physical, source] = _Copy(target, kind)
         return copy
 

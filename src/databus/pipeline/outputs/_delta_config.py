@@ -24,6 +24,11 @@ class DeltaConfig(OutputConfig):
         "output's alone.",
         examples=["lake/mirror", "s3://lake/{physical}/{db}.{table}"],
     )
+    controls: Literal["rows", "all"] = Field(
+        "rows",
+        description="Which controls a history has as rows: `rows`: `truncate`, `drop` and `gap`, without which its rows "
+        "would say something wrong. `all`: every control; column `_control` has its JSON with the table's definition.",
+    )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
     merge: bool = Field(
         False,

@@ -2,26 +2,30 @@
 
 A column that did not exist is null, a dropped one stays and is null from then on, a renamed one is a new column.
 `truncate`, `drop` and `gap` are rows too, with that word as `_change_type` and the table's columns null, since what a
-history says of the rows before would be wrong without them.
+history says of the rows before would be wrong without them. With `controls: all` every control is a row, and `_control`
+has its JSON and the table's definition, so that the whole stream can be told again from the table.
 """
 
+import json
 from typing import Final
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import TableSchema, widens_to
 from databus.tasks import Move, Plan, Restage, StagedRows, Stored, TableControl, Work, fitted_rows, user_rows_schema
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
+_CONTROL_FIELD: Final = pa.field(CONTROL, pa.string())
 
 
 class History:
-    """The history of one table in a Delta table."""
+    """The history of one table in a Delta table. all_controls: whether every control is a row."""
 
-    def __init__(self, target: DeltaTarget, *, how_to_reset: str) -> None:
+    def __init__(self, target: DeltaTarget, *, all_controls: bool, how_to_reset: str) -> None:
         self._target = target
+        self._all_controls = all_controls
         self._how_to_reset = how_to_reset
 
     def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> Work[None]:
@@ -57,10 +61,14 @@ class History:
         if control.kind is ControlKind.SCHEMA:
             none = user_rows_schema(control.table).empty_table()
             yield from self._fit(control.table, self._named(none).schema, stored)
-        elif control.kind in RECORDED:
+        if self._all_controls or control.kind in RECORDED:
             scn, seq = control.pair
             told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
-            row = pa.Table.from_pylist([told], schema=user_rows_schema(control.table))
+            schema = user_rows_schema(control.table)
+            if self._all_controls:
+                schema = schema.append(_CONTROL_FIELD)
+                told[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
+            row = pa.Table.from_pylist([told], schema=schema)
             yield from self.write(control.table, row, stored)
 
     def _named(self, rows: pa.Table) -> pa.Table:
