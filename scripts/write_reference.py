@@ -6,7 +6,8 @@ from pathlib import Path
 from cli_page import cli_markdown
 from client_page import client_markdown
 
-from databus.pipeline import reference_markdown
+from databus.bootstrap import BootstrapFile, BootstrapSection, KeepSection, RelayAt
+from databus.pipeline import options_markdown, reference_markdown
 from databus.relay import with_commands
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -17,11 +18,21 @@ def http_markdown() -> str:
     return with_commands((DOCS / "http.md").read_text())
 
 
+def bootstrap_markdown() -> str:
+    """docs/bootstrap.md, whose tables of options alone come from the code."""
+    begin, end = "<!-- options: from the code, by `make docs` -->", "<!-- end of options -->"
+    before, _, rest = (DOCS / "bootstrap.md").read_text().partition(begin)
+    made = {"": BootstrapFile, "`relay`": RelayAt, "`bootstrap`": BootstrapSection, "`bootstrap.keep`": KeepSection}
+    tables = [f"{name and name + ':'}\n\n{options_markdown(model)}".strip() for name, model in made.items()]
+    return f"{before}{begin}\n" + "\n\n".join(tables) + f"\n{end}{rest.partition(end)[2]}"
+
+
 PAGES = {
     "reference.md": reference_markdown,
     "cli.md": cli_markdown,
     "client-api.md": client_markdown,
     "http.md": http_markdown,
+    "bootstrap.md": bootstrap_markdown,
 }
 
 if __name__ == "__main__":

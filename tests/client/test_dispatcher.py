@@ -30,6 +30,8 @@ class FakeWindow:
     tables: tuple[TableSchema, ...] = (TABLE,)
     has_control: bool = False
     control: str = "control"
+    look_back: str | None = None
+    is_consistent: bool = True
 
     @property
     def continues(self):

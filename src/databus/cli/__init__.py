@@ -7,6 +7,7 @@ from typing import Final
 _VERBS: Final = (
     "archive",
     "bench",
+    "bootstrap",
     "check_source",
     "checkpoints",
     "compare",

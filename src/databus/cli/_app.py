@@ -18,7 +18,7 @@ from databus.cli._file import Commands
 from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to_install
 
 _PANELS: Final = {
-    "Start": "init demo check-source prepare validate test run relay warm-up schema plugins archive bench",
+    "Start": "init demo check-source prepare validate test run relay bootstrap warm-up schema plugins archive bench",
     "Look": "status tail history sources consumers graph checkpoints compare",
     "Steer": "pause resume drain stop reload snapshot",
     "Repair": "rebuild dead-letters position skip sqlite remove",

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Literal
 
 import pyarrow as pa
 
@@ -69,6 +70,16 @@ class WindowBatch:
     def is_snapshot(self) -> bool:
         """Whether all its rows were read, not logged."""
         return all(window.is_snapshot for window in self.windows if len(window))
+
+    @property
+    def look_back(self) -> Literal["state", "since"] | None:
+        """See `Window.look_back`; it is the same of all its windows."""
+        return self.windows[0].look_back
+
+    @property
+    def is_consistent(self) -> bool:
+        """See `Window.is_consistent`."""
+        return self.windows[-1].is_consistent
 
     @property
     def is_empty(self) -> bool:
@@ -169,6 +180,7 @@ class Batcher:
         is_other = any(self._schemas.get(source, found) != found for source, found in schemas.items())
         done = None
         is_new = window.has_control or window.restarts or is_other
+        is_new = is_new or (bool(self._windows) and window.look_back != self._windows[-1].look_back)
         if self._windows and (is_new or self._rows >= self._rows_max):
             done = self.take()
         self._windows.append(window)

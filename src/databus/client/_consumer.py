@@ -30,10 +30,12 @@ class Consumer:
     """What is called back, in this order.
 
         on_start_consumption
+            on_start_bootstrap                                      before the first window from a bootstrap service
             on_start_window
                 on_control                                      at most once, before the rows
                 on_start_source  on_data_events  on_end_source  for each source that has rows
             on_end_window
+            on_stop_bootstrap                                       after the last of those
             on_checkpoint                                       when one is due
         on_stop_consumption
 
@@ -55,6 +57,12 @@ class Consumer:
 
     def on_start_consumption(self) -> Result | None:
         """Before anything else. A failure here stops the client."""
+
+    def on_start_bootstrap(self, physical: str) -> Result | None:
+        """What follows comes from the bootstrap service: its position had left the relay's log, or there was none."""
+
+    def on_stop_bootstrap(self, physical: str) -> Result | None:
+        """All tables stand at one position again; the relay goes on from there."""
 
     def on_start_window(self, window: AnyWindow) -> Result | None:
         """A window begins: `window.physical`, `window.scn`, and all that a window of the iterator offers."""

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     """What is to be done: a callback of the consumer, or one of the client's own acts. An int: it is hashed often."""
 
     START_CONSUMPTION = auto()
+    START_BOOTSTRAP = auto()
     PARK = auto()  # the client's: make dead letters durable, before anything behind them is done
     START_WINDOW = auto()
     CONTROL = auto()
@@ -46,6 +47,7 @@ class Kind(IntEnum):
     DATA_EVENTS = auto()
     END_SOURCE = auto()
     END_WINDOW = auto()
+    STOP_BOOTSTRAP = auto()
     CHECKPOINT = auto()
     SAVE = auto()  # the client's: keep the checkpoint
     ROLLBACK = auto()
@@ -75,6 +77,8 @@ def callbacks_of(consumer: Consumer) -> dict[Kind, Callable[[Call], Result | Non
     """How the calls that are the consumer's are made."""
     return {
         Kind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
+        Kind.START_BOOTSTRAP: lambda call: consumer.on_start_bootstrap(call.argument),
+        Kind.STOP_BOOTSTRAP: lambda call: consumer.on_stop_bootstrap(call.argument),
         Kind.START_WINDOW: lambda call: consumer.on_start_window(call.argument),
         Kind.CONTROL: lambda call: consumer.on_control(call.argument),
         Kind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
@@ -122,6 +126,7 @@ class _Progress:
     apart_until: Pair | None = None
     is_inside_apart: bool = False
     is_start_unsaved: bool = False
+    looks_back: bool = False  # its windows come from a bootstrap service
     error: BaseException | None = field(default=None)
 
 
@@ -165,11 +170,16 @@ class Dispatcher:
         progress.is_due = is_due
         if parks:
             self._pending.append(Call(Kind.PARK, window.physical, None, window))
-        if window.is_empty and not progress.is_open:
-            if not parks:
-                self._pass_over(window, progress)
-            return
-        self._pending.extend(_calls_of(window, is_open=progress.is_open))
+        if window.look_back is not None and not progress.looks_back:
+            progress.looks_back = True
+            self._pending.append(Call(Kind.START_BOOTSTRAP, window.physical, window.physical, window))
+        if not (window.is_empty and not progress.is_open):
+            self._pending.extend(_calls_of(window, is_open=progress.is_open))
+        elif not parks:
+            self._pass_over(window, progress)
+        if progress.looks_back and window.is_consistent:
+            progress.looks_back = False
+            self._pending.append(Call(Kind.STOP_BOOTSTRAP, window.physical, window.physical, window))
 
     def comes_apart(self, window: AnyWindow) -> bool:
         """Whether the changes of a window are to be delivered one by one: it has failed, or is of a transaction that
@@ -418,7 +428,7 @@ class Dispatcher:
     def _roll_back(self, physical: str, progress: _Progress, attempt: int) -> None:
         self._drop_pending(physical)
         progress.is_open, progress.reached, progress.worst = False, None, Result.SUCCESS
-        progress.is_inside_apart = False
+        progress.is_inside_apart = progress.looks_back = False
         if self._is_ending:
             self._pending.appendleft(Call(Kind.ROLLBACK, physical, progress.saved))
             return

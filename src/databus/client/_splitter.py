@@ -12,6 +12,7 @@ from databus.wire import (
     FrameGroup,
     done_by,
     ends_in_other_log,
+    is_answer,
     is_inside_transaction,
     resumes_after,
     snapshots_after,
@@ -31,6 +32,7 @@ class Splitter:
         self._physical = physical
         self._table_of = table_of
         self._until = until
+        self._bound = until  # what is given out ends there
         self._after: Pair = start.pair
         self._snapshots: Mapping[str, int] = dict(start.snapshots)
         self._uuid = start.uuid
@@ -50,9 +52,13 @@ class Splitter:
         Another log goes on from the end of the transaction before, and may count its rows otherwise: nothing of it is
         dropped. unread: tables whose snapshots were open in the log before; they are read anew.
         """
-        self._until_log = self._until_log or log
-        if log != self._until_log:
-            self._until = ends_in_other_log(self._until)
+        if is_answer(log):
+            self._bound = None  # it is given whole: what it was asked for is not all there before its end
+        else:
+            self._until_log = self._until_log or log
+            if log != self._until_log:
+                self._until = ends_in_other_log(self._until)
+            self._bound = self._until
         if unread:
             self._snapshots = dict.fromkeys(unread, UNBEGUN)
         is_other_log = self._log not in ("", log)
@@ -69,23 +75,23 @@ class Splitter:
         """The group's windows. Raises `CorruptData` if its rows are not in order or lie beyond its commit."""
         commit = group.commit
         end = done_by(commit)
-        if end <= self._after or self.is_done:
+        if end <= self._after or (self.is_done and self._bound is not None):
             return []
         view = View(group, self._physical, self._uuid, self._log, self._table_of)
-        view.is_cut = self._until is not None and end > self._until
+        view.is_cut = self._bound is not None and end > self._bound
         control = group.control
         has_control = control is not None and self._after < control.header.first and not self._is_beyond(control)
         if has_control and (event := view.control) is not None:
             self._snapshots = snapshots_after(self._snapshots, event.table.source, event.kind, event.body)
         view.snapshots = self._snapshots = snapshots_at(self._snapshots, commit)
-        keys = _whole(view, self._after, self._until) or _spread(view, self._after, self._until)
+        keys = _whole(view, self._after, self._bound) or _spread(view, self._after, self._bound)
         windows = self._windows(view, keys, control if has_control else None)
-        self._after = end if self._until is None else min(end, self._until)
+        self._after = end if self._bound is None else min(end, self._bound)
         self._is_inside = commit.continues and (self._is_inside or bool(windows))
         return windows
 
     def _is_beyond(self, control: Frame) -> bool:
-        return self._until is not None and control.header.first > self._until
+        return self._bound is not None and control.header.first > self._bound
 
     def _windows(self, view: View, keys: list[int], control: Frame | None) -> list[Window]:
         commit = view.group.commit
@@ -106,7 +112,7 @@ class Splitter:
         first, last = windows[0], windows[-1]
         first.has_control, first.is_empty = control is not None, is_empty
         last._last = not view.is_cut  # noqa: SLF001 - made here
-        last.continues = commit.continues or (view.is_cut and is_inside_transaction(self._until or NO_PAIR))
+        last.continues = commit.continues or (view.is_cut and is_inside_transaction(self._bound or NO_PAIR))
         last.is_part = last.continues
         first.is_part = first.is_part or self._is_inside
         first.restarts, self._restarts = self._restarts, False

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from databus.core import (
 )
 from databus.filters import StreamPartition
 from databus.schema import TableSchema
-from databus.wire import Commit, Frame, FrameGroup, position_at
+from databus.wire import Commit, Frame, FrameGroup, answer_name, end_of_answer, is_answer, position_at
 
 Int = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -339,6 +339,8 @@ class Window:
         """Where a consumer stands that has done it. At the end of a group: the group's end, rows or not."""
         view = self._view
         if self._last:
+            if (end := end_of_answer(view.group.commit, view.log)) is not None:
+                return end
             scn, seq = view.group.commit.last
         elif len(self):
             number, row = self._last_row()
@@ -354,6 +356,21 @@ class Window:
             log=view.log,
             snapshots=view.snapshots,
         )
+
+    @property
+    def look_back(self) -> Literal["state", "since"] | None:
+        """Where it comes from: None from the relay; else from the bootstrap service, which gives a whole `state`, or
+        what has changed `since` the consumer's position.
+        """
+        name = answer_name(self._view.log)
+        return None if name is None else "state" if name.startswith("state") else "since"
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether all tables stand at one position once it is done: not before the end of what the bootstrap service
+        gives.
+        """
+        return not is_answer(self.position.log)
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -148,14 +148,18 @@ class PositionPurged(FatalError):
     """What comes after the position asked for is no longer held.
 
     physical: of which physical source. oldest: the SCN after which the log holds everything; None where it is unknown.
+    bootstrap: the address of a service that may have it.
     """
 
     http_status = 410
 
-    def __init__(self, message: str, *, physical: str | None = None, oldest: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, physical: str | None = None, oldest: int | None = None, bootstrap: str | None = None
+    ) -> None:
         super().__init__(message)
         self.physical = physical
         self.oldest = oldest
+        self.bootstrap = bootstrap
 
 
 class PositionForeign(FatalError):

@@ -167,16 +167,4 @@ class Coordinator:
 
 def _at(endpoint: Endpoint, url: str) -> Endpoint:
     """The same token and files at another address. Raises `ConfigError` if they would go there in the clear."""
-    if endpoint.is_tls and not url.startswith("https://"):
-        raise ConfigError(
-            f"{endpoint.name}: it names {url[:200]} as the coordinator of groups, without TLS, so that the token "
-            "could be read on its way; write an address that begins with https:// into groups.coordinator"
-        )
-    return Endpoint.of(
-        url,
-        token=None if endpoint.access.token_file is not None else endpoint.token,
-        access=endpoint.access,
-        connect_ms_max=endpoint.connect_ms_max,
-        read_ms_max=endpoint.read_ms_max,
-        client=endpoint.client,
-    )
+    return endpoint.named_by(url, "the coordinator of groups", "groups.coordinator")

@@ -37,7 +37,9 @@ from databus.wire import (
     FrameGroup,
     Header,
     done_by,
+    end_of_answer,
     ends_in_other_log,
+    is_answer,
     position_at,
     snapshots_after,
     snapshots_at,
@@ -179,6 +181,7 @@ class Reader:
     ) -> None:
         self._config = config or FollowConfig()
         self._relay = relay.clone()
+        self._bootstrap: RelayClient | None = None  # whose answer is being read
         self.physical = physical
         self.channel = channel
         self._sources = None if sources is None else tuple(sources)
@@ -264,13 +267,21 @@ class Reader:
 
     def _resolve(self, start: Start) -> None:
         if not isinstance(start, SourceCheckpoint):
-            self._position = self._relay.position(self.physical, start=start)
+            self._position = self._position_of(start)
         self.channel.put(Started(self._position))
+
+    def _position_of(self, start: Start) -> SourceCheckpoint:
+        try:
+            return self._relay.position(self.physical, start=start)
+        except PositionPurged as error:
+            if error.bootstrap is None or start != "beginning":
+                raise
+            return SourceCheckpoint()  # from nothing, which that service has an answer for
 
     def _stream_once(self) -> bool:
         """Read one response to its end; whether that was all there is to read."""
         position = self.position
-        if self._is_done(position.pair):
+        if self._has_reached(position):
             return True
         with self._open(position) as stream:
             self._check_identity(stream, position)
@@ -279,7 +290,7 @@ class Reader:
             self.state = ReaderState.STREAMING
             self.connections += 1
             self._away_since = None
-            if self._is_done(position.pair):
+            if self._has_reached(position):
                 return True
             # told with the first groups: of a log that gives none, nothing was begun that would have to come again
             connected: Connected | None = Connected(stream.uuid, stream.log, unread)
@@ -291,7 +302,9 @@ class Reader:
                         return True
                     self._snapshots = dict.fromkeys(unread, UNBEGUN) if unread else self._snapshots
                     connected = None
-                if not self._pass_on(groups, stream.uuid, stream.log) or self._is_done(done_by(groups[-1].commit)):
+                if not self._pass_on(groups, stream.uuid, stream.log):
+                    return True
+                if not is_answer(stream.log) and self._is_done(done_by(groups[-1].commit)):
                     return True
         return False
 
@@ -302,9 +315,13 @@ class Reader:
             )
 
         away_ms = 0.0 if self._away_since is None else (time.monotonic() - self._away_since) * 1e3
+        self._bootstrap = None  # where an answer has ended, or broken off, the relay knows best where to go on
         try:
             return asked(reads_anew=away_ms >= self._config.reread_after_ms)
-        except PositionPurged:  # by all that there are: nobody has to be waited for
+        except PositionPurged as error:  # by all that there are: nobody has to be waited for
+            if error.bootstrap is not None:
+                self._bootstrap = self._relay.bootstrap(error.bootstrap)
+                return self._bootstrap.stream(self.physical, position, sources=self._sources, follow=True)
             if not position.snapshots:
                 raise
             return asked(reads_anew=True)
@@ -318,13 +335,16 @@ class Reader:
                 physical=self.physical,
             )
         self._uuid = self._uuid or stream.uuid
+        if is_answer(stream.log):
+            return
         self._until_log = self._until_log or stream.log
         if stream.log != self._until_log:
             self._until = ends_in_other_log(self._until)
 
     def _check_choice(self, stream: FrameStream) -> None:
         """Another relay of the same database may capture other tables; what a pattern fits there is less, or more."""
-        if not self._relay.is_of_several or not (self._sources is None or any(map(is_pattern, self._sources))):
+        is_by_pattern = self._sources is None or any(map(is_pattern, self._sources))
+        if is_answer(stream.log) or not self._relay.is_of_several or not is_by_pattern:
             return
         log, known, whose = self._choice
         try:
@@ -356,6 +376,10 @@ class Reader:
             ) from error
         return tables
 
+    def _has_reached(self, position: SourceCheckpoint) -> bool:
+        """Whether nothing is to be read after it. An answer is read to its end, wherever its rows stand."""
+        return not is_answer(position.log) and self._is_done(position.pair)
+
     def _is_done(self, pair: Pair) -> bool:
         return self._until is not None and pair >= self._until
 
@@ -374,7 +398,7 @@ class Reader:
                 header = frame.header
                 size += header.frame_bytes
                 if header.fingerprint not in self._known:
-                    self._relay.table_of(header.fingerprint)  # so that the consumer never waits for it
+                    (self._bootstrap or self._relay).table_of(header.fingerprint)  # so that the consumer never waits
                     self._known.add(header.fingerprint)
             if (control := group.control) is not None:
                 if control.control.get("exact") is False:
@@ -409,7 +433,7 @@ class Reader:
         if self._last is None:
             return self._position
         header, uuid, log = self._last
-        return position_at(
+        return end_of_answer(header, log) or position_at(
             header.last,
             continues=header.continues,
             uuid=uuid,

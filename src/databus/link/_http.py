@@ -107,6 +107,25 @@ class Endpoint:
         prefix = parts.path.rstrip("/")
         return cls(parts.hostname, port, prefix, token, access, is_tls, connect_ms_max, read_ms_max, client)
 
+    def named_by(self, url: str, what: str, option: str) -> "Endpoint":
+        """The same token and files at another address, which this relay names as something, by an option of its own.
+
+        Raises `ConfigError` if they would go there in the clear.
+        """
+        if self.is_tls and not url.startswith("https://"):
+            raise ConfigError(
+                f"{self.name}: it names {url[:200]} as {what}, without TLS, so that the token could be read on its "
+                f"way; write an address that begins with https:// into {option}"
+            )
+        return Endpoint.of(
+            url,
+            token=None if self.access.token_file is not None else self.token,
+            access=self.access,
+            connect_ms_max=self.connect_ms_max,
+            read_ms_max=self.read_ms_max,
+            client=self.client,
+        )
+
     @property
     def name(self) -> str:
         """How errors call it."""
@@ -367,10 +386,13 @@ class Body:
 
 def _error_of(kind: type[DatabusError], message: str, told: Any) -> DatabusError:
     """The relay's error as one here, with what else it says of a position or a group."""
-    physical, oldest = (told.get(name) for name in ("physical", "oldest")) if isinstance(told, dict) else (None, None)
+    said: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    physical, oldest, bootstrap = (said.get(name) for name in ("physical", "oldest", "bootstrap"))
     physical = physical if isinstance(physical, str) else None
     if issubclass(kind, PositionPurged):
-        return kind(message, physical=physical, oldest=oldest if isinstance(oldest, int) else None)
+        bootstrap = bootstrap if isinstance(bootstrap, str) else None
+        oldest = oldest if isinstance(oldest, int) else None
+        return kind(message, physical=physical, oldest=oldest, bootstrap=bootstrap)
     if issubclass(kind, GroupRefused):
         return kind(message, details=told if isinstance(told, dict) else None)
     if issubclass(kind, OtherCoordinator):

@@ -101,7 +101,9 @@ class Peers:
         purged = [error for error in definite if isinstance(error, PositionPurged)]
         if purged:
             oldest = [error.oldest for error in purged if error.oldest is not None]
-            return PositionPurged(message, physical=purged[0].physical, oldest=min(oldest, default=None))
+            bootstrap = next((error.bootstrap for error in purged if error.bootstrap is not None), None)
+            oldest_scn = min(oldest, default=None)
+            return PositionPurged(message, physical=purged[0].physical, oldest=oldest_scn, bootstrap=bootstrap)
         if isinstance(errors[0], PositionForeign):
             return PositionForeign(message, physical=errors[0].physical)
         return type(errors[0])(message)

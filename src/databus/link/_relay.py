@@ -107,6 +107,15 @@ class RelayClient:
         other.filters = self.filters
         return other
 
+    def bootstrap(self, url: str) -> "RelayClient":
+        """The bootstrap service that the relay names, asked with the same token and filter; closed with this one."""
+        other = object.__new__(RelayClient)
+        named = self._peers.now.named_by(url, "its bootstrap service", "bootstrap.url")
+        other.url, other._sockets, other._peers = url, self._sockets, Peers([named], self._is_closed)
+        other._tables, other._tables_lock = self._tables, self._tables_lock
+        other.filters = self.filters
+        return other
+
     def filtered(self, filters: StreamFilter) -> "RelayClient":
         """One for the same relay whose streams and ranges have what passes a filter, in the definitions behind it."""
         other = self.clone()
@@ -393,6 +402,8 @@ class RelayClient:
             try:
                 return self._stream_at(endpoint, physical, {**query, **_start(start)})
             except PositionPurged as error:
+                if error.bootstrap is not None:
+                    raise
                 return self._stream_at(endpoint, physical, {**query, **_start(bare)}, error)
 
         return self._peers.ask(stream_anew)

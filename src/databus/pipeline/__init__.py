@@ -19,7 +19,7 @@ from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import relay_status_of, status_of
 from databus.pipeline._rebuild import keeps_changes, rebuild
-from databus.pipeline._reference import reference_markdown
+from databus.pipeline._reference import options_markdown, reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
 from databus.pipeline._state import holder_of
@@ -66,6 +66,7 @@ __all__ = [
     "holder_of",
     "keeps_changes",
     "load_pipeline",
+    "options_markdown",
     "outputs_with_letters",
     "pipeline_schema",
     "plugin",

@@ -33,6 +33,11 @@ def reference_markdown() -> str:
     return "\n".join(_lines()).rstrip() + "\n"
 
 
+def options_markdown(model: type[BaseModel]) -> str:
+    """The table of one model's options."""
+    return "\n".join(_table(model, skip=())).strip()
+
+
 def _lines() -> Iterator[str]:
     yield _HEAD
     yield "## A pipeline's file\n"
@@ -59,7 +64,7 @@ def _lines() -> Iterator[str]:
     from databus.relay import RelayConfig
 
     yield from _table(RelayConfig, skip=())
-    for name in ("access", "tls", "log", "capture", "serve", "registry"):
+    for name in ("access", "tls", "log", "capture", "serve", "bootstrap", "registry"):
         annotation = RelayConfig.model_fields[name].annotation
         yield from _section(f"### relay `{name}`", next(iter(get_args(annotation)), annotation))
     yield '## Options of Spark\'s `format("databus")`\n'

@@ -2,9 +2,13 @@
 
 from databus.relay._access_mistakes import mistakes_on_disk
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
+from databus.relay._ask import Ask, json_answer
 from databus.relay._audit import Audit, operator
 from databus.relay._capture_state import State
-from databus.relay._command_pages import with_commands
+from databus.relay._catalog import Catalog, Selection, definition_json, source_json
+from databus.relay._command import Answer, Command, Parameter, Table
+from databus.relay._command_pages import help_text, with_commands
+from databus.relay._command_table import command_named
 from databus.relay._config import (
     CaptureConfig,
     RelayConfig,
@@ -16,35 +20,62 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
+from databus.relay._grant import Grant, Right
 from databus.relay._log_identity import check_identity, held_identity
-from databus.relay._relay import Relay, relay_url, run_relay, told_url
+from databus.relay._openapi import openapi
+from databus.relay._params import StartName, start_of
+from databus.relay._relay import Relay, relay_url, run_relay, told_url, url_at
+from databus.relay._routing import Router
+from databus.relay._server import Server
+from databus.relay._stats import Stats
 from databus.relay._tokens import Tokens, keep_renewing
 
 __all__ = [
     "HTTP_LOGGER",
+    "Answer",
+    "Ask",
     "Audit",
     "CaptureConfig",
+    "Catalog",
+    "Command",
+    "Grant",
+    "Parameter",
     "Relay",
     "RelayConfig",
+    "Right",
+    "Router",
+    "Selection",
     "ServeConfig",
+    "Server",
+    "StartName",
     "State",
+    "Stats",
+    "Table",
     "Tokens",
     "address_of",
     "admit",
     "check_identity",
     "checked_relay",
+    "command_named",
+    "definition_json",
     "error_response",
     "held_identity",
+    "help_text",
     "hide_from_pages",
     "is_loopback",
+    "json_answer",
     "keep_renewing",
     "load_relay",
     "mistakes_on_disk",
+    "openapi",
     "operator",
     "parse_relay",
     "relay_url",
     "run_relay",
+    "source_json",
+    "start_of",
     "tokens_in",
     "told_url",
+    "url_at",
     "with_commands",
 ]

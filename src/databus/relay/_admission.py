@@ -112,7 +112,8 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
 
 def _details(error: DatabusError) -> dict[str, Any]:
     if isinstance(error, PositionPurged):
-        return {"physical": error.physical, "oldest": error.oldest}
+        bootstrap = {} if error.bootstrap is None else {"bootstrap": error.bootstrap}
+        return {"physical": error.physical, "oldest": error.oldest, **bootstrap}
     if isinstance(error, GroupRefused | OtherCoordinator):
         return dict(error.details)
     return {"physical": error.physical} if isinstance(error, PositionForeign) else {}

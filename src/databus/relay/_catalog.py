@@ -185,7 +185,7 @@ class Catalog:
     ) -> list[dict[str, Any]]:
         """What `/sources` answers. seen: what becomes of a definition for who asks."""
         return [
-            _source_json(log.schemas, replace(each, table=table), detailed=detailed)
+            source_json(log.schemas, replace(each, table=table), detailed=detailed)
             for log in self.logs()
             for each in log.schemas.current().values()
             if self.grant.sees(log.physical, each.table.source)
@@ -233,7 +233,7 @@ class Catalog:
                     continue
                 is_current = each.table.fingerprint in current
                 found += [
-                    _definition_json(store, replace(each, table=table), is_current=is_current)
+                    definition_json(store, replace(each, table=table), is_current=is_current)
                     for table in behind(capture.log, each.table)
                     if fingerprint in (None, table.fingerprint)
                 ]
@@ -245,7 +245,8 @@ class Catalog:
         return found
 
 
-def _source_json(store: SchemaStore, each: SchemaVersion, *, detailed: bool) -> dict[str, Any]:
+def source_json(store: SchemaStore, each: SchemaVersion, *, detailed: bool) -> dict[str, Any]:
+    """A source as `/sources` answers it."""
     value: dict[str, Any] = {"name": store.full_name(each.table.source), "id": each.source_id}
     if detailed:
         value |= {
@@ -258,9 +259,10 @@ def _source_json(store: SchemaStore, each: SchemaVersion, *, detailed: bool) -> 
     return value
 
 
-def _definition_json(store: SchemaStore, each: SchemaVersion, *, is_current: bool) -> dict[str, Any]:
+def definition_json(store: SchemaStore, each: SchemaVersion, *, is_current: bool) -> dict[str, Any]:
+    """A definition as `/register` answers it."""
     return {
-        **_source_json(store, each, detailed=True),
+        **source_json(store, each, detailed=True),
         "schema": json.dumps(avro_schema(each.table), separators=(",", ":")),
         "current": is_current,
         "table": each.table.to_json(),

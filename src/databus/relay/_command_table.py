@@ -73,6 +73,11 @@ def table(serve: ServeConfig | None = None, groups: GroupsConfig | None = None) 
     return Table([*_changes(serve), *_states(), *_controls(), *_groups(groups), *_registry(), *_about()])
 
 
+def command_named(path: str, serve: ServeConfig | None = None) -> Command:
+    """The command of a path, for a server that answers some of a relay's."""
+    return next(each for each in table(serve) if each.path == path)
+
+
 def _wait(serve: ServeConfig, default: int, what: str) -> Parameter:
     return Parameter(
         "wait_ms",

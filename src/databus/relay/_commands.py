@@ -5,17 +5,14 @@ What reads the disk runs in a few threads, so that one consumer's cold read does
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
 
-from databus.core import Checkpoint, MalformedRequest, RightMissing, TooManyRequests
-from databus.formats import lines_of
+from databus.core import Checkpoint, TooManyRequests
 from databus.log import Log
 from databus.relay import _control
 from databus.relay._ask import Ask
@@ -24,7 +21,6 @@ from databus.relay._audit import Audit
 from databus.relay._avro_registry import SchemaRegistry
 from databus.relay._avro_registry_http import RegistryCommands
 from databus.relay._catalog import Catalog, Selection
-from databus.relay._command import Body, Command, method_of
 from databus.relay._command_pages import help_text
 from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
@@ -37,6 +33,7 @@ from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
 from databus.relay._range import RangeAsk, RangeScan, find_range
 from databus.relay._reload import Reloads
+from databus.relay._routing import Router
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
 from databus.relay._tail import Tail
@@ -51,7 +48,7 @@ class Commands:
     """Answers requests from a catalogue; `close` when no more will come."""
 
     def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed], reloads: Reloads) -> None:
-        self.table = table(config.serve, config.groups)
+        self._router = Router(table(config.serve, config.groups), config.serve.request_ms_max)
         self.stats = Stats(config.serve.clients_max)
         self._config = config
         self._limits = config.serve
@@ -82,43 +79,8 @@ class Commands:
 
     async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
         """Answer one request of the holder of a grant. Raises a `DatabusError` to be made an answer."""
-        path = [unquote(part) for part in request.rel_url.raw_path.split("/") if part]
-        command = self._find(path, method_of(request.method), request.method)
-        _check_right(command, grant)
-        ask = Ask(request, command, path, client, grant, self._catalog.within(grant))
-        if not command.checks_itself:
-            await self._read(ask)
-        return await ANSWERS[command.path](self, ask)
-
-    def _find(self, path: Sequence[str], method: str, asked: str) -> Command:
-        """The command that is meant. Raises an answer that says which there are."""
-        there = self.table.at(path)
-        found = next((each for each in there if method in each.methods), None) or self.table.rest(path, method)
-        if found is not None:
-            return found
-        if there:
-            methods = list(dict.fromkeys(method for each in there for method in each.methods))
-            text = f"{asked[:20]}: {' or '.join(methods)}"
-            if asked in ("GET", "HEAD"):
-                text = f"{there[0].path} changes something: send it as POST (curl -X POST)"
-            raise web.HTTPMethodNotAllowed(asked, methods, text=text)
-        head = path[0] if path else ""
-        below = self.table.below(head)
-        if not below:
-            there_are = ", ".join(f"/{each}" for each in self.table.heads())
-            raise web.HTTPNotFound(text=f"no command /{head[:100]}; there are {there_are}")
-        raise MalformedRequest(f"/{head}: there {'are' if len(below) > 1 else 'is'} {', '.join(below)}")
-
-    async def _read(self, ask: "Ask") -> None:
-        """Read the parameters and the body, and check them."""
-        if ask.request.content.is_eof():  # all of it has come: there is nothing to wait for
-            return await _read_now(ask)
-        try:
-            async with asyncio.timeout(self._limits.request_ms_max / 1e3):
-                await _read_now(ask)
-        except TimeoutError:
-            limit = f"request_ms_max={self._limits.request_ms_max}"
-            raise web.HTTPRequestTimeout(text=f"the form did not come within {limit}; ask again") from None
+        ask = await self._router.ask(request, client, grant, self._catalog.within(grant))
+        return await ANSWERS[ask.command.path](self, ask)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
@@ -368,12 +330,12 @@ class Commands:
     async def help(self, ask: "Ask") -> web.Response:
         """GET /help."""
         del ask
-        return web.Response(text=help_text(self.table))
+        return web.Response(text=help_text(self._router.table))
 
     async def openapi(self, ask: "Ask") -> web.Response:
         """GET /openapi.json."""
         del ask
-        return _json(openapi(self.table))
+        return _json(openapi(self._router.table))
 
     async def metrics(self, ask: "Ask") -> web.Response:
         """GET /metrics, for Prometheus."""
@@ -382,53 +344,6 @@ class Commands:
         groups = self.groups.keeper
         body, content_type = await self._in_thread(lambda: render_metrics(ask.catalog, self.stats, groups))
         return web.Response(body=body, headers={"Content-Type": content_type})
-
-
-def _check_right(command: Command, grant: Grant) -> None:
-    """Raise `RightMissing` unless a command may be asked by the holder of a grant."""
-    if not grant.allows(command.right):
-        raise RightMissing(f"{command.path}: needs the right `{command.right}`, which access {grant.name!r} lacks")
-    if command.needs_all_tables and grant.is_limited:
-        raise RightMissing(f"{command.path}: is for those only whose access is not limited by tables or columns")
-
-
-async def _read_now(ask: Ask) -> None:
-    query = await _query_of(ask.request)
-    ask.body = None if ask.command.body is None else await _body_of(ask.request, ask.command.body)
-    ask.given = ask.command.check(query)
-
-
-async def _query_of(request: web.Request) -> dict[str, str]:
-    """The parameters in the address, and those in the body of a form, which may be longer."""
-    pairs = list(request.query.items()) if request.query_string else []
-    if request.method == "POST" and request.content_type == "application/x-www-form-urlencoded":
-        pairs += [(name, str(value)) for name, value in (await request.post()).items()]
-    query: dict[str, str] = {}
-    for name, value in pairs:
-        if name in query:
-            raise MalformedRequest(f"{name[:100]}: given twice")
-        query[name] = value
-    return query
-
-
-async def _body_of(request: web.Request, body: Body) -> BaseModel:
-    """A body in JSON, as the command's model."""
-    if request.content_type == "application/x-www-form-urlencoded":  # whose body was taken as parameters
-        raise MalformedRequest("the body came as a form; say that it is JSON: curl -H 'Content-Type: application/json'")
-    text = bytearray()
-    async for piece in request.content.iter_any():
-        text += piece
-        if len(text) > body.bytes_max:
-            raise web.HTTPRequestEntityTooLarge(
-                body.bytes_max, len(text), text=f"the body exceeds {body.bytes_max} bytes"
-            )
-    try:
-        return body.model.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
-            raise MalformedRequest(f"the body is not JSON: {first['ctx']['error']}") from None
-        raise MalformedRequest("; ".join(lines_of(error, body.model))) from None
 
 
 ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamResponse]]]] = {

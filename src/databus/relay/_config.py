@@ -234,6 +234,19 @@ class AccessConfig(BaseModel):
 _Physical = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 
 
+class BootstrapAt(BaseModel):
+    """The service that has what has left the logs; see [bootstrap](bootstrap.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(
+        pattern=r"^https?://[^/,\s]+/?$",
+        description="Its address. Whoever asks for a position that has left a log is told of it, and clients go on "
+        "there with the token that they show this relay.",
+        examples=["http://bootstrap.internal:11111"],
+    )
+
+
 class RelayConfig(BaseModel):
     """A relay: where it listens, where its logs are, what it captures."""
 
@@ -260,6 +273,9 @@ class RelayConfig(BaseModel):
     serve: ServeConfig = Field(default_factory=ServeConfig, description="How consumers are served.")
     groups: GroupsConfig = Field(
         default_factory=GroupsConfig, description="Durable consumers and groups: who coordinates them, leases, limits."
+    )
+    bootstrap: BootstrapAt | None = Field(
+        None, description="Where what has left the logs is had. Without it, such a position is an error."
     )
     registry: RegistryConfig = Field(default_factory=RegistryConfig, description="The registry of Avro schemas.")
     sources: dict[_Physical, SerializeAsAny[SourceConfig]] = Field(

@@ -1,7 +1,7 @@
 """The relay's HTTP server: one port, in an event loop that has a thread of its own.
 
 Every request passes `Server._answer`: who asks, whether they may, and which error becomes which answer. The commands
-are in `databus.relay._commands`.
+of a relay are in `databus.relay._commands`.
 """
 
 import asyncio
@@ -9,18 +9,26 @@ import errno
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
-from databus.core import ConfigError, DatabusError, MalformedRequest, RightMissing, ServiceUnavailable, TooManyRequests
+from databus.core import (
+    ConfigError,
+    DatabusError,
+    MalformedRequest,
+    PositionPurged,
+    RightMissing,
+    ServiceUnavailable,
+    TooManyRequests,
+)
 from databus.operate import logger_of
 from databus.relay._admission import HTTP_LOGGER, error_response, hide_from_pages
 from databus.relay._certificates import LOOK_S, Certificates
-from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
 from databus.relay._grant import Grant
+from databus.relay._stats import Stats
 from databus.relay._tls import Tls
 from databus.relay._tokens import Keys, keep_renewing
 
@@ -35,6 +43,19 @@ _ANSWERED_ALWAYS: Final = frozenset({"admin", "metrics", "controlSources"})
 _logger = logger_of("databus.relay")
 
 
+class Answering(Protocol):
+    """Who answers requests; a relay's `Commands`."""
+
+    stats: Stats
+
+    async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
+        """Answer one request of the holder of a grant. Raises a `DatabusError` to be made an answer."""
+        ...
+
+    def end(self) -> None:
+        """Have what is open end. In the loop's thread."""
+
+
 class Server:
     """Serves `commands`. `start` binds and returns; `stop` ends every stream and gives the port back."""
 
@@ -47,7 +68,7 @@ class Server:
         self._error: BaseException | None = None
         self._ending: asyncio.Event | None = None
         self._runner: web.AppRunner | None = None
-        self._commands: Commands | None = None
+        self._commands: Answering | None = None
         self._door = Door(config.serve)
         self._certificates = None if config.tls is None else Certificates(config.tls)
         self._asking: dict[int, tuple[web.Request, Grant, asyncio.Task[None] | None]] = {}  # who, as whom, by what
@@ -55,7 +76,7 @@ class Server:
         self.loop = asyncio.new_event_loop()
         self.port = 0
 
-    def start(self, commands: Commands) -> None:
+    def start(self, commands: Answering) -> None:
         """Bind and serve. Raises `ConfigError` if the address cannot be had, and what else went wrong."""
         self._commands = commands
         self._thread.start()
@@ -180,6 +201,8 @@ class Server:
         except DatabusError as error:
             if isinstance(error, RightMissing):
                 _logger.warning("refused", access=access, client=client, path=request.path[:100], message=str(error))
+            if isinstance(error, PositionPurged) and self._config.bootstrap is not None:
+                error.bootstrap = self._config.bootstrap.url
             return error_response(error)
         except web.HTTPException as error:
             return error_response(

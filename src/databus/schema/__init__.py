@@ -1,6 +1,6 @@
 """Schemas of tables: one definition, and Arrow, Avro and Spark derived from it. Start with `TableSchema`."""
 
-from databus.schema._changes import ColumnOrigin, SchemaChange, origins
+from databus.schema._changes import NEEDS_SNAPSHOT, ColumnOrigin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import (
     BUS_FIELDS,
@@ -22,6 +22,7 @@ from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
 
 __all__ = [
     "BUS_FIELDS",
+    "NEEDS_SNAPSHOT",
     "TYPE_NAMES",
     "BoundPredicate",
     "Column",

@@ -8,12 +8,27 @@ Two ways lead to the open snapshots, with the same answer: from the controls tha
 (`snapshots_after`, `snapshots_at`), or from a commit frame and the position before it (`position_after`).
 """
 
+import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNBEGUN, UNREAD_TABLES, ControlKind, Pair, SourceCheckpoint
+from databus.core import (
+    BUS_SEQ_MIN,
+    SEQ_DONE,
+    UNBEGUN,
+    UNREAD_TABLES,
+    ControlKind,
+    CorruptData,
+    MalformedRequest,
+    Pair,
+    SourceCheckpoint,
+)
 from databus.wire._group import Commit
 from databus.wire._header import Header
+
+_ANSWER: Final = "bootstrap:"
+CONTINUES_AT: Final = "continues_at"
+"""In the position of the commit frame that ends an answer of a bootstrap service: where a relay goes on from there."""
 
 
 def done_by(commit: Header | Commit) -> Pair:
@@ -54,6 +69,35 @@ def ends_in_other_log(until: Pair | None) -> Pair | None:
 def is_of_other_log(position: SourceCheckpoint, log: str) -> bool:
     """Whether the position means a log, and not this one."""
     return position.log is not None and position.log != log
+
+
+def is_answer(log: str | None) -> bool:
+    """Whether what is called so is no log, but an answer that a bootstrap service makes from its stores."""
+    return log is not None and log.startswith(_ANSWER)
+
+
+def answer_log(name: str) -> str:
+    """How an answer of that name is called where otherwise a log's uuid stands."""
+    return _ANSWER + name
+
+
+def answer_name(log: str | None) -> str | None:
+    """The name of the answer that is called so; None for a log."""
+    return log.removeprefix(_ANSWER) if log is not None and is_answer(log) else None
+
+
+def end_of_answer(commit: Header, log: str) -> SourceCheckpoint | None:
+    """Where a relay goes on once this commit frame has come: set where it ends an answer of a bootstrap service.
+
+    Raises `CorruptData` for a position that is none.
+    """
+    if not is_answer(log) or commit.has_unread:
+        return None
+    try:
+        told = json.loads(commit.position)["position"].get(CONTINUES_AT)
+        return None if told is None else SourceCheckpoint.from_json(told, CONTINUES_AT)
+    except (ValueError, KeyError, AttributeError, MalformedRequest) as error:
+        raise CorruptData(f"the end of an answer of {log} does not say where to go on: {error!r}") from error
 
 
 def position_at(

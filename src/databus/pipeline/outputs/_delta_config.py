@@ -26,8 +26,9 @@ class DeltaConfig(OutputConfig):
     )
     controls: Literal["rows", "all"] = Field(
         "rows",
-        description="Which controls a history has as rows: `rows`: `truncate`, `drop` and `gap`, without which its rows "
-        "would say something wrong. `all`: every control; column `_control` has its JSON with the table's definition.",
+        description="Which controls a history has as rows: `rows`: `truncate`, `drop` and `gap`, without which its "
+        "rows would say something wrong. `all`: every control; column `_control` has its JSON with the table's "
+        "definition.",
     )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
     merge: bool = Field(

@@ -1,0 +1,46 @@
+"""Serves what has left the relay's log, from the stores that a pipeline fills. Start with `plan`, then `answered`."""
+
+from databus.bootstrap._answer_name import AnswerName
+from databus.bootstrap._ask import Ask
+from databus.bootstrap._commands import status_of
+from databus.bootstrap._config import (
+    BootstrapConfig,
+    BootstrapFile,
+    BootstrapSection,
+    KeepSection,
+    RelayAt,
+    load_bootstrap,
+)
+from databus.bootstrap._noting import NoteTaker
+from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind, is_eligible, kinds_of, plan
+from databus.bootstrap._render import Stores, answered, every_change
+from databus.bootstrap._service import BootstrapServer, keyless_tables, run_bootstrap
+from databus.bootstrap._standing import Standing, standing_at
+
+__all__ = [
+    "Answer",
+    "AnswerName",
+    "Ask",
+    "BootstrapConfig",
+    "BootstrapFile",
+    "BootstrapSection",
+    "BootstrapServer",
+    "EveryChange",
+    "KeepSection",
+    "Kept",
+    "Kind",
+    "NoteTaker",
+    "RelayAt",
+    "Standing",
+    "Stores",
+    "answered",
+    "every_change",
+    "is_eligible",
+    "keyless_tables",
+    "kinds_of",
+    "load_bootstrap",
+    "plan",
+    "run_bootstrap",
+    "standing_at",
+    "status_of",
+]

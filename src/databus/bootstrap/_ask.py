@@ -1,0 +1,44 @@
+"""What a consumer asks for, as far as the rules of answers look at it. Pure."""
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from databus.filters import StreamFilter, TableRule
+from databus.schema import Predicate
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Tables of one physical source, behind a filter."""
+
+    physical: str
+    sources: frozenset[str]
+    """The tables that are asked for, `db.table`, among those that are known."""
+    written: Sequence[str] | None = None
+    """The names and patterns by which they were; None for all."""
+    filter: StreamFilter = field(default_factory=StreamFilter)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of two that ask for the same it is the same, whatever tables are known meanwhile."""
+        written = None if self.written is None else sorted(set(self.written))
+        rules = [[each.tables, each.where, each.columns] for each in self.filter.rules]
+        text = json.dumps([written, rules, str(self.filter.partition)], separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def conditions(self, source: str) -> frozenset[str]:
+        """The columns, in small letters, by which rows of a table are chosen."""
+        wheres = [rule.where for rule in self._rules(source) if rule.where is not None]
+        return frozenset(name.lower() for where in wheres for name in Predicate.parse(where).columns)
+
+    def projection(self, source: str) -> frozenset[str] | None:
+        """The columns, in small letters, that are asked for of a table; None for all."""
+        chosen = [rule.columns for rule in self._rules(source) if rule.columns is not None]
+        return frozenset(name.lower() for names in chosen for name in names) if chosen else None
+
+    def _rules(self, source: str) -> Collection[TableRule]:
+        rules, forced = self.filter.about(f"{self.physical}/{source}")
+        return (*rules, *forced)

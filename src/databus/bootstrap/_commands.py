@@ -1,0 +1,393 @@
+"""Who answers the commands of the bootstrap service's HTTP interface: some of a relay's, with its words."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+
+from databus.bootstrap._ask import Ask as AnswerAsk
+from databus.bootstrap._config import BootstrapConfig
+from databus.bootstrap._kept_stores import Look, PhysicalStores
+from databus.bootstrap._plan import Answer, EveryChange, Kind, plan
+from databus.bootstrap._render import answered, every_change
+from databus.core import (
+    SEQ_DONE,
+    Checkpoint,
+    DatabusError,
+    MalformedRequest,
+    PositionForeign,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    TooManyRequests,
+    UnknownSource,
+    is_pattern,
+)
+from databus.filters import FrameFilter, StreamFilter, matches
+from databus.operate import logger_of
+from databus.relay import (
+    Ask,
+    Catalog,
+    Command,
+    Grant,
+    Router,
+    Selection,
+    StartName,
+    Stats,
+    Table,
+    command_named,
+    definition_json,
+    help_text,
+    json_answer,
+    openapi,
+    source_json,
+    start_of,
+)
+from databus.schema import TableSchema
+from databus.stores import note_physicals
+from databus.wire import answer_log
+
+T = TypeVar("T")
+_SMALL_THREADS: Final = 4
+_PATHS: Final = (
+    "/sources",
+    "/register",
+    "/stream",
+    "/position",
+    "/range",
+    "/metrics",
+    "/admin",
+    "/admin/live",
+    "/admin/ready",
+    "/admin/status",
+    "/help",
+    "/openapi.json",
+)
+_logger = logger_of("databus.bootstrap")
+
+
+class Commands:
+    """Answers requests from the stores; `close` when no more will come."""
+
+    def __init__(self, config: BootstrapConfig) -> None:
+        self.stats = Stats(config.options.serve.clients_max)
+        self._config = config
+        self._router = Router(Table([_command(path, config) for path in _PATHS]), config.options.serve.request_ms_max)
+        self._stores: dict[str, PhysicalStores] = {}
+        self._answers = ThreadPoolExecutor(config.options.answers_max, "bootstrap-answer")
+        self._small = ThreadPoolExecutor(_SMALL_THREADS, "bootstrap-small")
+        self._open = 0  # answers
+        self._given = {"state": 0, "since": 0, "every": 0}
+        self._is_ending = False
+
+    def end(self) -> None:
+        """Have answers end between two groups. In the loop's thread."""
+        self._is_ending = True
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        for each in (self._answers, self._small):
+            each.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
+        """Answer one request. Raises a `DatabusError` to be made an answer."""
+        ask = await self._router.ask(request, client, grant, Catalog({}, None, grant))
+        return await ANSWERS[ask.command.path](self, ask)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._small, work)
+
+    def _looks(self) -> Iterator[Look]:
+        """What is there of each physical source."""
+        for physical in note_physicals(self._config.root):
+            yield self._physical(physical).look()
+
+    def _physical(self, physical: str) -> PhysicalStores:
+        return self._stores.setdefault(physical, PhysicalStores(self._config.root, physical))
+
+    def _chosen(self, ask: Ask) -> Look:
+        """The physical source that is meant. Raises `UnknownSource`, `MalformedRequest`."""
+        there, name = note_physicals(self._config.root), ask.given["physical"]
+        if name is None:
+            start = ask.given.get("from")
+            named = [each for each in there if isinstance(start, Checkpoint) and each in start.sources]
+            named = named if len(named) == 1 else there
+            if len(named) != 1:
+                raise MalformedRequest(f"physical: say which physical source is meant; it may be {', '.join(there)}")
+            name = named[0]
+        if name not in there:
+            if not there:
+                raise ServiceUnavailable("the stores are being filled, and hold nothing yet; ask again")
+            raise UnknownSource(f"no physical source called {name[:200]!r} is kept; there are {', '.join(there)}")
+        return self._physical(name).look()
+
+    # Sources and their definitions
+
+    async def sources(self, ask: Ask) -> web.Response:
+        """GET /sources."""
+
+        def find() -> list[dict[str, Any]]:
+            is_detailed = ask.given["v"] == 2
+            return [
+                source_json(look.schemas, each, detailed=is_detailed)
+                for look in self._looks()
+                for each in look.schemas.current().values()
+            ]
+
+        return json_answer(await self._in_thread(find))
+
+    async def register(self, ask: Ask) -> web.Response:
+        """GET /register."""
+        return json_answer(await self._in_thread(lambda: [*self._definitions(ask)]))
+
+    def _definitions(self, ask: Ask) -> Iterator[dict[str, Any]]:
+        wanted, fingerprint = _filter_of(ask), ask.given["fingerprint"]
+        for look in self._looks():
+            if ask.given["physical"] not in (None, look.schemas.physical):
+                continue
+            frames = FrameFilter(wanted, look.schemas.physical, look.schemas)
+            ids = Selection(look.schemas.physical, ask.given["sources"]).ids(look.schemas)
+            newest = {each.table.fingerprint for each in look.schemas.current().values()}
+            for each in look.schemas.all():
+                if ids is not None and each.source_id not in ids:
+                    continue
+                is_current = each.table.fingerprint in newest
+                behind: tuple[TableSchema, ...] = (each.table,) if wanted.is_nothing else frames.after(each.table)
+                for table in dict.fromkeys((each.table, *behind)) if fingerprint is not None else behind:
+                    if fingerprint in (None, table.fingerprint):
+                        yield definition_json(look.schemas, replace(each, table=table), is_current=is_current)
+
+    # Positions and changes
+
+    def _asked(self, ask: Ask, look: Look) -> AnswerAsk:
+        physical, written = look.schemas.physical, ask.given["sources"]
+        selection = Selection(physical, written)
+        selection.check(look.schemas)
+        wanted = _filter_of(ask)
+        sources = frozenset(selection.tables(look.schemas))
+        if not wanted.is_nothing:
+            FrameFilter(wanted, physical, look.schemas).check(sorted(sources), is_at_end=True)
+        if written is None or any(map(is_pattern, written)):  # what is not kept is not meant by a pattern
+            kept = look.kept.head.tables
+            sources = frozenset(each for each in sources if matches(f"{physical}/{each}", kept))
+        return AnswerAsk(physical, sources, None if written is None else tuple(written), wanted.within(physical))
+
+    async def stream(self, ask: Ask) -> web.StreamResponse:
+        """GET /stream: one answer, from its begin or from where it broke off."""
+        limit = self._config.options.answers_max
+        if self._open >= limit:
+            raise TooManyRequests(f"{self._open} answers are being given, answers_max={limit}; ask again")
+        self._open += 1
+        try:
+            look = await self._in_thread(lambda: self._chosen(ask))
+            kind, log, parts = await self._in_thread(lambda: self._answer(ask, look))
+            self._given[kind] += 1
+            return await self._send(ask, look, log, parts)
+        finally:
+            self._open -= 1
+
+    def _answer(self, ask: Ask, look: Look) -> tuple[str, str, Iterator[bytes]]:
+        """Its kind, the name of what it comes from, and its bytes, whole groups at a time."""
+        position, asked = _position_of(ask, look), self._asked(ask, look)
+        found, now_us = plan(position, asked, look.kept), time.time_ns() // 1000
+        if isinstance(found, EveryChange):
+            head = look.kept.head.position
+            return "every", head.log or "", every_change(found.start, head, asked, look.stores, now_us)
+        kind = "state" if found.name.since is None else "since"
+        return kind, answer_log(str(found.name)), answered(found, asked, look.stores, now_us)
+
+    async def _send(self, ask: Ask, look: Look, log: str, parts: Iterator[bytes]) -> web.StreamResponse:
+        loop, write_s_max = asyncio.get_running_loop(), self._config.options.serve.write_ms_max / 1e3
+        first = await loop.run_in_executor(self._answers, next, parts, None)  # whose error is an answer
+        response = web.StreamResponse(headers=_headers(look, log))
+        response.enable_chunked_encoding()
+        await response.prepare(ask.request)
+        part = first
+        try:
+            while part is not None and not self._is_ending:
+                async with asyncio.timeout(write_s_max):
+                    await response.write(part)
+                self.stats.total.sent_bytes += len(part)
+                part = await loop.run_in_executor(self._answers, next, parts, None)
+            if part is None:
+                await response.write_eof()
+                return response
+        except TimeoutError:
+            _logger.info("client gone", client=ask.client, message=f"read nothing for {write_s_max:.0f} s")
+        except ConnectionError as error:
+            _logger.info("client gone", client=ask.client, message=str(error))
+        except DatabusError as error:
+            _logger.warning("answer cut off", error=type(error).__name__, message=str(error), client=ask.client)
+        if ask.request.transport is not None:
+            ask.request.transport.abort()  # so that nobody takes what came for the whole
+        return response
+
+    async def position(self, ask: Ask) -> web.Response:
+        """GET /position: where a start parameter stands, and what the stores hold."""
+
+        def find() -> dict[str, Any]:
+            look = self._chosen(ask)
+            head = look.kept.head.position
+            start = _position_of(ask, look) if ask.given["start"] is not StartName.LATEST else head
+            low = look.kept.head.low
+            oldest = SourceCheckpoint(scn=low[0], seq=None if low[1] in (0, SEQ_DONE) else low[1])
+            return {
+                "physical": look.schemas.physical,
+                "uuid": head.uuid,
+                "log": head.log or "",
+                "position": (start or SourceCheckpoint(uuid=head.uuid)).to_json(),
+                "oldest": oldest.to_json(),
+                "published": head.to_json(),
+                "published_us": head.ts_us,
+            }
+
+        return json_answer(await self._in_thread(find))
+
+    async def range(self, ask: Ask) -> web.Response:
+        """GET /range: what an answer would be made of."""
+
+        def find() -> dict[str, Any]:
+            look = self._chosen(ask)
+            found = plan(_position_of(ask, look), self._asked(ask, look), look.kept)
+            if not isinstance(found, Answer):
+                return {"kind": "every", "rows": None, "position": look.kept.head.position.to_json()}
+            state = found.state
+            kind = "state" if found.name.since is None else "since"
+            whole = sum(state.tables[name].rows for name, each in found.kinds.items() if each is Kind.ALL)
+            most = sum(state.tables[name].rows for name in found.kinds)
+            rows = {"rows": whole, "rows_max": most}
+            kinds = {name: str(each) for name, each in found.kinds.items()}
+            return {"kind": kind, **rows, "tables": kinds, "position": state.position.to_json()}
+
+        return json_answer(await self._in_thread(find))
+
+    # What there is to see
+
+    async def live(self, ask: Ask) -> web.Response:
+        """GET /admin, /admin/live: GOOD, as long as it can be said."""
+        del ask
+        return web.Response(text="GOOD\n")
+
+    async def ready(self, ask: Ask) -> web.Response:
+        """GET /admin/ready: GOOD or BAD."""
+        del ask
+        physicals = await self._in_thread(self._standing)
+        lacks = sorted(name for name, each in physicals.items() if not each["states"])
+        is_ready = bool(physicals) and not lacks
+        text = "GOOD\n" if is_ready else f"BAD\nno state of {', '.join(lacks) or 'anything'} yet\n"
+        return web.Response(text=text, status=200 if is_ready else 503)
+
+    async def admin_status(self, ask: Ask) -> web.Response:
+        """GET /admin/status."""
+        del ask
+        physicals = await self._in_thread(self._standing)
+        return json_answer({"open_answers": self._open, "answers": self._given, "physicals": physicals})
+
+    def _standing(self) -> dict[str, dict[str, Any]]:
+        return {look.schemas.physical: standing_json(look) for look in self._looks()}
+
+    async def metrics(self, ask: Ask) -> web.Response:
+        """GET /metrics, for Prometheus."""
+        del ask
+        physicals = await self._in_thread(self._standing)
+        lines = ["# TYPE databus_bootstrap_open_answers gauge", f"databus_bootstrap_open_answers {self._open}"]
+        lines += ["# TYPE databus_bootstrap_answers_total counter"]
+        lines += [f'databus_bootstrap_answers_total{{kind="{kind}"}} {count}' for kind, count in self._given.items()]
+        lines += ["# TYPE databus_bootstrap_sent_bytes_total counter"]
+        lines += [f"databus_bootstrap_sent_bytes_total {self.stats.total.sent_bytes}"]
+        for name, what in (("log_scn", "log_scn"), ("state_scn", "state_scn"), ("states", "states"), ("rows", "rows")):
+            lines += [f"# TYPE databus_bootstrap_{name} gauge"]
+            lines += [f'databus_bootstrap_{name}{{physical="{at}"}} {each[what]}' for at, each in physicals.items()]
+        return web.Response(text="\n".join([*lines, ""]), content_type="text/plain")
+
+    async def help(self, ask: Ask) -> web.Response:
+        """GET /help."""
+        del ask
+        return web.Response(text=help_text(self._router.table))
+
+    async def openapi(self, ask: Ask) -> web.Response:
+        """GET /openapi.json."""
+        del ask
+        return json_answer(openapi(self._router.table))
+
+
+def standing_json(look: Look) -> dict[str, Any]:
+    """How the stores of one physical source stand."""
+    states, head = look.kept.states, look.kept.head
+    newest = states[-1] if states else None
+    return {
+        "log_scn": head.position.scn,
+        "oldest_scn": head.low[0],
+        "states": len(states),
+        "state_scn": 0 if newest is None else newest.position.scn,
+        "rows": 0 if newest is None else sum(each.rows for each in newest.tables.values()),
+        "tables": [] if newest is None else sorted(newest.tables),
+        "incomplete": [] if newest is None else sorted(newest.incomplete),
+    }
+
+
+def status_of(config: BootstrapConfig) -> dict[str, dict[str, Any]]:
+    """By physical source, how the stores stand."""
+    found = (PhysicalStores(config.root, name).look() for name in note_physicals(config.root))
+    return {look.schemas.physical: standing_json(look) for look in found}
+
+
+def _command(path: str, config: BootstrapConfig) -> Command:
+    return command_named(path, config.options.serve)
+
+
+def _filter_of(ask: Ask) -> StreamFilter:
+    given = ask.given
+    return StreamFilter.parse(given["where"], given["columns"], given["filters"], given.get("partition"))
+
+
+def _position_of(ask: Ask, look: Look) -> SourceCheckpoint | None:
+    """Where the consumer stands; None if it has nothing. Raises `PositionForeign` for another database."""
+    start, physical = start_of(ask.given, StartName.BEGINNING), look.schemas.physical
+    if isinstance(start, Checkpoint):
+        if physical not in start.sources:
+            raise MalformedRequest(f"from.sources: the checkpoint holds no {physical!r}")
+        start = start.sources[physical]
+    if start is StartName.BEGINNING:
+        return None
+    if not isinstance(start, SourceCheckpoint):
+        raise MalformedRequest("a bootstrap service answers positions, and `start=beginning`; a time is a relay's")
+    uuid = look.kept.head.position.uuid
+    if start.uuid and uuid and start.uuid != uuid:
+        raise PositionForeign(
+            f"{physical}: the position is of database {start.uuid}, and the stores are of {uuid}", physical=physical
+        )
+    return None if start.pair <= (0, SEQ_DONE) else start
+
+
+def _headers(look: Look, log: str) -> dict[str, str]:
+    head = look.kept.head.position
+    seq = "" if head.seq is None else f":{head.seq}"
+    return {
+        "Content-Type": "application/vnd.databus.frames",
+        "Cache-Control": "no-store",
+        "x-dbus-physical": look.schemas.physical,
+        "x-dbus-uuid": head.uuid,
+        "x-dbus-log": log,
+        "x-dbus-published": f"{head.scn}{seq}",
+    }
+
+
+ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamResponse]]]] = {
+    "/sources": Commands.sources,
+    "/register": Commands.register,
+    "/stream": Commands.stream,
+    "/position": Commands.position,
+    "/range": Commands.range,
+    "/metrics": Commands.metrics,
+    "/admin": Commands.live,
+    "/admin/live": Commands.live,
+    "/admin/ready": Commands.ready,
+    "/admin/status": Commands.admin_status,
+    "/help": Commands.help,
+    "/openapi.json": Commands.openapi,
+}
+"""Who answers the commands, by their path."""

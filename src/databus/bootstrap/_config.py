@@ -1,0 +1,204 @@
+"""The file of a bootstrap service, and the pipeline that it stands for."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from databus.core import ConfigError
+from databus.disk import Location, Storage, locate
+from databus.formats import lines_of, load_yaml, substitute
+from databus.link import ADDRESSES, Access, RelayClient
+from databus.relay import RelayConfig, ServeConfig, address_of
+
+LOG: Final = "log"
+STATE: Final = "state"
+_BELOW: Final = "{physical}/{db}.{table}"
+
+
+class RelayAt(BaseModel):
+    """The relay whose changes are kept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(
+        pattern=ADDRESSES, description="Its address, or those of several of one database, with commas between."
+    )
+    token_file: Path | None = Field(None, description="File with its token.")
+    ca_file: Path | None = Field(None, description="For a relay at `https://`: file with the authority's certificate.")
+
+
+class KeepSection(BaseModel):
+    """Which states are kept: all of the last hour, and of those before one an hour, then one a day."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hours: int = Field(24, ge=1, le=744, description="For how many hours one state an hour is kept.")
+    days: int = Field(
+        7,
+        ge=0,
+        le=366,
+        description="For how many days one state a day is kept. Files that a merge has replaced stay for as long.",
+    )
+
+    @property
+    def file_hours(self) -> int:
+        """How long files have to stay that a state may name."""
+        return max(self.hours, 24 * self.days) + 24
+
+
+class BootstrapSection(BaseModel):
+    """What is kept, where, and who is served."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(
+        description="Folder of the stores, here or in an object store: `log/`, `state/` and `notes/` are below it.",
+        examples=["lake/bootstrap", "s3://lake/bootstrap"],
+    )
+    tables: list[str] = Field(
+        default_factory=lambda: ["*"], min_length=1, description="Which tables are kept.", examples=[["shop/*"]]
+    )
+    merge_ms: int = Field(
+        60_000,
+        ge=0,
+        le=3_600_000,
+        description="Least time between the starts of two merges of the state store, in milliseconds. A state is noted "
+        "after each.",
+    )
+    keep: KeepSection = Field(default_factory=KeepSection, description="Which states are kept.")
+    listen: str = Field("127.0.0.1:11111", description="Address and port of the server; port 0 takes a free one.")
+    token_file: Path | None = Field(
+        None,
+        description="File with the bearer token that every request must carry; needed beyond the loopback. Clients "
+        "show the one that they show the relay.",
+    )
+    answers_max: int = Field(16, ge=1, le=1000, description="How many answers may be given at once; others get 429.")
+    serve: ServeConfig = Field(default_factory=ServeConfig, description="Limits of the server, as the relay's.")
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        address_of(value)
+        return value
+
+
+class BootstrapFile(BaseModel):
+    """A bootstrap service's file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(
+        "bootstrap",
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+        description="Its name; the stores know who fills them by this.",
+    )
+    relay: RelayAt = Field(description="The relay whose changes are kept.")
+    bootstrap: BootstrapSection = Field(description="The stores and the server.")
+    spark: dict[str, Any] = Field(default_factory=dict, description="As in a pipeline's file.")
+    storage: dict[str, Any] = Field(default_factory=dict, description="As in a pipeline's file.")
+
+
+@dataclass(frozen=True)
+class BootstrapConfig:
+    """A file, read and checked. written: as it stands there, references not replaced."""
+
+    path: Path
+    file: BootstrapFile
+    written: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths start."""
+        return self.path.parent.absolute()
+
+    @property
+    def name(self) -> str:
+        """The service's name, and its pipeline's."""
+        return self.file.name
+
+    @property
+    def options(self) -> BootstrapSection:
+        """The stores and the server."""
+        return self.file.bootstrap
+
+    @property
+    def root(self) -> Location:
+        """The folder of the stores."""
+        return locate(self.options.path, self.folder, Storage(self.file.storage))
+
+    @property
+    def pipeline_path(self) -> Path:
+        """The file of the pipeline, written when it starts; beside this one, so that its paths mean the same."""
+        return self.folder / f".{self.path.stem}.pipeline.yml"
+
+    @property
+    def server(self) -> RelayConfig:
+        """As the relay's HTTP server takes it."""
+        token_file = self.options.token_file
+        return RelayConfig(
+            listen=self.options.listen,
+            token_file=None if token_file is None else self.folder / token_file,
+            serve=self.options.serve,
+            sources={},
+        )
+
+    def relay(self) -> RelayClient:
+        """The relay, to be asked."""
+        relay = self.file.relay
+        files = (relay.token_file, relay.ca_file, None, None)
+        access = Access.of(*(None if each is None else self.folder / each for each in files))
+        return RelayClient(relay.url, access=access, name=f"{self.name}-bootstrap")
+
+    def pipeline(self, keyless: Collection[str]) -> dict[str, Any]:
+        """The pipeline that fills the stores. keyless: tables, by full names, of which there can be no mirror."""
+        tables, path = self.options.tables, self.options.path.rstrip("/")
+        relay = {name: each for name, each in self.written["relay"].items() if each is not None}
+        shared = {name: self.written[name] for name in ("spark", "storage") if self.written.get(name)}
+        return {
+            "name": self.name,
+            "relay": relay,
+            **shared,
+            "inputs": {
+                "changes": {"type": "databus", "tables": tables},
+                "keyed": {"type": "databus", "tables": tables, "exclude": sorted(keyless)},
+            },
+            "outputs": {
+                LOG: {
+                    "type": "delta",
+                    "from": "changes",
+                    "mode": "history",
+                    "controls": "all",
+                    "path": f"{path}/log/{_BELOW}",
+                },
+                STATE: {
+                    "type": "delta",
+                    "from": "keyed",
+                    "mode": "mirror",
+                    "path": f"{path}/state/{_BELOW}",
+                    "trigger_ms": self.options.merge_ms,
+                    "vacuum_hours": self.options.keep.file_hours,
+                },
+            },
+        }
+
+    def write_pipeline(self, keyless: Collection[str]) -> Path:
+        """Write the pipeline's file; returns where it is."""
+        text = json.dumps(self.pipeline(keyless), indent=1)
+        self.pipeline_path.write_text(f"# Made of {self.path.name}; changed there.\n{text}\n")
+        return self.pipeline_path
+
+
+def load_bootstrap(path: Path) -> BootstrapConfig:
+    """Read the file. Raises `ConfigError` with a line for each thing that is wrong."""
+    written = load_yaml(path)
+    try:
+        file = BootstrapFile.model_validate(substitute(dict(written), "", folder=path.parent))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines_of(error, BootstrapFile))) from None
+    config = BootstrapConfig(path, file, written)
+    config.server.check_tokens()
+    return config

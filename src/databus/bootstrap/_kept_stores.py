@@ -1,0 +1,43 @@
+"""The stores as a server sees them: opened once, looked at anew for each request."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from databus.bootstrap._plan import Kept
+from databus.bootstrap._render import Stores
+from databus.core import ServiceUnavailable
+from databus.disk import Location
+from databus.stores import KnownSchemas, LogStore, NoteFolder, StateRows
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is there of one physical source at one moment."""
+
+    kept: Kept
+    stores: Stores
+    schemas: KnownSchemas
+
+
+class PhysicalStores:
+    """Both stores of one physical source. Any thread may ask."""
+
+    def __init__(self, root: Location, physical: str) -> None:
+        self.physical = physical
+        self._notes = NoteFolder(root, physical)
+        self._log = LogStore(root / "log", physical)
+        self._states = StateRows(root / "state", physical)
+        self._schemas: tuple[Sequence[object], KnownSchemas] | None = None
+
+    def look(self) -> Look:
+        """Read the notes. Raises `ServiceUnavailable` while there are none, `CorruptData` for what are none."""
+        head = self._notes.head()
+        if head is None:
+            raise ServiceUnavailable(f"{self.physical}: the stores are being filled, and hold nothing yet; ask again")
+        if self._schemas is None or self._schemas[0] != head.definitions:
+            self._schemas = head.definitions, KnownSchemas(self.physical, head.definitions)
+        schemas = self._schemas[1]
+        log = self._log.look()  # after the notes: it has all that they say
+        kept = Kept(self._notes.states(), head, log.controls, time.time_ns())
+        return Look(kept, Stores(schemas, log.controls, log.pieces, self._states.batches), schemas)

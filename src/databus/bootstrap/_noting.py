@@ -1,0 +1,202 @@
+"""Noting: looks at what the pipeline has written, and notes how far the log store is, and each state.
+
+The tables of a state belong together if none has more than the ledger says that all have: the ledger is put after the
+tables' commits. A table that is ahead is looked at in the version before.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from databus.bootstrap._config import LOG, STATE, BootstrapConfig
+from databus.bootstrap._keep import forgotten
+from databus.bootstrap._standing import standing_at
+from databus.core import BUS_SEQ_MIN, DatabusError, Pair, ServiceUnavailable, SourceCheckpoint, split_physical
+from databus.log import SchemaVersion
+from databus.operate import logger_of
+from databus.pipeline import PipelineConfig, load_pipeline, positions_of
+from databus.places import chosen_by
+from databus.schema import TableSchema, sink_schema
+from databus.stores import HeadNote, LogStore, NoteFolder, StateNote, StateTable, StoreTable, table_folder
+
+_LOOK_S: Final = 0.5
+_RELOOK_S: Final = 60.0
+_VERSIONS_BACK_MAX: Final = 100
+
+_logger = logger_of("databus.bootstrap")
+
+
+@dataclass(frozen=True)
+class Stand:
+    """How far an output is."""
+
+    position: SourceCheckpoint = field(default_factory=SourceCheckpoint)
+    incomplete: frozenset[str] = frozenset()
+    """Tables, by `db.table`, whose older rows come with a snapshot that has not ended."""
+
+
+class Noting:
+    """One physical source. One thread uses it."""
+
+    def __init__(self, config: BootstrapConfig, physical: str) -> None:
+        self.physical = physical
+        self._config = config
+        self._folder = NoteFolder(config.root, physical)
+        self._store = LogStore(config.root / "log", physical)
+        self._log = self._store.look()
+        self._tables: dict[str, StoreTable] = {}
+        self._looked_s = time.monotonic()
+        self.relook_s = _RELOOK_S
+
+    def look(
+        self, log: SourceCheckpoint, state: "Stand", definitions: tuple[SchemaVersion, ...], uuid: str
+    ) -> StateNote | None:
+        """Note what is new. log, state: how far the stores are by their ledgers. uuid: of the relay's log. Returns the
+        state that was noted.
+        """
+        self._log = self._store.look()  # after the ledgers
+        sources = list(dict.fromkeys(each.table.source for each in definitions))
+        before = self._folder.head()
+        low = before.low if before is not None else self._log.first(sources) or log.pair
+        at = log if log.log is not None else replace(log, log=uuid)
+        head = HeadNote(at, low, definitions, tuple(self._config.options.tables))
+        if head != before:
+            self._folder.put_head(head)
+        states = self._folder.states()
+        is_same = bool(states) and states[-1].position.pair == state.position.pair
+        if states and states[-1].position.pair >= state.position.pair and not (is_same and self._is_time()):
+            return None
+        noted = self._note(state, head, sources, states)
+        if is_same and noted.tables == states[-1].tables:
+            return None
+        self._folder.add(noted)
+        keep = self._config.options.keep
+        self._folder.remove(forgotten([*states, noted], head, keep, noted.noted_us))
+        return noted
+
+    def _is_time(self) -> bool:
+        """Whether to look again at what nothing was written to: somebody may have arranged its rows otherwise, and the
+        files that were noted go some day.
+        """
+        is_due = time.monotonic() - self._looked_s >= self.relook_s
+        self._looked_s = time.monotonic() if is_due else self._looked_s
+        return is_due
+
+    def _note(self, stand: "Stand", head: HeadNote, sources: Iterable[str], states: list[StateNote]) -> StateNote:
+        position, tables, incomplete = stand.position, dict[str, StateTable](), set(stand.incomplete)
+        for source in sources:
+            standing = standing_at(self._log.controls(source), position.pair)
+            if standing.is_incomplete:
+                incomplete.add(source)
+            if source in head.keyless or not standing.is_there:
+                continue
+            table = self._at(source, position.pair)
+            if table is None:
+                if self._has_begun(source, position.pair):  # it was removed, or is made anew
+                    incomplete.add(source)
+                continue
+            definition = standing.table or self._definition_of(source, table, head)
+            files = tuple((file.path.name, file.rows) for file in table.files() if file.rows)
+            horizon = states[-1].tables[source].horizon if states and source in states[-1].tables else (0, 0)
+            tables[source] = StateTable(files, definition, max(horizon, head.low))
+        earlier = (each.end + 1 for each in states if each.position.scn == position.scn)
+        base = max(BUS_SEQ_MIN, position.pair[1] + 1, *earlier, 0)
+        known = tuple(sorted({*tables, *(each for state in states for each in state.known), *incomplete}))
+        return StateNote(position, base, tables, frozenset(incomplete), known, time.time_ns() // 1000)
+
+    def _has_begun(self, source: str, until: Pair) -> bool:
+        """Whether the log store has something of a table up to a pair."""
+        first = self._log.first([source])
+        return first is not None and first <= until
+
+    def _at(self, source: str, until: Pair) -> StoreTable | None:
+        """The table in its last version that has nothing above a pair; None if there is none yet."""
+        table = self._tables.get(source)
+        if table is None:
+            folder = table_folder(self._config.root / "state", self.physical, source)
+            table = self._tables[source] = StoreTable(folder)
+        if not table.refresh():
+            return None
+        application = f"databus/{self._config.name}/{STATE}/{source}/{self.physical}"
+        for _ in range(_VERSIONS_BACK_MAX):
+            stored = table.stored(application)
+            if stored is None:
+                return None
+            if stored <= until:
+                return table
+            table.go_to(table.version - 1)
+        raise ServiceUnavailable(f"{table.folder}: was written {_VERSIONS_BACK_MAX} times since its ledger was")
+
+    @staticmethod
+    def _definition_of(source: str, table: StoreTable, head: HeadNote) -> TableSchema:
+        """Of a table of which no control tells: the newest definition whose columns the files have."""
+        names = set(table.schema().names)
+        found = [each.table for each in head.definitions if each.table.source == source]
+        fitting = [each for each in found if set(sink_schema(each).names) <= names]
+        return (fitting or found)[-1]
+
+
+class NoteTaker:
+    """A thread that looks all the time, until `close`."""
+
+    def __init__(self, config: BootstrapConfig) -> None:
+        self._config = config
+        self._relay = config.relay()
+        self._noting: dict[str, Noting] = {}
+        self._pipeline: PipelineConfig | None = None
+        self._closing = threading.Event()
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name="bootstrap-notes", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, and wait for it."""
+        self._closing.set()
+        self._relay.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self.look()
+                self._said = ""
+            except DatabusError as error:
+                if not self._closing.is_set() and str(error) != self._said:  # it may be so for hours
+                    self._said = str(error)
+                    _logger.warning("the stores could not be looked at", error=type(error).__name__, message=str(error))
+
+    def look(self) -> None:
+        """Note what is new of all physical sources. Raises what reading the stores does."""
+        pipeline = self._pipeline = self._pipeline or load_pipeline(self._config.pipeline_path).config
+        log, state = _stands(pipeline, LOG), _stands(pipeline, STATE)
+        for physical in sorted(log):
+            noting = self._noting.setdefault(physical, Noting(self._config, physical))
+            at, uuid = state.get(physical, Stand()), self._relay.head(physical).log
+            noting.look(log[physical].position, at, self._definitions(physical), uuid)
+
+    def _definitions(self, physical: str) -> tuple[SchemaVersion, ...]:
+        return tuple(
+            SchemaVersion(each.id, each.version, each.table)
+            for each in self._relay.register([f"{physical}/*"])
+            if each.name.startswith(f"{physical}/")
+        )
+
+
+def _stands(pipeline: PipelineConfig, output: str) -> dict[str, Stand]:
+    """By physical source, how far all tables of an output are."""
+    found: dict[str, Stand] = {}
+    for each in positions_of(pipeline):
+        if each.error is not None:
+            raise each.error
+        for physical, position in each.positions.items() if each.output == output else ():
+            least = position.least(position.tables)
+            if least is not None:
+                lacks = (name for name in position.seeds if chosen_by(position.tables, name))
+                found[physical] = Stand(least, frozenset(split_physical(name)[1] for name in lacks))
+    return found

@@ -1,0 +1,277 @@
+"""What an answer is made of: from which state, which tables whole, and what is told of the time before. Pure.
+
+The rules, and for each the sequence of events that breaks a law without it, are in docs/bootstrap.md. What of a table
+is given whole and what since depends on the state, the position and the ask alone: not on which reads less, nor on when
+it is asked. So an answer that breaks off can go on at any server.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from databus.bootstrap._answer_name import AnswerName
+from databus.bootstrap._ask import Ask
+from databus.core import (
+    BUS_SEQ_MIN,
+    UNREAD_TABLES,
+    ControlKind,
+    Pair,
+    PositionForeign,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+)
+from databus.filters import matches
+from databus.schema import NEEDS_SNAPSHOT, TableSchema
+from databus.stores import HeadNote, LoggedControl, StateNote
+from databus.wire import answer_name, is_inside_transaction, is_of_other_log
+
+NOTHING: Pair = (0, -1)
+
+
+class Kind(StrEnum):
+    """How a table is given."""
+
+    ALL = "all"
+    """Every row that the state has."""
+    SINCE = "since"
+    """What was removed since, and the rows that are newer."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the stores hold of one physical source."""
+
+    states: Sequence[StateNote]
+    """The oldest first."""
+    head: HeadNote
+    controls: Callable[[str], Sequence[LoggedControl]]
+    """Of a table (`db.table`), all that are in the log store, in order."""
+    now_ns: int
+    """The time, nanoseconds since 1970: by it the relay numbers what it makes itself."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer made from a state."""
+
+    state: StateNote
+    name: AnswerName
+    kinds: Mapping[str, Kind]
+    """By `db.table`, the tables that are given."""
+    begins_after: Pair
+    """What is told of the time before the state lies above this, and at or below the state's position."""
+    is_new: bool
+    """Whether the consumer has nothing, so that there is nothing to tell of."""
+    is_lost: bool
+    """Whether some of that has left the log store."""
+    after: Pair
+    """What of the answer lies at or below this has been given already."""
+
+
+@dataclass(frozen=True)
+class EveryChange:
+    """All that the log store holds after a position: as a relay would have given it."""
+
+    start: SourceCheckpoint
+
+
+def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | EveryChange:
+    """What to answer a consumer that stands there; None for one that has nothing.
+
+    Raises `ServiceUnavailable` where there will be an answer later, `PositionPurged` where there is none any more,
+    `PositionForeign` for a position of something else, `UnknownSource` for a table that is kept nowhere.
+    """
+    for source in sorted(ask.sources):
+        if not matches(f"{ask.physical}/{source}", kept.head.tables):
+            raise UnknownSource(
+                f"{ask.physical}/{source}: the bootstrap service does not keep it; leave it out, or have it kept by "
+                "`tables` of the service"
+            )
+    since, is_inside, told = position, False, NOTHING
+    if position is not None and (text := answer_name(position.log)) is not None:
+        name = AnswerName.parse(text)
+        if name.ask != ask.digest:
+            raise PositionForeign(
+                f"{ask.physical}: the position is inside an answer to another request; ask for the same tables, "
+                "columns and conditions until that answer has ended",
+                physical=ask.physical,
+            )
+        going_on = _going_on(name, position, ask, kept)
+        if going_on is not None:
+            return going_on
+        since = None if name.since is None else _position_of(name.since)
+        is_inside, told = name.is_inside, position.pair
+    else:
+        since = None if position is None else _compared(position, kept.head)
+        is_inside = since is not None and _is_inside(since, ask)
+    return _from_newest(position, since, ask, kept, is_inside=is_inside, told=told)
+
+
+def _from_newest(
+    position: SourceCheckpoint | None,
+    since: SourceCheckpoint | None,
+    ask: Ask,
+    kept: Kept,
+    *,
+    is_inside: bool,
+    told: Pair,
+) -> Answer | EveryChange:
+    is_below = since is not None and since.pair < kept.head.low
+    state, kinds = None, {}
+    for each in reversed(kept.states):
+        if is_eligible(each, ask, kept):
+            found = kinds_of(each, since, ask, kept, is_inside=is_inside)
+            if not (is_below and Kind.SINCE in found.values()):
+                state, kinds = each, found
+                break
+    if position is not None and since is not None and told == NOTHING and not is_below:
+        is_above = state is not None and since.pair >= state.position.pair
+        is_of_other = is_of_other_log(position, kept.head.position.log or "")
+        if not is_of_other if state is None else is_above and not (is_of_other and position.snapshots):
+            if since.pair >= kept.head.position.pair:
+                raise _later(ask, f"SCN {since.scn} is ahead of the log store, which is at {kept.head.position.scn}")
+            return EveryChange(since)
+    if state is None:
+        raise _later(ask, "no state may be served yet: its tables are being read, or nothing was noted so far")
+    if position is not None and (state.position.scn, state.base) <= position.pair:
+        raise _later(ask, f"the newest state is at SCN {state.position.scn}, and the position may be above it")
+    if since is not None and since.pair > state.position.pair:
+        raise _later(ask, f"the newest state is at SCN {state.position.scn}, which is below the position")
+    name = AnswerName(state.name, None if since is None else since.pair, is_inside, told, ask.digest)
+    return _made(state, name, kinds, kept, ask, after=told)
+
+
+def _going_on(name: AnswerName, position: SourceCheckpoint, ask: Ask, kept: Kept) -> Answer | None:
+    """The same answer from where it broke off; None where it cannot be made any more."""
+    state = next((each for each in kept.states if each.name == name.state), None)
+    if state is None or not is_eligible(state, ask, kept):
+        return None
+    since = None if name.since is None else _position_of(name.since)
+    kinds = kinds_of(state, since, ask, kept, is_inside=name.is_inside)
+    if since is not None and since.pair < kept.head.low and Kind.SINCE in kinds.values():
+        return None
+    return _made(state, name, kinds, kept, ask, after=max(position.pair, name.told))
+
+
+def _made(
+    state: StateNote, name: AnswerName, kinds: Mapping[str, Kind], kept: Kept, ask: Ask, *, after: Pair
+) -> Answer:
+    is_anew = name.since is None and name.told > NOTHING
+    is_new = name.since is None and not is_anew
+    begins_after = name.told if is_anew else name.since or NOTHING
+    is_lost = not is_new and begins_after < kept.head.low
+    _check_keyless(state, kept, ask, is_new=is_new, is_lost=is_lost)
+    return Answer(state, name, kinds, begins_after, is_new, is_lost, after)
+
+
+def _check_keyless(state: StateNote, kept: Kept, ask: Ask, *, is_new: bool, is_lost: bool) -> None:
+    """Of a table without a key there is the log store alone, from its beginning or not at all."""
+    for source in sorted(ask.sources & kept.head.keyless - {*state.tables}):
+        controls = kept.controls(source)
+        begins = _begins(controls[0]) if controls else kept.head.low <= (0, 0)
+        if is_lost or (is_new and not begins):
+            raise PositionPurged(
+                f"{ask.physical}/{source}: has no key, so there is no state of it, and the log store does not go back "
+                f"to its beginning. Follow it from where the relay still has it, or leave it out",
+                physical=ask.physical,
+            )
+
+
+def _begins(first: LoggedControl) -> bool:
+    is_first_sight = first.kind is ControlKind.SCHEMA and first.body.get("previous") is None
+    return is_first_sight or first.kind is ControlKind.SNAPSHOT_BEGIN
+
+
+def is_eligible(state: StateNote, ask: Ask, kept: Kept) -> bool:
+    """Whether a state may be served to who asks for this."""
+    position, head = state.position, kept.head.position
+    if is_inside_transaction(position.pair) or not kept.head.low <= position.pair <= head.pair:
+        return False
+    wanted = ask.sources
+    if UNREAD_TABLES in position.snapshots or wanted & {*position.snapshots} or wanted & state.incomplete:
+        return False
+    scn = position.scn
+    if scn == head.scn and kept.now_ns <= state.end:
+        return False  # what the relay makes at this SCN later has to lie above the rows of the answer
+    return not any(
+        each.pair[0] == scn and position.pair < each.pair and BUS_SEQ_MIN <= each.pair[1] <= state.end
+        for source in wanted
+        for each in kept.controls(source)
+    )
+
+
+def kinds_of(
+    state: StateNote, since: SourceCheckpoint | None, ask: Ask, kept: Kept, *, is_inside: bool
+) -> dict[str, Kind]:
+    """How each table is given that is asked for and in the state."""
+    kinds: dict[str, Kind] = {}
+    for source in sorted(ask.sources):
+        table = state.tables.get(source)
+        controls = kept.controls(source)
+        if table is None:
+            continue
+        if since is None or is_inside or since.pair < table.horizon:
+            kinds[source] = Kind.ALL
+            continue
+        between = [each for each in controls if since.pair < each.pair <= state.position.pair]
+        before = [each.table for each in controls if each.pair <= since.pair]
+        kinds[source] = _kind(between, before[-1] if before else None, table.table, ask, source)
+    return kinds
+
+
+_ASKS_ALL = frozenset(
+    {
+        ControlKind.TRUNCATE,
+        ControlKind.DROP,
+        ControlKind.GAP,
+        ControlKind.SNAPSHOT_BEGIN,
+        ControlKind.SNAPSHOT_END,
+    }
+)
+
+
+def _kind(
+    controls: Sequence[LoggedControl], before: TableSchema | None, now: TableSchema, ask: Ask, source: str
+) -> Kind:
+    conditions, projection = ask.conditions(source), ask.projection(source)
+    if conditions and not now.first_images:
+        return Kind.ALL  # nobody knows which rows met the condition before
+    for each in controls:
+        if each.kind in _ASKS_ALL:
+            return Kind.ALL
+        if int(each.body.get("class", 1)) >= NEEDS_SNAPSHOT:
+            return Kind.ALL
+        renamed: Mapping[str, str] = each.body.get("renamed") or {}
+        fill: Mapping[str, object] = each.body.get("fill") or {}
+        added = set(each.table.names) ^ set(each.table.names if before is None else before.names)
+        touched = {name.lower() for name in (*renamed, *renamed.values(), *fill, *added)}
+        if conditions & touched:
+            return Kind.ALL
+        if projection is not None and projection & {name.lower() for name in renamed.values()}:
+            return Kind.ALL
+        before = each.table
+    return Kind.SINCE
+
+
+def _compared(position: SourceCheckpoint, head: HeadNote) -> SourceCheckpoint:
+    """A position as it compares with the log that the stores were filled from: another log counts otherwise."""
+    if not is_of_other_log(position, head.position.log or ""):
+        return position
+    if is_inside_transaction(position.pair):
+        return SourceCheckpoint(scn=position.scn - 1, snapshots={UNREAD_TABLES: 0})
+    return replace(position, seq=None)
+
+
+def _is_inside(position: SourceCheckpoint, ask: Ask) -> bool:
+    is_open = UNREAD_TABLES in position.snapshots or bool(ask.sources & {*position.snapshots})
+    return is_open or is_inside_transaction(position.pair)
+
+
+def _position_of(pair: Pair) -> SourceCheckpoint:
+    return SourceCheckpoint(scn=pair[0], seq=pair[1])
+
+
+def _later(ask: Ask, why: str) -> ServiceUnavailable:
+    return ServiceUnavailable(f"{ask.physical}: {why}; ask again")

@@ -1,0 +1,36 @@
+"""Reading the two stores of a bootstrap service: what happened, and what was there. Start with `LogStore`, `StateNote`.
+
+Both are plain Delta tables that a pipeline fills; here they are read without Spark, in pieces, as Arrow.
+"""
+
+from databus.stores._frame_rows import frame_rows
+from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of
+from databus.stores._merged import Piece, RowGroup, merged_rows
+from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
+from databus.stores._parquet import StoredFile, file_of
+from databus.stores._schemas import KnownSchemas
+from databus.stores._state_rows import StateRows
+from databus.stores._tables import StoreTable, table_folder
+
+__all__ = [
+    "HeadNote",
+    "KnownSchemas",
+    "LogLook",
+    "LogStore",
+    "LoggedControl",
+    "NoteFolder",
+    "Piece",
+    "RowGroup",
+    "StateNote",
+    "StateRows",
+    "StateTable",
+    "StoreTable",
+    "StoredFile",
+    "Wanted",
+    "control_of",
+    "file_of",
+    "frame_rows",
+    "merged_rows",
+    "note_physicals",
+    "table_folder",
+]

@@ -1,0 +1,53 @@
+"""Rows of a store as they stand in frames. No Python object is made for a row."""
+
+from functools import cache
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, TXID, ChangeType, UnrepresentableValue
+from databus.schema import TableSchema, frame_schema
+
+Rows: TypeAlias = pa.Table
+
+
+@cache
+def _labels() -> pa.Array:
+    return pa.array([kind.label for kind in ChangeType], pa.string())
+
+
+@cache
+def _numbers() -> pa.Array:
+    return pa.array([int(kind) for kind in ChangeType], pa.int8())
+
+
+def frame_rows(table: TableSchema, rows: Rows) -> pa.RecordBatch:
+    """Rows of a table, as `databus.tasks.user_rows_schema` has them or with fewer or wider columns, in its frames'
+    schema; a column that they lack is null. Raises `UnrepresentableValue` for a value that would change.
+    """
+    schema = frame_schema(table)
+    columns = []
+    for field in schema:
+        if field.name not in rows.column_names:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(field.name).combine_chunks()
+        if field.name == CHANGE_TYPE:
+            columns.append(_numbers().take(pc.index_in(column, _labels())))
+        elif field.name == TXID:
+            columns.append(pc.fill_null(column, "").dictionary_encode())
+        else:
+            columns.append(_cast(table, column, field))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(table: TableSchema, column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type, safe=True)
+    except pa.ArrowException as error:
+        raise UnrepresentableValue(
+            f"{table.source}.{field.name}: {column.type} does not become {field.type} exactly: {error}"
+        ) from error

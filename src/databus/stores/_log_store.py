@@ -1,0 +1,128 @@
+"""The log store of one physical source: every change and every control of its tables, in the order of the log."""
+
+import json
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from databus.core import COMMIT_VERSION, CONTROL, SEQ, ControlKind, CorruptData, Pair
+from databus.disk import Location
+from databus.schema import TableSchema
+from databus.stores._merged import Piece, RowGroup, merged_rows
+from databus.stores._parquet import StoredFile
+from databus.stores._tables import StoreTable, table_folder
+
+
+class Wanted(Enum):
+    """What of a table's rows in the log store; controls always."""
+
+    ALL = auto()
+    REMOVALS = auto()
+    CONTROLS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedControl:
+    """A control as it stood in the relay's log. table: the definition that it names; of `schema` the new one."""
+
+    source: str
+    kind: ControlKind
+    pair: Pair
+    body: Mapping[str, Any]
+    table: TableSchema
+
+
+class LogStore:
+    """Keeps what never changes of its files, for all who look. Any thread may ask."""
+
+    def __init__(self, root: Location, physical: str) -> None:
+        self.root = root
+        self.physical = physical
+        self._tables: dict[str, StoreTable] = {}
+        self._controls: dict[str, tuple[LoggedControl, ...]] = {}  # by path of the file that they stand in
+        self._lock = threading.Lock()
+
+    def look(self) -> "LogLook":
+        """What is there now: at least all that a note says that was read before."""
+        return LogLook(self)
+
+    def files(self, source: str) -> Sequence[StoredFile]:
+        """The files of a source (`db.table`) as its table is now."""
+        with self._lock:
+            table = self._tables.get(source)
+            if table is None:
+                table = self._tables[source] = StoreTable(table_folder(self.root, self.physical, source))
+            return table.files() if table.refresh() else ()
+
+    def controls_in(self, file: StoredFile, source: str) -> tuple[LoggedControl, ...]:
+        """The controls in a file."""
+        kept = self._controls.get(str(file.path))
+        if kept is None:
+            kept = self._controls[str(file.path)] = tuple(_controls_in(file, source))
+        return kept
+
+
+class LogLook:
+    """The log store as it was when each table was first asked for. Any thread may ask."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._files_of: dict[str, Sequence[StoredFile]] = {}
+        self._controls_of: dict[str, Sequence[LoggedControl]] = {}
+
+    def controls(self, source: str) -> Sequence[LoggedControl]:
+        """All controls of a source (`db.table`), in order."""
+        found = self._controls_of.get(source)
+        if found is None:
+            each_file = (self._store.controls_in(file, source) for file in self._files(source))
+            all_of_them = [control for controls in each_file for control in controls]
+            found = self._controls_of[source] = sorted(all_of_them, key=lambda each: each.pair)
+        return found
+
+    def first(self, sources: Collection[str]) -> Pair | None:
+        """No row of these sources is before this pair; None if there is none at all."""
+        bounds = [group.first for source in sources for file in self._files(source) for group in file.groups]
+        return min(bounds, default=None)
+
+    def pieces(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> Iterator[Piece]:
+        """The rows of sources in (after, until], controls too, in order; see `merged_rows`. wanted: by `db.table`; what
+        surely holds nothing of that is not read, and of what is read all rows come.
+        """
+        groups = [
+            RowGroup(source, group.first, group.last, partial(file.read, number))
+            for source, want in wanted.items()
+            for file in self._files(source)
+            for number, group in enumerate(file.groups)
+            if want is Wanted.ALL or group.has_controls or (want is Wanted.REMOVALS and group.has_removals)
+        ]
+        return merged_rows(groups, after, until)
+
+    def _files(self, source: str) -> Sequence[StoredFile]:
+        found = self._files_of.get(source)
+        if found is None:
+            found = self._files_of[source] = self._store.files(source)
+        return found
+
+
+def _controls_in(file: StoredFile, source: str) -> Iterator[LoggedControl]:
+    for number, group in enumerate(file.groups):
+        if not group.has_controls:
+            continue
+        rows = file.read(number, [COMMIT_VERSION, SEQ, CONTROL])
+        told = rows.filter(rows.column(CONTROL).is_valid()).to_pylist()  # few, whatever the table
+        for row in told:
+            yield control_of(source, (row[COMMIT_VERSION], row[SEQ]), row[CONTROL], str(file.path))
+
+
+def control_of(source: str, pair: Pair, text: str, where: str) -> LoggedControl:
+    """A control from what stands in `_control`. Raises `CorruptData`."""
+    try:
+        body = json.loads(text)
+        kind = ControlKind(body["kind"])
+        table = TableSchema.from_json(body["table"] if kind is ControlKind.SCHEMA else body.pop("table"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{where}: the control at {pair} is not one: {error!r}") from error
+    return LoggedControl(source, kind, pair, body, table)

@@ -1,0 +1,207 @@
+"""Notes beside the stores: which states there are, and how far the log store has come.
+
+A state is a set of files of the state store's tables that belong together: all that was there at one position. The
+tables themselves show only their newest versions; the note says which files were it. `head.json` says how far the log
+store has come, and the definitions of all tables with the numbers that the relay gave them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from databus.core import CorruptData, Pair, SourceCheckpoint
+from databus.disk import Location
+from databus.log import SchemaVersion
+from databus.schema import TableSchema
+
+_VERSION: Final = 1
+_HEAD: Final = "head.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable:
+    """One table in a state."""
+
+    files: tuple[tuple[str, int], ...]
+    """Names below the table's folder, and how many rows each has; in this order its rows are counted."""
+    table: TableSchema
+    """The definition that the rows are in."""
+    horizon: Pair = (0, 0)
+    """From positions at or above it, changes since can be told. It never falls from state to state."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(rows for _, rows in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class StateNote:
+    """A state of one physical source."""
+
+    position: SourceCheckpoint
+    """All up to it is in the files, and nothing above it."""
+    base: int
+    """Its begins, rows and ends are counted from here: above every `_seq` of the relay's at this SCN until then, and
+    above those of each earlier state there."""
+    tables: Mapping[str, StateTable]
+    """By `db.table`, those that are there at the position and have a key."""
+    incomplete: frozenset[str] = frozenset()
+    """Tables, by `db.table`, that wait for a snapshot, or for the end of one."""
+    known: tuple[str, ...] = ()
+    """All tables, by `db.table`, that were known by then, those that are gone and those without a key too."""
+    noted_us: int = 0
+
+    @property
+    def name(self) -> str:
+        """By what answers name it."""
+        return f"{self.position.scn}.{self.position.pair[1]}.{self.base}"
+
+    @property
+    def end(self) -> int:
+        """No row of an answer has a `_seq` above this: of each table a drop, a begin, its rows and an end, and a drop
+        of each that is gone.
+        """
+        return self.base + sum(each.rows + 3 for each in self.tables.values()) + len(self.known)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "v": _VERSION,
+            "position": self.position.to_json(),
+            "base": self.base,
+            "tables": {
+                name: {
+                    "files": [list(file) for file in each.files],
+                    "schema": each.table.to_json(),
+                    "horizon": list(each.horizon),
+                }
+                for name, each in self.tables.items()
+            },
+            "incomplete": sorted(self.incomplete),
+            "known": list(self.known),
+            "noted_us": self.noted_us,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        tables = {
+            str(name): StateTable(
+                tuple((str(file), int(rows)) for file, rows in each["files"]),
+                TableSchema.from_json(each["schema"]),
+                _pair(each["horizon"]),
+            )
+            for name, each in value["tables"].items()
+        }
+        return cls(
+            SourceCheckpoint.from_json(value["position"], "position"),
+            int(value["base"]),
+            tables,
+            frozenset(map(str, value["incomplete"])),
+            tuple(map(str, value["known"])),
+            int(value["noted_us"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNote:
+    """How far the log store of one physical source has come."""
+
+    position: SourceCheckpoint
+    """All up to it is in the log store; `log` is always the relay's log that it came from."""
+    low: Pair
+    """What is above this pair has been in it ever since."""
+    definitions: tuple[SchemaVersion, ...] = ()
+    tables: tuple[str, ...] = ("*",)
+    """Patterns over full names: which tables are kept."""
+
+    @property
+    def keyless(self) -> frozenset[str]:
+        """The tables, `db.table`, whose last definition has no key: they are in the log store alone."""
+        now = {each.table.source: each.table for each in self.definitions}
+        return frozenset(source for source, table in now.items() if not table.key)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "v": _VERSION,
+            "position": self.position.to_json(),
+            "low": list(self.low),
+            "tables": list(self.tables),
+            "definitions": [
+                {"id": each.source_id, "version": each.version, "table": each.table.to_json()}
+                for each in self.definitions
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        definitions = tuple(
+            SchemaVersion(int(each["id"]), int(each["version"]), TableSchema.from_json(each["table"]))
+            for each in value["definitions"]
+        )
+        position, tables = SourceCheckpoint.from_json(value["position"], "position"), tuple(map(str, value["tables"]))
+        return cls(position, _pair(value["low"]), definitions, tables)
+
+
+class NoteFolder:
+    """The notes of one physical source. root: of both stores. One process writes, any number read."""
+
+    def __init__(self, root: Location, physical: str) -> None:
+        self._folder = root / "notes" / physical
+        self._read: dict[str, StateNote] = {}
+
+    def head(self) -> HeadNote | None:
+        """What was noted last of the log store. Raises `CorruptData`."""
+        found = (self._folder / _HEAD).read()
+        return None if found is None else HeadNote.from_json(_value(found.content, self._folder / _HEAD))
+
+    def put_head(self, head: HeadNote) -> None:
+        """Replace that."""
+        self._put(_HEAD, head.to_json())
+
+    def states(self) -> list[StateNote]:
+        """The states that are kept, the oldest first. Raises `CorruptData`."""
+        names = [name for name in self._folder.names() if name.startswith("state-") and name.endswith(".json")]
+        for name in names:
+            if name not in self._read and (found := (self._folder / name).read()) is not None:
+                self._read[name] = StateNote.from_json(_value(found.content, self._folder / name))
+        self._read = {name: self._read[name] for name in names if name in self._read}
+        return sorted(self._read.values(), key=lambda each: (each.position.pair, each.base))
+
+    def add(self, state: StateNote) -> None:
+        """Note a state."""
+        self._put(f"state-{state.name}.json", state.to_json())
+
+    def remove(self, states: Iterable[StateNote]) -> None:
+        """Forget states; their files are the table's upkeep's then."""
+        for state in states:
+            (self._folder / f"state-{state.name}.json").remove()
+
+    def _put(self, name: str, value: Mapping[str, Any]) -> None:
+        self._folder.make()
+        (self._folder / name).write(json.dumps(value, separators=(",", ":")).encode())
+
+
+def note_physicals(root: Location) -> list[str]:
+    """The physical sources that there are notes of."""
+    folder = root / "notes"
+    return sorted(name for name in folder.names() if (folder / name / _HEAD).exists())
+
+
+def _pair(value: Any) -> Pair:
+    scn, seq = value
+    return int(scn), int(seq)
+
+
+def _value(content: bytes, where: Location) -> Mapping[str, Any]:
+    try:
+        value = json.loads(content)
+        if value["v"] != _VERSION:
+            raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{where}: is not a note of a bootstrap service's: {error!r}") from error
+    return dict(value)

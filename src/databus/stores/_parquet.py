@@ -1,0 +1,113 @@
+"""One Parquet file of a store: what its footer says, and its rows, a row group at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, ChangeType, CorruptData, Pair
+from databus.disk import Location
+
+_SEQ_MAX: Final = (1 << 63) - 1
+_DELETE: Final = ChangeType.DELETE.label
+_FIRST_IMAGE: Final = ChangeType.UPDATE_PREIMAGE.label
+assert _DELETE < ChangeType.INSERT.label < ChangeType.UPDATE_POSTIMAGE.label < _FIRST_IMAGE  # noqa: S101 - see `_group`
+NO_BOUNDS: Final[tuple[Pair, Pair]] = ((0, -1), (_SEQ_MAX, _SEQ_MAX))
+"""Of rows of which nothing is known: every pair is within."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A row group. first, last: no row of it is outside of these pairs."""
+
+    rows: int
+    first: Pair
+    last: Pair
+    has_controls: bool
+    has_removals: bool
+    """Whether there may be deletes, or first images of updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """What the footer of a file says; a file of a Delta table never changes."""
+
+    path: Location
+    rows: int
+    groups: tuple[StoredGroup, ...]
+
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """A row group; of the columns that are named, those that there are. Raises `CorruptData` if it is gone."""
+        with _opened(self.path) as file:
+            names = file.schema_arrow.names
+            wanted = None if columns is None else [name for name in columns if name in names]
+            found: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
+            return found
+
+    def batches(self, skip: int, rows_max: int, above: Pair | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Its rows but the first `skip`, at most `rows_max` at a time, in their order, each time with the number of the
+        first. above: row groups without a row above this pair are left out.
+        """
+        start = 0
+        with _opened(self.path) as file:
+            for number, group in enumerate(self.groups):
+                at, start = start, start + group.rows
+                if start <= skip or (above is not None and group.last <= above):
+                    continue
+                for batch in file.iter_batches(rows_max, row_groups=[number], use_threads=False):
+                    left = batch.slice(min(max(skip - at, 0), batch.num_rows))
+                    if left.num_rows:
+                        yield at + batch.num_rows - left.num_rows, left
+                    at += batch.num_rows
+
+
+class _Opened:
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._reading: Any = None
+
+    def __enter__(self) -> Any:
+        import pyarrow.parquet as pq  # 60 ms, of whoever only looks at a configuration too
+
+        try:
+            self._reading = self._path.reading()
+            return pq.ParquetFile(self._reading.__enter__())
+        except FileNotFoundError:
+            raise CorruptData(f"{self._path}: is missing; a state or the log store names it") from None
+        except pa.ArrowException as error:
+            raise CorruptData(f"{self._path}: is not the Parquet file that was written: {error}") from error
+
+    def __exit__(self, *error: object) -> None:
+        self._reading.__exit__(*error)
+
+
+def _opened(path: Location) -> _Opened:
+    return _Opened(path)
+
+
+def file_of(path: Location) -> StoredFile:
+    """Read a file's footer. Raises `CorruptData` if it is missing, or no Parquet."""
+    with _opened(path) as file:
+        found = file.metadata
+        places = {name: at for at, name in enumerate(file.schema_arrow.names)}
+        groups = tuple(_group(found.row_group(number), places) for number in range(found.num_row_groups))
+        return StoredFile(path, found.num_rows, groups)
+
+
+def _group(group: Any, places: dict[str, int]) -> StoredGroup:
+    def said(name: str) -> Any:
+        return group.column(places[name]).statistics if name in places else None
+
+    scns, seqs, controls = said(COMMIT_VERSION), said(SEQ), said(CONTROL)
+    first, last = NO_BOUNDS
+    if scns is not None and scns.has_min_max:
+        first, last = (scns.min, -1), (scns.max, _SEQ_MAX)
+        if scns.min == scns.max and seqs is not None and seqs.has_min_max:  # a part of one transaction
+            first, last = (scns.min, seqs.min), (scns.max, seqs.max)
+    is_known = controls is not None and controls.has_null_count
+    has_controls = CONTROL in places and not (is_known and controls.null_count == group.num_rows)
+    changes = said(CHANGE_TYPE)
+    is_bounded = changes is not None and changes.has_min_max
+    has_removals = not is_bounded or changes.min <= _DELETE or changes.max >= _FIRST_IMAGE
+    return StoredGroup(group.num_rows, first, last, has_controls, has_removals)

@@ -1,0 +1,89 @@
+"""One Delta table of a store, as its log says it: which files, in which version."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from databus.core import Pair, ServiceUnavailable
+from databus.disk import Location
+from databus.stores._parquet import StoredFile, file_of
+from databus.tasks import Folders, spelled
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def table_folder(root: Location, physical: str, source: str) -> Location:
+    """Where the table of `source` (`db.table`) is in a store; the pipeline that fills it writes there."""
+    return Folders("bootstrap.path", root, "{physical}/{db}.{table}", spelled).of(physical, source)
+
+
+class StoreTable:
+    """One table. Footers are read once: files never change. One thread uses it at a time."""
+
+    def __init__(self, folder: Location) -> None:
+        self.folder = folder
+        self._table: DeltaTable | None = None
+        self._files: dict[str, StoredFile] = {}
+
+    def refresh(self) -> bool:
+        """See the table as it is now; whether there is one. It is opened again: it may have been made anew since."""
+        self._table = None
+        if not (self.folder / "_delta_log").names():
+            return False
+        from deltalake import DeltaTable
+
+        with self._errors():
+            self._table = DeltaTable(self.folder.engine_uri, storage_options=self.folder.engine_options)
+        return True
+
+    @property
+    def version(self) -> int:
+        """The version that was seen last."""
+        return int(self._opened.version())
+
+    def stored(self, application: str) -> Pair | None:
+        """The pair that the version has stored for an application."""
+        with self._errors():
+            scn = self._opened.transaction_version(application)
+            seq = self._opened.transaction_version(f"{application}/seq")
+        return None if scn is None or seq is None else (scn, seq)
+
+    def go_to(self, version: int) -> None:
+        """See the table as it was at an older version, until the next `refresh`."""
+        with self._errors():
+            self._opened.load_as_version(version)
+
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return pa.schema(self._opened.schema().to_arrow())
+
+    def files(self) -> list[StoredFile]:
+        """Its files, in the order of their names. Raises `CorruptData` for one that is missing."""
+        with self._errors():
+            actions = pa.table(self._opened.get_add_actions(flatten=True))
+        names = sorted(unquote(path) for path in actions.column("path").to_pylist())
+        for name in names:
+            if name not in self._files:
+                self._files[name] = file_of(self.folder / name)
+        self._files = {name: self._files[name] for name in names}
+        return list(self._files.values())
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises `ServiceUnavailable` where the engine cannot read the table, as when it is removed meanwhile."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise ServiceUnavailable(f"{self.folder}: cannot be read now: {error}") from error
+
+    @property
+    def _opened(self) -> "DeltaTable":
+        if self._table is None:
+            raise ServiceUnavailable(f"{self.folder}: holds no table yet")
+        return self._table

@@ -1,0 +1,141 @@
+"""Answers behind filters, of tables without a key and after changes of a schema; and those that are errors."""
+
+from dataclasses import replace
+
+import pytest
+
+from databus.client import windows
+from databus.core import (
+    CorruptData,
+    MalformedRequest,
+    PositionForeign,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    StreamCut,
+    TooManyRequests,
+    UnknownSource,
+)
+from databus.link import RelayClient
+from tests.bootstrap.filled import PHYSICAL, Shop
+from tests.bootstrap.test_service import TABLES, Copy, churn
+
+MORE = f"""
+CREATE TABLE notes (said TEXT);
+INSERT INTO ballast VALUES (1, 0, '{"x" * 2000}');
+"""
+ORDERS = "shop/main.orders"
+
+
+@pytest.fixture
+def shop(tmp_path):
+    with Shop(tmp_path, TABLES + MORE).running() as running:
+        running.captured()  # a table without a key shows a row twice that is logged while it is read
+        churn(running, 1, 25)
+        running.execute("INSERT INTO notes VALUES ('first')")
+        running.fill()
+        yield running
+
+
+def taken(shop, consumer, **options):
+    with windows(shop.url, follow=False, checkpoint=consumer.checkpoint, **options) as following:
+        for window in following:
+            consumer.take(window)
+
+
+def test_an_answer_behind_a_filter_has_what_passes_it(shop):
+    """Rows that leave the filter are removed, too, and those of other partitions do not come."""
+    asked = {"sources": [ORDERS], "where": "total >= 3", "columns": ["total"]}
+    old, new = Copy(), Copy()
+    taken(shop, old, **asked)
+    shop.execute("UPDATE orders SET total = (total + 3) % 7", "UPDATE orders SET name = 'x' WHERE id % 2 = 0")
+    churn(shop, 25, 40)
+    shop.forget()
+    taken(shop, old, **asked)
+    taken(shop, new, **asked)
+    want = shop.select("SELECT id, total FROM orders WHERE total >= 3")
+    assert old.table("orders") == new.table("orders") == want
+    assert "since" in old.kinds
+    assert "state" in new.kinds
+
+
+def test_a_table_without_a_key_is_given_from_the_log_store(shop):
+    old, new = [], []
+
+    def said(rows, checkpoint=None):
+        with windows(shop.url, sources=["shop/main.notes"], follow=False, checkpoint=checkpoint) as following:
+            for window in following:
+                rows += [row.after["said"] for row in window.rows()]
+                checkpoint = window.checkpoint
+        return checkpoint
+
+    checkpoint = said(old)
+    shop.execute("INSERT INTO notes VALUES ('second')", "INSERT INTO notes VALUES ('third')")
+    shop.forget()
+    said(old, checkpoint)
+    said(new)
+    assert old == new == ["first", "second", "third"]
+
+
+def test_a_column_that_was_added_meanwhile_comes_with_its_control(shop):
+    old, new = Copy(), Copy()
+    taken(shop, old, sources=[ORDERS])
+    shop.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
+    churn_wider(shop, 30, 45)
+    shop.forget()
+    taken(shop, old, sources=[ORDERS])
+    taken(shop, new, sources=[ORDERS])
+    want = shop.select("SELECT * FROM orders")
+    assert new.table("orders") == want
+    assert [row if len(row) > 3 else (*row, "Bern") for row in old.table("orders")] == want
+
+
+def churn_wider(shop, first, last):
+    for number in range(first, last):
+        shop.execute(f"INSERT INTO orders VALUES ({number}, 'o', 1, 'Basel')")
+
+
+def asked(shop, position=None, sources=(ORDERS,), **query):
+    service = RelayClient(shop.service_url)
+    with service.stream(PHYSICAL, position or "beginning", sources=sources, follow=True, **query) as stream:
+        return [group for groups in stream for group in groups]
+
+
+def test_what_cannot_be_answered_says_why(shop):
+    head = shop.head().position
+    with pytest.raises(PositionForeign, match="of database"):
+        asked(shop, replace(head, uuid="another", scn=1, seq=None, txid=""))
+    with pytest.raises(ServiceUnavailable, match="ahead of the log store"):
+        asked(shop, replace(head, scn=head.scn + 5, txid=""))
+    with pytest.raises(UnknownSource, match="did you mean"):
+        asked(shop, sources=("shop/main.order",))
+    with pytest.raises(MalformedRequest, match="is not the name of an answer"):
+        asked(shop, SourceCheckpoint(scn=1, seq=1, log="bootstrap:what"))
+    shop.config.options.answers_max, before = 0, shop.config.options.answers_max
+    with pytest.raises(TooManyRequests, match="answers_max=0"):
+        asked(shop)
+    shop.config.options.answers_max = before
+    inside = asked(shop)[0].commit
+    assert inside.has_unread
+    with pytest.raises(PositionPurged):  # by the relay, to which it means another log
+        shop.client.stream(PHYSICAL, SourceCheckpoint(scn=1, seq=2, log="bootstrap:x", snapshots={"*": 0}))
+
+
+def test_a_table_that_the_service_does_not_keep_is_named(shop):
+    shop.config.options.tables[:] = ["shop/main.orders"]
+    shop.execute("UPDATE orders SET total = 0")
+    shop.fill()
+    with pytest.raises(UnknownSource, match="does not keep it"):
+        asked(shop, sources=("shop/main.stock",))
+    assert asked(shop, sources=None)
+
+
+def test_a_file_that_is_missing_ends_the_answer_with_its_name(shop):
+    (file,) = [each for each in (shop.folder / "lake/state/shop/main.orders").glob("*.parquet") if is_named(shop, each)]
+    file.unlink()
+    with pytest.raises((CorruptData, StreamCut)):
+        asked(shop)
+
+
+def is_named(shop, file):
+    return file.name in [name for name, _ in shop.states()[-1].tables["main.orders"].files]

@@ -1,0 +1,80 @@
+"""The service's file, its pipeline's, the command line, and the relay that names it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from databus.bootstrap import load_bootstrap
+from databus.core import ConfigError, PositionPurged, SourceCheckpoint
+from databus.link import RelayClient
+from databus.pipeline import load_pipeline, validate
+from databus.relay import Relay, parse_relay
+from tests.bootstrap.filled import PHYSICAL, Shop
+from tests.bootstrap.test_service import TABLES
+
+FILE = """
+name: kept
+relay: {url: "http://127.0.0.1:9", token_file: token}
+bootstrap: {path: lake, tables: ["shop/main.*"], merge_ms: 500}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("relay: {url: x}\nbootstrap: {path: lake}", "relay.url"),
+        ("relay: {url: 'http://a:1'}\nbootstrap: {pth: lake}", "bootstrap.pth"),
+        ("relay: {url: 'http://a:1'}\nbootstrap: {path: lake, listen: '0.0.0.0:1'}", "set token_file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path, text, says):
+    (tmp_path / "bootstrap.yml").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load_bootstrap(tmp_path / "bootstrap.yml")
+
+
+def test_the_file_stands_for_a_pipeline_of_two_outputs(tmp_path):
+    """Which leaves tables without a key to the log store."""
+    (tmp_path / "bootstrap.yml").write_text(FILE)
+    (tmp_path / "token").write_text("not-so-secret")
+    config = load_bootstrap(tmp_path / "bootstrap.yml")
+    path = config.write_pipeline(["shop/main.notes"])
+    said = yaml.safe_load(path.read_text())
+    assert said["inputs"]["keyed"]["exclude"] == ["shop/main.notes"]
+    assert said["relay"] == {"url": "http://127.0.0.1:9", "token_file": "token"}
+    assert {name: each["mode"] for name, each in said["outputs"].items()} == {"log": "history", "state": "mirror"}
+    nodes = load_pipeline(path).config.nodes
+    assert nodes["outputs.log"].config.controls == "all"
+    assert nodes["outputs.state"].config.trigger_ms == 500
+    assert [each.path for each in validate(path) if not each.is_warning] == []
+
+
+def test_status_says_how_far_the_stores_are(tmp_path):
+    with Shop(tmp_path, TABLES).running() as shop:
+        shop.execute("INSERT INTO orders VALUES (1, 'a', 2)")
+        shop.fill()
+        scn = shop.head().position.scn
+        command = [sys.executable, "-m", "databus.cli", "bootstrap", "status", str(shop.config.path)]
+        said = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+        assert json.loads(said.stdout)[PHYSICAL]["state_scn"] == scn
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert said.stdout.split()[:2] == ["physical", "log_scn"]
+
+
+def test_a_relay_names_its_service_where_a_position_has_left_its_log(tmp_path):
+    value = {
+        "listen": "127.0.0.1:0",
+        "folder": "relay",
+        "sources": {PHYSICAL: {"type": "mock"}},
+        "bootstrap": {"url": "http://past:1"},
+    }
+    with Relay(parse_relay(value, folder=tmp_path)) as relay:
+        relay.captures[PHYSICAL].wait_until_settled(30)
+        with pytest.raises(PositionPurged) as found:
+            RelayClient(relay.url).stream(PHYSICAL, SourceCheckpoint(scn=1, seq=1, log="other", snapshots={"*": 0}))
+        assert found.value.bootstrap == "http://past:1"
+    with pytest.raises(ConfigError, match=r"bootstrap\.url"):
+        parse_relay({**value, "bootstrap": {"url": "past"}}, folder=tmp_path)

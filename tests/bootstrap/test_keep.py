@@ -1,0 +1,55 @@
+"""Which states stay, and that a table whose files were arranged otherwise is a new state."""
+
+from deltalake import DeltaTable
+
+from databus.bootstrap import KeepSection
+from databus.bootstrap._keep import forgotten
+from databus.core import SourceCheckpoint
+from databus.stores import HeadNote, StateNote
+from tests.bootstrap.filled import Shop
+from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
+
+HOUR_US = 3_600_000_000
+NOW_US = 1_000_000 * HOUR_US
+HEAD = HeadNote(SourceCheckpoint(scn=10_000), (0, 0))
+
+
+def state(number, age_hours, **more):
+    return StateNote(SourceCheckpoint(scn=number), 1 << 40, {}, noted_us=int(NOW_US - age_hours * HOUR_US), **more)
+
+
+def ages_left(ages, keep, **more):
+    states = [state(number, age, **more) for number, age in enumerate(ages)]
+    gone = forgotten(states, HEAD, keep, NOW_US)
+    return [age for age, each in zip(ages, states, strict=True) if each not in gone]
+
+
+def test_all_of_the_last_hour_stay_then_one_an_hour_then_one_a_day():
+    ages = [200, 60, 50, 30.5, 29.9, 5.7, 5.2, 5.1, 2, 0]
+    assert ages_left(ages, KeepSection(hours=6, days=3)) == [60, 30.5, 5.7, 2, 0]
+    assert ages_left(ages, KeepSection(hours=1, days=0)) == [0]
+
+
+def test_the_newest_that_may_be_served_stays_however_old_it_is():
+    states = [state(1, 900), state(2, 800), state(3, 1, incomplete=frozenset({"main.t"}))]
+    assert forgotten(states, HEAD, KeepSection(hours=1, days=0), NOW_US) == states[:1]
+
+
+def test_files_that_somebody_has_arranged_otherwise_are_a_new_state(tmp_path):
+    """Whose numbers lie above those of the state before, so that nobody takes one for the other."""
+    with Shop(tmp_path, f"{TABLES} INSERT INTO ballast VALUES (1, 0, '{'x' * 2000}');").running() as shop:
+        churn(shop, 1, 10)
+        shop.fill()
+        churn(shop, 10, 20)
+        shop.forget()
+        before = shop.states()[-1]
+        folder = str(shop.folder / "lake/state/shop/main.orders")
+        DeltaTable(folder).optimize.z_order(["id"])
+        assert shop.note() is None, "it looks from time to time"
+        shop._noting.relook_s = 0
+        noted = shop.note()
+        assert noted.position == before.position
+        assert noted.base > before.end
+        new = Copy()
+        follow(shop, new)
+        assert_equal(shop, new)
