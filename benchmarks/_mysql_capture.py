@@ -20,7 +20,8 @@ from databus.operate import configure_logs
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State
 from databus.relay._config import CaptureConfig
-from databus.sources import open_source, parse_source
+from databus.relay._copying import LogCopy
+from databus.sources import RelayHop, open_source, parse_source
 
 STEP_S = 0.005
 SILENT_S_MAX = 120.0
@@ -37,6 +38,8 @@ def capture(source: dict[str, Any], folder: Path, rows: int) -> tuple[float, flo
         options=CaptureConfig(),
         log_config=LogConfig(retention_bytes_max=1 << 50),
         published=published.set,
+        log_ended=published.set,
+        copy=LogCopy(lambda: RelayHop("bench", "")),
     )
     began, cpu = time.perf_counter(), time.process_time()
     begun.start()

@@ -183,11 +183,11 @@ def test_callbacks_go_on_at_the_other_relay_whichever_is_killed(server, database
     )
     with client:
         client.start()
-        wait_for(lambda: client._sources, "the start")
+        wait_for(lambda: client._loop._sources, "the start")
 
         def serving():
-            lane = client._sources["shop"].lane
-            endpoint = client._relay._peers.now if lane is None else lane.reader._relay._peers.now
+            lane = client._loop._sources["shop"].lane
+            endpoint = client._loop._relay._peers.now if lane is None else lane.reader._relay._peers.now
             return f"http://{endpoint.host}:{endpoint.port}"
 
         with busy:
