@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from databus.core import DatabusError, DiskFull
+from databus.core import DatabusError, DiskFull, ServiceUnavailable
 from databus.spark._private import SLOW_WORKERS
 
 _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -31,7 +31,7 @@ def error_of(error: BaseException) -> DatabusError | None:
     names = "|".join(map(re.escape, kinds))
     found = re.findall(rf"^(?:\S*\s)?({names}): (.*)$", str(error), re.MULTILINE)
     if not found:
-        return _full_disk(str(error))
+        return _full_disk(str(error)) or _gone_java(error)
     name, message = found[-1]
     known: type[DatabusError] = next(each for each in kinds[name].__mro__ if each.__module__ == DatabusError.__module__)
     return known(message)
@@ -42,6 +42,13 @@ def _with_subclasses(kind: type[DatabusError]) -> Iterator[type[DatabusError]]:
     yield kind
     for each in kind.__subclasses__():
         yield from _with_subclasses(each)
+
+
+def _gone_java(error: BaseException) -> ServiceUnavailable | None:
+    """Whoever watches the process says how it ended: here, a traceback through py4j would say nothing more."""
+    # By its name, for without Spark there is no py4j; a connection that was refused came after the one that was lost.
+    is_gone = any(type(each).__name__ == "Py4JNetworkError" for each in (error, error.__context__))
+    return ServiceUnavailable("Spark's Java process does not answer") if is_gone else None
 
 
 def _full_disk(said: str) -> DiskFull | None:
