@@ -168,7 +168,7 @@ class Parts:
         """Where the time went, in seconds of the workers, and what a run of another tier adds."""
         parts: Counter[str] = Counter()
         for name, seconds in self._seconds.items():
-            parts[name.partition("/")[0]] += seconds  # type: ignore[assignment] - as above
+            parts[name.partition("/")[0].partition("::")[0]] += seconds  # type: ignore[assignment] - as above
         terminalreporter.section("parts")
         terminalreporter.line("seconds: " + (_listed(parts) or "none"))
         for tier, left in self._left.items():

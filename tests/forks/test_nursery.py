@@ -78,7 +78,7 @@ def until(is_so: Callable[[], bool]) -> None:
 def is_there(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
         return False
 
 

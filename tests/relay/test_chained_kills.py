@@ -14,7 +14,7 @@ import pytest
 from databus.core import CRASH_POINTS, Pair, ServiceUnavailable, SourceCheckpoint, TransientError
 from databus.link import RelayClient
 from databus.testing import RelayProcess
-from databus.wire import Commit, FrameGroup, position_after
+from databus.wire import Commit, FrameGroup, done_by, position_after
 from tests.relay.support import WAIT_S, until
 
 POINTS = [point for point in CRASH_POINTS if point.startswith(("log.", "capture."))]
@@ -84,7 +84,7 @@ def log_of(relay: RelayProcess) -> list[FrameGroup]:
         for groups in stream:
             for group in groups:
                 found.append(group)
-                if group.commit.last >= end:
+                if done_by(group.commit) >= end:
                     return found
     raise AssertionError(f"the stream ended before its head, {end}")
 
