@@ -179,7 +179,10 @@ def test_what_is_prepared_arrives_where_its_folder_was_lost(server, database, bu
 
 
 @pytest.mark.parametrize("on_gap", ["stop", "resnapshot"])
-def test_a_prepared_transaction_that_the_log_has_no_more_is_a_gap(server, database, busy, follow, on_gap) -> None:
+def test_a_prepared_transaction_that_the_log_has_no_more_is_a_gap(
+    server, database, busy, follow, on_gap, request
+) -> None:
+    request.addfinalizer(lambda: purge(server))  # other tests read this log from its beginning
     branch = Branch(server, database, "'one'").run(insert(901)).prepare()
     purge(server)
     follower = follow(database, server, on_gap=on_gap)
@@ -192,6 +195,7 @@ def test_a_prepared_transaction_that_the_log_has_no_more_is_a_gap(server, databa
         follower.check(server, database)
         assert "gap" in follower.copy().kinds()
     assert (ids(follower, database) == [901]) == (on_gap == "resnapshot")
+    follower.kill()
 
 
 def test_a_statement_that_changes_nothing_may_stand_between_prepare_and_commit(server, database, busy, follow) -> None:
