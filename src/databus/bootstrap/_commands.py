@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus.bootstrap._ask import Ask as AnswerAsk
 from databus.bootstrap._config import BootstrapConfig
 from databus.bootstrap._kept_stores import Look, PhysicalStores
+from databus.bootstrap._metrics import metrics_text
 from databus.bootstrap._plan import Answer, EveryChange, Kind, plan
 from databus.bootstrap._render import answered, every_change
 from databus.core import (
@@ -293,15 +295,8 @@ class Commands:
         """GET /metrics, for Prometheus."""
         del ask
         physicals = await self._in_thread(self._standing)
-        lines = ["# TYPE databus_bootstrap_open_answers gauge", f"databus_bootstrap_open_answers {self._open}"]
-        lines += ["# TYPE databus_bootstrap_answers_total counter"]
-        lines += [f'databus_bootstrap_answers_total{{kind="{kind}"}} {count}' for kind, count in self._given.items()]
-        lines += ["# TYPE databus_bootstrap_sent_bytes_total counter"]
-        lines += [f"databus_bootstrap_sent_bytes_total {self.stats.total.sent_bytes}"]
-        for name, what in (("log_scn", "log_scn"), ("state_scn", "state_scn"), ("states", "states"), ("rows", "rows")):
-            lines += [f"# TYPE databus_bootstrap_{name} gauge"]
-            lines += [f'databus_bootstrap_{name}{{physical="{at}"}} {each[what]}' for at, each in physicals.items()]
-        return web.Response(text="\n".join([*lines, ""]), content_type="text/plain")
+        text = metrics_text(self._open, self._given, self.stats.total.sent_bytes, physicals)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def help(self, ask: Ask) -> web.Response:
         """GET /help."""

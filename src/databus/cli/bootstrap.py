@@ -41,6 +41,9 @@ def status(file: File, as_json: AsJson = False) -> None:
     if as_json:
         say_json(found)
         return
+    if not found:
+        typer.echo("nothing is kept yet: `databus bootstrap run` fills the stores, and notes states as they come")
+        return
     say_table(
         _COLUMNS,
         [{"physical": name, **each, "incomplete": ", ".join(each["incomplete"])} for name, each in found.items()],

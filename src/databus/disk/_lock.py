@@ -81,7 +81,7 @@ def turn_of_writer(folder: Path) -> Iterator[None]:
         while not _has_locked(fd):
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(f"{folder}: another process has been writing there for {_TURN_S_MAX:.0f} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)  # a lock that is let go tells nobody
         yield
     finally:
         os.close(fd)

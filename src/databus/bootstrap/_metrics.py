@@ -1,0 +1,30 @@
+"""Metrics of the bootstrap service for Prometheus, as they are at a scrape."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+_BY_PHYSICAL: Final = {
+    "log_scn": "Up to which SCN the log store is filled.",
+    "state_scn": "At which SCN the newest state stands.",
+    "states": "States that are kept.",
+    "rows": "Rows of the newest state.",
+}
+
+
+def metrics_text(
+    open_answers: int, given: Mapping[str, int], sent_bytes: int, physicals: Mapping[str, Mapping[str, Any]]
+) -> bytes:
+    """The text of /metrics. given: answers by kind. physicals: how the stores stand, by physical source."""
+    registry = CollectorRegistry()
+    Gauge("databus_bootstrap_open_answers", "Answers that are being given.", registry=registry).set(open_answers)
+    answers = Counter("databus_bootstrap_answers", "Answers that were begun.", ["kind"], registry=registry)
+    for kind, count in given.items():
+        answers.labels(kind).inc(count)
+    Counter("databus_bootstrap_sent_bytes", "Bytes of answers that were sent.", registry=registry).inc(sent_bytes)
+    for name, help_ in _BY_PHYSICAL.items():
+        gauge = Gauge(f"databus_bootstrap_{name}", help_, ["physical"], registry=registry)
+        for physical, standing in physicals.items():
+            gauge.labels(physical).set(standing[name])
+    return generate_latest(registry)
