@@ -12,7 +12,7 @@ from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair, Sou
 from databus.wire import is_inside_transaction
 
 Int = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+RowMask = npt.NDArray[np.bool_]
 
 
 def pairs_of(rows: pa.Table) -> tuple[Int, Int]:
@@ -37,7 +37,7 @@ def rows_above(rows: pa.Table, pair: Pair) -> pa.Table:
     return rows if above.all() else rows.filter(pa.array(above))
 
 
-def before_updates(rows: pa.Table) -> tuple[Mask, Mask]:
+def before_updates(rows: pa.Table) -> tuple[RowMask, RowMask]:
     """Which rows are from before an update, and which of those the row after it follows."""
     kinds = rows.column(CHANGE_TYPE)
     is_pre = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()

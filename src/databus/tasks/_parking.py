@@ -20,7 +20,7 @@ from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._key_ids import key_ids
 from databus.tasks._letters import DeadLetters, Letter, Letters, released_below
 from databus.tasks._lines import as_captured
-from databus.tasks._pairs import Int, Mask, before_updates, pairs_of
+from databus.tasks._pairs import Int, RowMask, before_updates, pairs_of
 from databus.tasks._table_filters import KeyChoice
 
 
@@ -61,7 +61,7 @@ class Parking:
             if known:
                 self._tables[source] = self._rows_of(source, known)
 
-    def holds(self, items: Int, rows: Int) -> Mask:
+    def holds(self, items: Int, rows: Int) -> RowMask:
         """Which of these rows are held back; a row of no item is not."""
         found = np.zeros(len(items), np.bool_)
         for table in self._tables.values():

@@ -40,7 +40,7 @@ from databus.formats import (
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
-from databus.tasks._pairs import Int, Mask, before_updates, pairs_of
+from databus.tasks._pairs import Int, RowMask, before_updates, pairs_of
 
 _Make = Callable[[TableSchema, pa.RecordBatch, str, int, BigIntegers], Messages]
 _BODY_TYPES: Final = {"array": "application/json", "lines": "application/x-ndjson", "object": "application/json"}
@@ -69,7 +69,7 @@ _FORMATS: Final[Mapping[str, _Make]] = MappingProxyType(
 )
 FORMATS: Final = tuple(_FORMATS)
 BODIES: Final = tuple(_BODY_TYPES)
-Holds = Callable[[Int, Int], Mask]
+Holds = Callable[[Int, Int], RowMask]
 """Which messages are held back, by the items of the batch and the rows in them that they are of."""
 _BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one message of the two rows of an update
 

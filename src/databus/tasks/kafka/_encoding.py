@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +30,7 @@ from databus.formats import (
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
+from databus.tasks._pairs import Int, RowMask
 from databus.tasks._table_filters import KeyChoice
 from databus.tasks.kafka._avro import AvroIds, AvroSubjects
 from databus.tasks.kafka._cluster import InvalidRecord, Refused, TooLarge
@@ -45,7 +45,6 @@ _ROWS_ALONE: Final = ("json", "avro", "cloudevents")  # formats in which each ro
 _WITHOUT_KEYS: Final = ("canal",)
 _DELETE: Final = ChangeType.DELETE.label
 Header = list[tuple[str, "str | bytes | None"]]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,11 @@ class Encoding:
             yield self._chunk(physical, table, rows, images.slice(begin, end), ids)
             begin = end
 
-    def begins_change(self, item: TableRows) -> Mask:
+    def begins_change(self, item: TableRows) -> RowMask:
         """Which rows are the first of a change, as it is counted: both images of an update with one key are one."""
         table = self._table(item.table)
         images = _Images.of(table, item.rows)
-        begins: Mask = ~images.is_second | images.is_entered
+        begins: RowMask = ~images.is_second | images.is_entered
         for name in table.key:
             values = item.rows.column(name)
             if pa.types.is_floating(values.type):  # 0.0 and -0.0 are one key for us, and two in Debezium's words
@@ -120,7 +119,7 @@ class Encoding:
         is_gone = images.is_left | _is(rows, _DELETE)
         return Chunk(self._with_deletes(messages, is_gone), rows, keys, self.headers)
 
-    def _with_deletes(self, messages: Messages, is_gone: Mask) -> Messages:
+    def _with_deletes(self, messages: Messages, is_gone: RowMask) -> Messages:
         """With tombstones behind, or in the place of, the messages of rows that are gone."""
         if self.deletes == ENVELOPE:
             return messages
@@ -177,9 +176,9 @@ class Chunk:
         return objects_of(self.messages.keys)
 
     @property
-    def message_rows(self) -> npt.NDArray[np.int64]:
+    def message_rows(self) -> Int:
         """The number of each one's row."""
-        found: npt.NDArray[np.int64] = self.messages.rows.to_numpy()
+        found: Int = self.messages.rows.to_numpy()
         return found
 
     @property
@@ -282,9 +281,9 @@ class _Images:
     those, before or after an update, whose other image has another key, and may be in another bucket.
     """
 
-    is_second: Mask
-    is_left: Mask
-    is_entered: Mask
+    is_second: RowMask
+    is_left: RowMask
+    is_entered: RowMask
 
     @classmethod
     def of(cls, table: TableSchema, rows: pa.Table) -> "_Images":
@@ -308,8 +307,8 @@ class _Images:
         return _Images(self.is_second[begin:end], self.is_left[begin:end], self.is_entered[begin:end])
 
 
-def _is(rows: "pa.Table | pa.RecordBatch", label: str) -> Mask:
-    found: Mask = pc.equal(rows.column(CHANGE_TYPE).cast(pa.string()), label).to_numpy(zero_copy_only=False)
+def _is(rows: "pa.Table | pa.RecordBatch", label: str) -> RowMask:
+    found: RowMask = pc.equal(rows.column(CHANGE_TYPE).cast(pa.string()), label).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -317,7 +316,7 @@ def _keys(table: TableSchema, rows: "pa.Table | pa.RecordBatch") -> pa.LargeBina
     return key_bytes([rows.column(name) for name in table.key]).cast(pa.large_binary())
 
 
-def _without(values: pa.LargeBinaryArray, where: Mask) -> pa.LargeBinaryArray:
+def _without(values: pa.LargeBinaryArray, where: RowMask) -> pa.LargeBinaryArray:
     return pc.if_else(pa.array(where), pa.scalar(None, pa.large_binary()), values)
 
 

@@ -13,21 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, Pair
 from databus.formats import COLLECTION_ORDER, TOTAL_ORDER, TransactionMarks
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
-from databus.tasks._pairs import pairs_of
+from databus.tasks._pairs import Int, RowMask, pairs_of
 from databus.wire import is_inside_transaction
 
 PLACE: Final = "\0place"
 """Column with the place of each row among all rows of a batch. No database has a column with such a name."""
 
 _US_A_MS: Final = 1_000
-Int = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -105,14 +102,14 @@ class Changes:
     scns: Int
     seqs: Int
     tables: Int
-    is_first: Mask
-    is_logged: Mask
+    is_first: RowMask
+    is_logged: RowMask
     names: tuple[str, ...]
     txids: pa.ChunkedArray = field(repr=False)
     times: pa.ChunkedArray = field(repr=False)
 
     @classmethod
-    def of(cls, batch: ChangeBatch, is_first: Callable[[TableRows], Mask]) -> tuple["Changes", ChangeBatch]:
+    def of(cls, batch: ChangeBatch, is_first: Callable[[TableRows], RowMask]) -> tuple["Changes", ChangeBatch]:
         """Those of a batch, and the batch with each row's place. is_first: which rows begin a change."""
         found = [item for item in batch.items if isinstance(item, TableRows)]
         names = tuple(sorted({item.table.source for item in found}))

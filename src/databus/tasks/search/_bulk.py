@@ -23,7 +23,7 @@ from databus.formats import documents, json_strings
 from databus.schema import TableSchema
 from databus.tasks._key_ids import key_ids
 from databus.tasks._lines import as_captured
-from databus.tasks._pairs import Int, Mask
+from databus.tasks._pairs import Int, RowMask
 from databus.tasks.search._mapping import DELETED, last_rows
 
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
@@ -64,7 +64,7 @@ class Operations:
             self.texts.take(chosen), self.ids.take(chosen), self.scns[places], self.seqs[places], self.rows[places]
         )
 
-    def without_equals(self, places: Mask) -> "Operations":
+    def without_equals(self, places: RowMask) -> "Operations":
         """The same, where those at these places take nothing over a document that has their version already."""
         texts = pc.if_else(pa.array(places), pc.replace_substring(self.texts, _OR_EQUAL, _GREATER), self.texts)
         return replace(self, texts=texts)
