@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput
-from databus.pipeline.outputs._delta_table import DeltaTarget
-from databus.tasks import TableRows
+from databus.flow import TableRows
+from databus.sinks import DeltaConfig, DeltaOutput
+from databus.sinks.delta._table import DeltaTarget
 
 _PUTS = pa.array(["insert", "update_postimage"])
 _YOUNGER = (

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from benchmarks._changes import TABLE, encoded, insert_groups, mixed_groups
 from benchmarks.figures import Figure
 from databus.core import SEQ_DONE
+from databus.flow import decode_groups
 from databus.log import Log
 from databus.pipeline import OutputContext, run
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput
+from databus.sinks import DeltaConfig, DeltaOutput
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark import tuned_session
-from databus.tasks import decode_groups
 from databus.testing import RelayProcess
 from databus.wire import FrameGroup, FrameParser, Group
 

@@ -151,7 +151,7 @@ def relay_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines of this process have their relay in it too, where no test is about its being a process."""
     from tests.pipeline.projects import RelayInThread
 
-    monkeypatch.setattr("databus.pipeline._run.OwnRelay", RelayInThread)
+    monkeypatch.setattr("databus.pipeline.running._run.OwnRelay", RelayInThread)
 
 
 @pytest.fixture(scope="session")

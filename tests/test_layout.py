@@ -18,7 +18,7 @@ RENAMING = {
     "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
     "spark/_warm_up.py": "a cache that Java writes; what is missing is written again",
     "relay/_audit.py": "yesterday's audit log gets another name; it syncs the folder",
-    "pipeline/_journal.py": "the full journal gets another name; nothing rests on its last seconds",
+    "pipeline/telling/_journal.py": "the full journal gets another name; nothing rests on its last seconds",
 }
 
 

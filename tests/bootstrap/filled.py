@@ -6,13 +6,13 @@ from pathlib import Path
 from databus.bootstrap import BootstrapServer, keyless_tables, load_bootstrap
 from databus.bootstrap._noting import Noting, Stand
 from databus.core import SourceCheckpoint
+from databus.flow import decode_groups
 from databus.link import RangeReader, RelayClient, any_of
 from databus.log import SchemaVersion
 from databus.pipeline import load_pipeline
 from databus.relay import Relay, parse_relay
 from databus.relay._config import BootstrapAt
 from databus.stores import NoteFolder
-from databus.tasks import decode_groups
 from databus.testing.shop import connect
 from tests.client.conftest import wait_for
 

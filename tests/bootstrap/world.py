@@ -20,10 +20,10 @@ from databus.core import (
     SourceCheckpoint,
 )
 from databus.filters import FrameFilter, StreamFilter
+from databus.flow import TableControl, user_rows_schema
 from databus.log import SchemaVersion
 from databus.schema import Column, TableSchema, sink_schema
 from databus.stores import HeadNote, KnownSchemas, LoggedControl, RowGroup, StateNote, StateTable, Wanted, merged_rows
-from databus.tasks import TableControl, user_rows_schema
 from databus.testing._change_log import ChangeLog, Image, mirror_of, rows_table
 from databus.wire import FrameParser, answer_log, answer_name
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from deltalake.exceptions import TableNotFoundError
 
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 from tests.commands import databus
 

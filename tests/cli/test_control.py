@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from databus.core import InputError, ServiceUnavailable
-from databus.pipeline import _control
-from databus.pipeline._control import ControlServer, ask
-from databus.pipeline._resting import Rest, Resting
-from databus.pipeline._state import StateLock
+from databus.pipeline.graph._state import StateLock
+from databus.pipeline.running import _control
+from databus.pipeline.running._control import ControlServer, ask
+from databus.pipeline.telling._resting import Rest, Resting
 from tests.cli.live import HEAD, WAIT_S, Live
 from tests.commands import databus, failed
 

@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from databus.pipeline import Filter, Input, Output
-from databus.pipeline._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import Kind, plugin_class
 from tests.commands import databus, failed
 
 BASES = {"output": Output, "input": Input, "filter": Filter}

@@ -7,12 +7,12 @@ import pytest
 
 from databus.client import FileCheckpoints
 from databus.core import Checkpoint, CorruptData, SourceCheckpoint
+from databus.flow import TableChoice
 from databus.pipeline import load_pipeline, positions_of
-from databus.pipeline._ledger import Ledger
-from databus.pipeline._positions import with_positions
-from databus.pipeline._status import write_status
+from databus.pipeline.engine._ledger import Ledger
+from databus.pipeline.engine._positions import with_positions
+from databus.pipeline.telling._status import write_status
 from databus.places import Position
-from databus.tasks import TableChoice
 from tests.commands import databus, failed
 
 PIPELINE = """\

@@ -22,9 +22,9 @@ from databus.cli._app import app
 from databus.core import PositionPurged
 from databus.disk import disk_full
 from databus.pipeline import load_pipeline
-from databus.pipeline._published import Published
-from databus.pipeline._state import StateLock
-from databus.pipeline._status import write_status
+from databus.pipeline.graph._state import StateLock
+from databus.pipeline.running._published import Published
+from databus.pipeline.telling._status import write_status
 from databus.relay import Relay, State, load_relay
 from databus.testing.shop import create_shop
 from tests.cli.terminal import WAIT_S
@@ -157,7 +157,7 @@ def test_a_run_whose_end_finds_no_room_on_the_disk_is_not_said_to_have_been_kill
     config.state.mkdir(parents=True)
     with Published(config, None) as told:
         write_status(config.state, told.status(asks_relay=False))
-        monkeypatch.setattr("databus.pipeline._status.replace_file", no_room)
+        monkeypatch.setattr("databus.pipeline.telling._status.replace_file", no_room)
         told.take({"event": "stopped", "code": 0, "reasons": [], "is_complete": False})
     after = databus("status", cwd=project)
     assert after.stdout.startswith(

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from databus.pipeline import load_pipeline
-from databus.pipeline._state import StateLock
+from databus.pipeline.graph._state import StateLock
 from tests.cli.terminal import WAIT_S, Terminal
 
 pytestmark = pytest.mark.spark

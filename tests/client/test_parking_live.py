@@ -182,7 +182,7 @@ def test_letters_go_with_their_partition_to_another_member(shop, relay_of):
 
 @pytest.fixture(scope="module")
 def nursery():
-    nursery = Nursery(["databus.client", "databus.tasks"], wait_s_max=120)
+    nursery = Nursery(["databus.client", "databus.flow"], wait_s_max=120)
     yield nursery
     nursery.close()
 

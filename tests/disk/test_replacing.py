@@ -10,7 +10,7 @@ import pytest
 from databus.client import FileCheckpoints
 from databus.core import Checkpoint, ConfigError, DiskFull, ServiceUnavailable, SourceCheckpoint, make_scn
 from databus.disk import located, make_folder, replace_file, replacing
-from databus.pipeline.outputs._delta_known import Known
+from databus.sinks.delta._known import Known
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import LeftOut
 from databus.sources.mysql._unread_tables import Asked, Unread

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from databus.core import AccessDenied, ControlKind, InputError, LimitExceeded, UnrepresentableValue
+from databus.flow import Bucket
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
-from databus.tasks import Bucket
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_suite import _EXTREMES as EXTREMES
 from databus.testing._staged_writes import write_batch

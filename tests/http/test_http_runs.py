@@ -8,8 +8,8 @@ import pytest
 
 from databus.core import FatalError
 from databus.pipeline import OutputLetters, load_pipeline, status_of
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._health import render_pipeline_metrics
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.running._health import render_pipeline_metrics
 from tests.commands import databus
 from tests.http.receiver import Receiver
 from tests.pipeline.projects import HEAD, Project

@@ -27,8 +27,8 @@ from databus.core import (
     UnrepresentableValue,
 )
 from databus.core import UnsupportedFeature as Unsupported
-from databus.pipeline.outputs import HttpConfig
-from databus.tasks import Bucket, DirectFeed, Ways
+from databus.flow import Bucket, DirectFeed, Ways
+from databus.sinks import HttpConfig
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.certificates import Authority

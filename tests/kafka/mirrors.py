@@ -9,8 +9,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from databus.core import SourceCheckpoint
-from databus.tasks import ChangeBatch, TableRows
-from databus.tasks._decode import to_user_rows
+from databus.flow import ChangeBatch, TableRows
+from databus.flow._decode import to_user_rows
 from databus.testing._staged_writes import write_batch
 from databus.wire import Group
 from tests.kafka.support import messages_in, output_of

@@ -14,7 +14,7 @@ import pytest
 from databus.core import ControlKind, InputError, LimitExceeded, ServiceUnavailable, UnrepresentableValue
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
-from databus.tasks.kafka._session import Session
+from databus.sinks.kafka._session import Session
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.commands import databus
@@ -342,7 +342,7 @@ def test_a_replay_shuts_out_no_bucket(kafka, tmp_path, monkeypatch):
 
 
 def bucket_of(output):
-    from databus.tasks import Bucket
+    from databus.flow import Bucket
 
     return Bucket(output.context.pipeline, output.context.output, "suite", 0, 1)
 

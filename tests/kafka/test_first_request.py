@@ -1,6 +1,6 @@
 """A topic that was made a moment ago: what the first request brought is there, though a leader was not ready for it."""
 
-from databus.tasks.kafka._session import KEPT
+from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import messages_in, new_prefix, output_of

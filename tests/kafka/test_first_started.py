@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.places import Position
 from databus.testing._staged_writes import write_buckets
 from tests.kafka.support import new_prefix, output_of, rows_in

@@ -14,11 +14,11 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
+from databus.flow import Bucket, DirectFeed, Ways
 from databus.schema import Column, TableSchema
-from databus.tasks import Bucket, DirectFeed, Ways
-from databus.tasks.kafka import Cluster
-from databus.tasks.kafka._positions import positions_of
-from databus.tasks.kafka._session import KEPT
+from databus.sinks.kafka import Cluster
+from databus.sinks.kafka._positions import positions_of
+from databus.sinks.kafka._session import KEPT
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of, order
@@ -95,7 +95,7 @@ def test_a_transaction_that_the_broker_has_ended_comes_again(kafka, tmp_path, mo
                 assert time.monotonic() < deadline
 
     with monkeypatch.context() as patched, pytest.raises(ServiceUnavailable, match="transaction_ms_max=1000"):
-        patched.setattr("databus.tasks.kafka._writer.crash_point", wait_until_it_has_ended)
+        patched.setattr("databus.sinks.kafka._writer.crash_point", wait_until_it_has_ended)
         with attempt(output) as slow:
             sessions = [slow.session]
             slow.write(log.batch(0, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from databus.core import FatalError, PositionForeign
 from databus.pipeline import load_pipeline, outputs_with_letters, run
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.kafka.mirrors import produce, told
 from tests.kafka.support import new_prefix, rows_in
 from tests.kafka_source.support import Topics

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from databus.pipeline import run
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 from tests.kafka_source.support import Topics
 from tests.kafka_source.test_envelopes import debezium
 
@@ -110,7 +110,7 @@ def test_a_run_stops_at_a_filter_of_spark_s_that_would_leave_rows_in_the_copy(
     tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where `validate` cannot know the tables, as of a relay elsewhere."""
-    monkeypatch.setattr("databus.pipeline._check_sources.check_definitions", lambda *_: [])
+    monkeypatch.setattr("databus.pipeline.checks._check_sources.check_definitions", lambda *_: [])
     filter_ = {"type": "sql", "table": "shop.orders", "where": "name = 'open'"}
     path, _ = written(tmp_path, Topics(kafka), filter_, [debezium("c", None, order(1, "open"))])
     code, events = once(path, spark)

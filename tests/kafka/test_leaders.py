@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from databus.core import DatabusError
+from databus.sinks.kafka import positions_of
 from databus.sources.kafka._cluster import KafkaCluster
 from databus.sources.kafka._config import KafkaConfig
-from databus.tasks.kafka import positions_of
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import Kafka, ServerMissing
 from databus.testing.servers._kafka import _EMPTY

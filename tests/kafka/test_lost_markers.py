@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint, UnrepresentableValue
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.places import Position
-from databus.tasks.kafka import positions_of
-from databus.tasks.kafka._session import KEPT
+from databus.sinks.kafka import positions_of
+from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS
 from databus.testing._staged_writes import write_buckets
 from tests.kafka.dead_letters import BAD, LIMIT, set_topic
@@ -96,8 +96,8 @@ def lost_and_known(other_kafka, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr("databus.tasks.kafka._positions._PATIENCE_S", 0.2)
-    monkeypatch.setattr("databus.tasks.kafka._lost_markers._OTHERS_S_MAX", 0.2)
+    monkeypatch.setattr("databus.sinks.kafka._positions._PATIENCE_S", 0.2)
+    monkeypatch.setattr("databus.sinks.kafka._lost_markers._OTHERS_S_MAX", 0.2)
 
 
 def ids_in(server, prefix):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from databus.core import ConfigError, TransientError, UnrepresentableValue, UnsupportedFeature
-from databus.tasks.kafka import _writer
+from databus.sinks.kafka import _writer
 from databus.testing._staged_writes import write_batch
 from tests.kafka.dead_letters import set_topic
 from tests.kafka.mirrors import batches, captured, mirror_of, produce, told, write

@@ -8,14 +8,14 @@ import pytest
 
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.filters import TableChoice
+from databus.flow import DirectFeed, StagedBatch, Ways
 from databus.pipeline import Input, Shape
-from databus.pipeline._begin import begin
-from databus.pipeline._bringing import Bringing
-from databus.pipeline._handle import OutputHandle, Span
-from databus.pipeline._offsets import Offsets
-from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline.engine._begin import begin
+from databus.pipeline.engine._bringing import Bringing
+from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.pipeline.engine._offsets import Offsets
+from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.places import chosen_by, read_by
-from databus.tasks import DirectFeed, StagedBatch, Ways
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_buckets
 from tests.kafka.dead_letters import EVENTS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.kafka.support import new_prefix, rows_in
 from tests.kafka.test_kafka_runs import TABLES, died, sections
 from tests.pipeline.projects import HEAD, Project

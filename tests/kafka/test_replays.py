@@ -3,9 +3,9 @@
 import pytest
 
 from databus.core import ControlKind
-from databus.tasks import Bucket
-from databus.tasks._parking import Parking
-from databus.tasks.kafka import _writer
+from databus.flow import Bucket
+from databus.flow._parking import Parking
+from databus.sinks.kafka import _writer
 from databus.testing._change_log import ORDERS
 from databus.testing._staged_writes import write_batch
 from tests.kafka.dead_letters import BAD, Target, log_of

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Uuid
 
 from databus.core import ControlKind, CorruptData
+from databus.flow import StagedBatch, run_here
 from databus.places import Noted
-from databus.tasks import StagedBatch, run_here
-from databus.tasks.kafka import Cluster
-from databus.tasks.kafka._topics import Topics
+from databus.sinks.kafka import Cluster
+from databus.sinks.kafka._topics import Topics
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.kafka.support import output_of
 

@@ -10,13 +10,13 @@ from functools import partial
 import pytest
 
 from databus.core import ChangeType
+from databus.flow import KeyChoice, TableRows
 from databus.formats import COLLECTION_ORDER, TOTAL_ORDER
 from databus.places import Position
 from databus.schema import Column, TableSchema
-from databus.tasks import KeyChoice, TableRows
-from databus.tasks.kafka import BucketId, Encoding
-from databus.tasks.kafka._positions import Positions, Record, known_at
-from databus.tasks.kafka._transactions import Changes, Counts
+from databus.sinks.kafka import BucketId, Encoding
+from databus.sinks.kafka._positions import Positions, Record, known_at
+from databus.sinks.kafka._transactions import Changes, Counts
 from databus.testing._change_log import ORDERS, ChangeLog, random_log
 from tests.outputs.harnesses import order
 

@@ -12,9 +12,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pydantic import ValidationError
 
 from databus.core import ChangeType, ControlKind
+from databus.flow import Bucket, DirectFeed, TableChoice, Ways
 from databus.places import Position
-from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
-from databus.tasks.kafka._session import KEPT
+from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, random_log
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import messages_in, new_prefix, output_of

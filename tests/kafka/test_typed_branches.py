@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from databus.core import FatalError
 from databus.formats import DebeziumForm, debezium_avro_schema
 from databus.pipeline import run
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.schema import Column, TableSchema
 from tests.kafka.mirrors import produce, told
 from tests.kafka.support import messages_in, new_prefix

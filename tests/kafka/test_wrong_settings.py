@@ -3,7 +3,7 @@
 import pytest
 
 from databus.core import ServiceUnavailable
-from databus.tasks.kafka import Cluster, topics_of
+from databus.sinks.kafka import Cluster, topics_of
 from tests.kafka_source.support import eventually
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from databus.core import BUS_SEQ_MIN, CRASH_POINTS
 from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 from databus.testing import RelayProcess
 from databus.testing.shop import TABLES, create_shop
 

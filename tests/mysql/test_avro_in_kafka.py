@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 
 from databus.core import SourceCheckpoint
-from databus.tasks import ChangeBatch, TableRows
-from databus.tasks._decode import to_user_rows
+from databus.flow import ChangeBatch, TableRows
+from databus.flow._decode import to_user_rows
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import Server
 from databus.wire import Group

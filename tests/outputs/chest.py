@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from databus.flow import TableControl
 from databus.formats import change_lines, control_line
 from databus.pipeline import Delivery, DirectOutput, OutputConfig
 from databus.places import Position
-from databus.tasks import TableControl
 
 
 class ChestConfig(OutputConfig):

@@ -10,17 +10,10 @@ import pyarrow.parquet as pq
 
 from databus.formats import from_json_value
 from databus.pipeline import OutputContext
-from databus.pipeline.outputs import (
-    ConsoleConfig,
-    ConsoleOutput,
-    DeltaConfig,
-    DeltaOutput,
-    FilesConfig,
-    FilesOutput,
-)
-from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.places import Noted
 from databus.schema import forms_of
+from databus.sinks import ConsoleConfig, ConsoleOutput, DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
+from databus.sinks.delta._table import DeltaTarget, Upkeep
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_by_tasks
 from tests.outputs.chest import Chest, ChestConfig, chest_lines

@@ -16,18 +16,11 @@ from databus.core import (
     StreamCut,
     UnrepresentableValue,
 )
+from databus.flow import decode_frames, decode_groups, decode_ranges, decode_typed, result_table, user_rows_schema
 from databus.log import Resume
 from databus.pipeline import TableControl, TableRows
 from databus.schema import Column, TableSchema, sink_schema
 from databus.sources.mock import MockConfig, MockSource
-from databus.tasks import (
-    decode_frames,
-    decode_groups,
-    decode_ranges,
-    decode_typed,
-    result_table,
-    user_rows_schema,
-)
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, encode_group
 
 

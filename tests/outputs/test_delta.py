@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LockHeld, UnsupportedFeature
+from databus.flow import run_all, run_here
 from databus.pipeline import ChangeBatch, TableControl
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput, read_delta
 from databus.schema import Column, TableSchema
-from databus.tasks import run_all, run_here
+from databus.sinks import DeltaConfig, DeltaOutput, read_delta
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, mirror_of, random_log
 from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, order, versions
 

@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, CorruptData
-from databus.tasks import Restage, Stage, StagedFeed, StagedRows, joined, run_here
-from databus.tasks import _at_once as at_once
+from databus.flow import Restage, Stage, StagedFeed, StagedRows, joined, run_here
+from databus.flow import _at_once as at_once
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._output_harness import assert_holds
 from tests.outputs.harnesses import noted_of, order
@@ -230,7 +230,7 @@ def test_sources_that_share_a_table_are_written_in_turn(tmp_path):
 
 def test_tasks_are_told_of_the_tables_that_changed_last(mirror, monkeypatch):
     """All that is told travels with each stage."""
-    monkeypatch.setattr("databus.pipeline.outputs._delta_known_mirrors._TABLES_MAX", 1)
+    monkeypatch.setattr("databus.sinks.delta._known_mirrors._TABLES_MAX", 1)
     log = ChangeLog()
     stock = {"price": None, 'the "count"': 1, "raw": None}
     for number in range(2):

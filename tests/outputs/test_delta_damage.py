@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, UnsupportedFeature
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput
 from databus.schema import TableSchema
+from databus.sinks import DeltaConfig, DeltaOutput
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import (
     FROM,

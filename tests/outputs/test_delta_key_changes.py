@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from databus.pipeline.outputs import DeltaOutput, read_delta
+from databus.flow import SchemaAhead
 from databus.schema import Column, SchemaChange, TableSchema
-from databus.tasks import SchemaAhead
+from databus.sinks import DeltaOutput, read_delta
 from databus.testing._change_log import ChangeLog
 from tests.outputs.harnesses import DeltaHarness
 from tests.outputs.test_delta_merge import SharedHarness

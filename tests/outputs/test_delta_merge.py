@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, CorruptData, LimitExceeded, LockHeld, UnsupportedFeature
-from databus.pipeline.outputs import read_delta
 from databus.schema import Column, TableSchema
+from databus.sinks import read_delta
 from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, mirror_of, random_log
 from databus.testing._output_harness import same

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, TableFeatures
 
 from databus.core import ControlKind, CorruptData, LockHeld, ServiceUnavailable, UnsupportedFeature
-from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import Column, TableSchema
+from databus.sinks.delta._table import DeltaTarget
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import DeltaHarness, ids, log_of, order

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LimitExceeded, UnsupportedFeature
+from databus.flow import run_all, run_here
 from databus.schema import Column, TableSchema, converts_exactly, widens_to
-from databus.tasks import run_all, run_here
 from databus.testing._change_log import ChangeLog
 from tests.outputs.harnesses import DeltaHarness, versions
 from tests.outputs.test_delta_merge import SharedHarness

@@ -15,9 +15,9 @@ from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from databus.core import CorruptData, UnsupportedFeature
-from databus.pipeline.outputs import delta_batches, read_delta
+from databus.flow import Restage, run_here
 from databus.schema import Column, TableSchema
-from databus.tasks import Restage, run_here
+from databus.sinks import delta_batches, read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_harness import assert_holds
 from databus.testing._staged_writes import write_batch

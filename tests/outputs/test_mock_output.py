@@ -6,11 +6,11 @@ import json
 import pytest
 
 from databus.core import CorruptData, TransientError
+from databus.flow import decode_frames
 from databus.log import Resume
 from databus.pipeline import ChangeBatch, TableRows
-from databus.pipeline.outputs import MockOutput, MockOutputConfig
+from databus.sinks import MockOutput, MockOutputConfig
 from databus.sources.mock import MockConfig, MockSource
-from databus.tasks import decode_frames
 from databus.testing._change_log import random_log
 from tests.outputs.harnesses import FROM, context
 from tests.outputs.test_decode import collected, encoded

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from databus.core import Checkpoint
-from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._plan import Feed
-from databus.pipeline._writer import Writer
-from databus.tasks import StagedFeed, joined, run_here
-from databus.tasks._stage import receipts_of
+from databus.flow import StagedFeed, joined, run_here
+from databus.flow._stage import receipts_of
+from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._writer import Writer
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import DeltaHarness, FilesHarness
 from tests.outputs.test_delta import log_of
@@ -53,7 +53,7 @@ class Noted:
 
 def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
     events = []
-    monkeypatch.setattr("databus.pipeline._writer.InSpark", lambda _: run_here)
+    monkeypatch.setattr("databus.pipeline.engine._writer.InSpark", lambda _: run_here)
     handle = OutputHandle("copy", harness.make(), tmp_path)
     handle.bringing = {"query": Bringing("shop/*")}
 

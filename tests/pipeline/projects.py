@@ -13,9 +13,9 @@ from typing import Any
 
 from databus.core import LockHeld
 from databus.pipeline import run
-from databus.pipeline._own_relay import OwnRelay
-from databus.pipeline.outputs import read_delta
+from databus.pipeline.running._own_relay import OwnRelay
 from databus.relay import Relay
+from databus.sinks import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
 WAIT_S = 90.0

@@ -7,13 +7,13 @@ import pytest
 from databus.core import Checkpoint, InputError, PositionForeign, PositionPurged, SourceCheckpoint, UnknownSource
 from databus.filters import TableChoice
 from databus.pipeline import Input, Shape
-from databus.pipeline._begin import begin
-from databus.pipeline._bringing import Bringing
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._offsets import Offsets
-from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline.engine._begin import begin
+from databus.pipeline.engine._bringing import Bringing
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._offsets import Offsets
+from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.places import Position
-from databus.tasks.kafka import Record
+from databus.sinks.kafka import Record
 from tests.kafka.support import output_of
 
 LATEST = 900

@@ -2,12 +2,12 @@
 
 import pytest
 
+from databus.flow import TableChoice, selects
 from databus.pipeline import load_pipeline
-from databus.pipeline._bringing import Bringing, feed_without
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._plan import Feed
-from databus.pipeline._progress import Progress, unwell, why_refused
-from databus.tasks import TableChoice, selects
+from databus.pipeline.engine._bringing import Bringing, feed_without
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._plan import Feed
+from databus.pipeline.telling._progress import Progress, unwell, why_refused
 
 ALL = ((TableChoice(("shop/*",)),),)
 

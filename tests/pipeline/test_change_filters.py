@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from databus.core import ConfigError, ControlKind, InputError, UnsupportedFeature
-from databus.pipeline._registry import Kind, plugin_class
+from databus.flow import TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
+from databus.pipeline.graph._registry import Kind, plugin_class
 from databus.schema import Column, TableSchema
-from databus.tasks import TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
 from tests.pipeline.made_changes import MadeTable
 
 ID = Column("id", "int32", nullable=False)

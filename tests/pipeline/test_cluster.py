@@ -24,7 +24,7 @@ from tests.pipeline.cluster import Cluster, captured, cluster, kill_all_of
 from tests.pipeline.projects import Project
 from tests.stores.s3proxy import s3proxy
 from tests.stores.store import BUCKET, ObjectStore, object_store
-from tests.tasks.test_task_imports import NOBODY_S
+from tests.flow.test_task_imports import NOBODY_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -255,7 +255,7 @@ def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
         assert {row["email"] for row in lake.rows("history/customers")} == {None}
         assert {row["place"] for row in lake.rows("large/orders")} == {f"{there.folder / 'home'} {len(TOKEN)}"}
         imported = there.imported()
-        assert "databus.tasks" in imported
+        assert "databus.flow" in imported
         assert sorted(name for name in imported if name.startswith(NOBODY_S)) == []
         assert not (project.folder / "s3:").exists()
         assert "Lost executor" in (project.state / "spark" / "spark.log").read_text()

@@ -8,11 +8,11 @@ import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.pipeline import compare, load_pipeline
-from databus.pipeline._compare import _not_there
-from databus.pipeline._compare_found import difference
-from databus.pipeline._compare_rows import Side, difference_of
-from databus.pipeline._state import StateLock
-from databus.pipeline._status import write_status
+from databus.pipeline.comparing._compare import _not_there
+from databus.pipeline.comparing._compare_found import difference
+from databus.pipeline.comparing._compare_rows import Side, difference_of
+from databus.pipeline.graph._state import StateLock
+from databus.pipeline.telling._status import write_status
 from databus.sources.sqlite import install
 from databus.testing.shop import create_shop
 

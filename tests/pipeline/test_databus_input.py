@@ -10,8 +10,8 @@ import pytest
 
 from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint, UnknownSource
 from databus.link import RelayClient
-from databus.pipeline._contract import RunContext
 from databus.pipeline.inputs._databus import DatabusInput, DatabusInputConfig
+from databus.plugins._contract import RunContext
 from databus.relay import Relay, parse_relay
 from databus.spark._options import parse_options
 from databus.spark._plan import Planner

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.outputs import chest
 from tests.outputs.chest import chest_lines
 from tests.pipeline.projects import HEAD, Project

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 from databus.core import COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint, UnsupportedFeature
-from databus.pipeline._output_contract import OutputContext
+from databus.flow import decode_typed, result_table
 from databus.pipeline.filters._sql import SqlConfig, SqlFilter
-from databus.pipeline.outputs import read_delta
-from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
+from databus.plugins._output import OutputContext
 from databus.schema import SchemaChange, TableSchema, sink_schema
+from databus.sinks import read_delta
+from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from databus.spark._schema import arrow_schema, typed_schema
 from databus.spark._typed import Bounds, TypedDecoder
-from databus.tasks import decode_typed, result_table
 from databus.wire import FrameGroup
 from tests.pipeline.made_changes import SOURCE, Image, MadeTable, select
 

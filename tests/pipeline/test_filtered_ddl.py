@@ -5,7 +5,7 @@ import hmac
 import pytest
 
 from databus.pipeline import run
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 from databus.testing.servers import ServerMissing, open_server
 from tests.pipeline.projects import HEAD, Project
 

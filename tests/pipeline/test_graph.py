@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from databus.flow import TableChoice, may_select, patterns_of, selections_meet
 from databus.pipeline import Shape, load_pipeline, render
-from databus.pipeline._plan import plan_queries
-from databus.tasks import TableChoice, may_select, patterns_of, selections_meet
+from databus.pipeline.engine._plan import plan_queries
 
 FILE = """
 name: shop

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from databus.pipeline import unwell
-from databus.pipeline._health import HealthServer, render_pipeline_metrics
-from databus.pipeline._published import Published
-from databus.pipeline._validate import load_pipeline
+from databus.pipeline.checks._validate import load_pipeline
+from databus.pipeline.running._health import HealthServer, render_pipeline_metrics
+from databus.pipeline.running._published import Published
 from databus.relay import Tokens
 
 WAIT_S = 60

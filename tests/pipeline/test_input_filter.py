@@ -9,18 +9,18 @@ import pytest
 
 from databus.core import ControlKind, FatalError, SourceCheckpoint
 from databus.filters import FrameFilter, StreamFilter
+from databus.flow import StagedBatch, TableControl
 from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline, run, validate
-from databus.pipeline._compare_filtered import Behind
-from databus.pipeline._output_contract import OutputContext
-from databus.pipeline._plan import Feed, plan_queries
-from databus.pipeline._way import way_of
-from databus.pipeline._writer import TablesWriter, TypedWriter, Writer
+from databus.pipeline.comparing._compare_filtered import Behind
+from databus.pipeline.engine._plan import Feed, plan_queries
+from databus.pipeline.engine._way import way_of
+from databus.pipeline.engine._writer import TablesWriter, TypedWriter, Writer
 from databus.pipeline.inputs._databus import DatabusInput
-from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
+from databus.plugins._output import OutputContext
 from databus.relay import Relay, parse_relay
 from databus.schema import Column, TableSchema
-from databus.tasks import StagedBatch, TableControl
+from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from tests.client.conftest import wait_for
 from tests.pipeline.projects import Project
 

@@ -3,8 +3,9 @@
 import json
 import time
 
-from databus.pipeline import _journal, read_journal
-from databus.pipeline._journal import FILE, Journal
+from databus.pipeline import read_journal
+from databus.pipeline.telling import _journal
+from databus.pipeline.telling._journal import FILE, Journal
 from tests.commands import databus
 
 NOW_US = time.time_ns() // 1000

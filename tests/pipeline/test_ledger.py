@@ -15,12 +15,12 @@ from databus.core import (
 )
 from databus.disk import located
 from databus.filters import TableChoice
-from databus.pipeline._begin import advised
-from databus.pipeline._bringing import Bringing
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._ledger import Ledger
-from databus.pipeline.outputs import read_delta
+from databus.pipeline.engine._begin import advised
+from databus.pipeline.engine._bringing import Bringing
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._ledger import Ledger
 from databus.places import GAP, Noted, Position
+from databus.sinks import read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.kafka.support import output_of
 from tests.outputs.harnesses import DeltaHarness

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from databus.flow import CopySteps, Lineage, SchemaAhead
 from databus.pipeline.filters._python import PythonConfig, PythonFilter
 from databus.pipeline.filters._route import RouteConfig, RouteFilter
 from databus.pipeline.filters._sql import SqlConfig, SqlFilter
 from databus.schema import Column, SchemaChange, TableSchema
-from databus.tasks import CopySteps, Lineage, SchemaAhead
 
 NAMES = ("id", "a", "City")
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from databus.core import ServiceUnavailable
-from databus.pipeline._spark_start import SparkStart
+from databus.pipeline.running._spark_start import SparkStart
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databus.core import ConfigError
+from databus.flow import TableFilters
+from databus.flow._hmac import hmac_hex
 from databus.pipeline import validate
 from databus.pipeline.filters import MaskConfig, MaskFilter
 from databus.schema import Column, TableSchema, sink_schema
-from databus.tasks import TableFilters
-from databus.tasks._hmac import hmac_hex
 
 SALT = "a salt of some length"
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from databus.pipeline import compare, load_pipeline, run
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]

@@ -8,7 +8,7 @@ import pytest
 
 from databus.core import source_name
 from databus.pipeline import compare, load_pipeline, run
-from databus.pipeline.outputs import read_delta
+from databus.sinks import read_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 

@@ -18,8 +18,8 @@ from databus.core import ConfigError, LockHeld, ServiceUnavailable
 from databus.disk import FolderLock
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline
-from databus.pipeline._own_relay import OwnRelay
-from databus.pipeline._state import StateLock
+from databus.pipeline.graph._state import StateLock
+from databus.pipeline.running._own_relay import OwnRelay
 from tests.certificates import Authority
 
 WAIT_S = 60.0
@@ -155,7 +155,7 @@ def test_a_log_that_the_relay_before_it_still_owns_is_waited_for(config, monkeyp
     """After kill -9 of a pipeline its relay may take its time. A refusal has the exit code of a wrong file, after which
     nothing would start the pipeline again.
     """
-    monkeypatch.setattr("databus.pipeline._own_relay._LET_GO_S_MAX", 0.0)
+    monkeypatch.setattr("databus.pipeline.running._own_relay._LET_GO_S_MAX", 0.0)
     config.relay_folder.mkdir(parents=True)
     before = FolderLock.take(config.relay_folder)
     looks, was_held = [], FolderLock.is_held
@@ -166,7 +166,7 @@ def test_a_log_that_the_relay_before_it_still_owns_is_waited_for(config, monkeyp
         looks.append(was_held(folder))
         return looks[-1]
 
-    monkeypatch.setattr("databus.pipeline._own_relay.FolderLock.is_held", is_held)
+    monkeypatch.setattr("databus.pipeline.running._own_relay.FolderLock.is_held", is_held)
     relay = OwnRelay(config, lambda: None)
     try:
         relay.start()
@@ -177,8 +177,8 @@ def test_a_log_that_the_relay_before_it_still_owns_is_waited_for(config, monkeyp
 
 
 def test_a_log_that_another_relay_owns_for_good_is_refused_and_named(config, monkeypatch):
-    monkeypatch.setattr("databus.pipeline._own_relay._OWNED_S_MAX", 0.1)
-    monkeypatch.setattr("databus.pipeline._own_relay._LET_GO_S_MAX", 0.0)
+    monkeypatch.setattr("databus.pipeline.running._own_relay._OWNED_S_MAX", 0.1)
+    monkeypatch.setattr("databus.pipeline.running._own_relay._LET_GO_S_MAX", 0.0)
     config.relay_folder.mkdir(parents=True)
     owner = FolderLock.take(config.relay_folder)
     with pytest.raises(ConfigError, match=f"refuses to start:\n.*owned by process {os.getpid()} "):
@@ -204,7 +204,7 @@ def test_its_death_is_told_and_a_restart_keeps_the_address(config):
 def test_it_ends_by_itself_when_the_pipeline_is_killed(config):
     code = (
         "import sys, time; from databus.pipeline import load_pipeline\n"
-        "from databus.pipeline._own_relay import OwnRelay\n"
+        "from databus.pipeline.running._own_relay import OwnRelay\n"
         "relay = OwnRelay(load_pipeline(sys.argv[1]).config, print); relay.start()\n"
         "print(relay.pid, flush=True); time.sleep(60)"
     )

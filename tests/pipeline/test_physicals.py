@@ -7,7 +7,7 @@ import pytest
 
 from databus.core import ServiceUnavailable, UnknownSource
 from databus.pipeline import load_pipeline, run
-from databus.pipeline._physicals import Physicals
+from databus.pipeline.running._physicals import Physicals
 from databus.relay import Relay, parse_relay
 from databus.testing.shop import create_shop
 

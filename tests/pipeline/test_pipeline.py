@@ -9,7 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from databus.core import LockHeld
 from databus.pipeline import compare, load_pipeline, run
-from databus.pipeline._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import Kind, plugin_class
 from tests.pipeline.projects import Project
 
 pytestmark = pytest.mark.spark

@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.pipeline._progress import Progress, unwell, worst_backlogs
+from databus.pipeline.telling._progress import Progress, unwell, worst_backlogs
 
 
 @pytest.fixture

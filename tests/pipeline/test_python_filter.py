@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from databus.core import ConfigError, InputError
-from databus.tasks import Mapper
+from databus.flow import Mapper
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 META = {

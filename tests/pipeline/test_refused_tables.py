@@ -5,7 +5,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from databus.core import InputError
 from databus.pipeline import run, status_of, unwell
-from databus.pipeline._control import ask
+from databus.pipeline.running._control import ask
 from tests.pipeline.projects import Project
 
 pytestmark = pytest.mark.spark

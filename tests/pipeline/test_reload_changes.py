@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from databus.core import FatalError, ServiceUnavailable
-from databus.pipeline import _reload, load_pipeline
-from databus.pipeline._plan import plan_queries
-from databus.pipeline._reload import Handed
-from databus.pipeline._reload_changes import Changes, changes, refusals
+from databus.pipeline import load_pipeline
+from databus.pipeline.engine._plan import plan_queries
+from databus.pipeline.running import _reload
+from databus.pipeline.running._reload import Handed
+from databus.pipeline.running._reload_changes import Changes, changes, refusals
 
 FILE = """\
 name: shop

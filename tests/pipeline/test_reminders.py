@@ -1,6 +1,6 @@
 """Trouble that lasts is in the log at once, then once a minute, and once more when it is over."""
 
-from databus.pipeline._reminders import Reminders
+from databus.pipeline.telling._reminders import Reminders
 
 
 class Clock:

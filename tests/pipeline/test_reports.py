@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from databus.core import SourceCheckpoint
+from databus.flow import TableChoice
 from databus.link import Access, Groups, RelayClient
-from databus.pipeline import _reports
-from databus.pipeline._reports import Reports, report_of
+from databus.pipeline.running import _reports
+from databus.pipeline.running._reports import Reports, report_of
 from databus.places import Position
 from databus.relay import Relay, parse_relay
-from databus.tasks import TableChoice
 from tests.client.conftest import mock, wait_for
 from tests.pipeline.projects import Project
 

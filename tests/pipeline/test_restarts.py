@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.errors import AnalysisException
 
 from databus.core import AccessDenied, DatabusError, InputError, SchemaChanged, UnknownColumn
-from databus.pipeline._contract import Shape
-from databus.pipeline._plan import QueryPlan
-from databus.pipeline._query import QueryThread
-from databus.pipeline._typed_steps import analysis_error
+from databus.pipeline.engine._plan import QueryPlan
+from databus.pipeline.engine._query import QueryThread
+from databus.pipeline.engine._typed_steps import analysis_error
+from databus.plugins._contract import Shape
 
 
 class Scripted(QueryThread):

@@ -4,8 +4,8 @@ import threading
 from types import SimpleNamespace
 
 from databus.core import ServiceUnavailable
-from databus.pipeline._plan import QueryPlan, Shape
-from databus.pipeline._query import QueryThread, Starts
+from databus.pipeline.engine._plan import QueryPlan, Shape
+from databus.pipeline.engine._query import QueryThread, Starts
 
 FAILURE = RuntimeError(
     "[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 "

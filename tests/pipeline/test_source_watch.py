@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from databus.core import ServiceUnavailable
-from databus.pipeline._source_watch import SourceWatch, exit_code_of
+from databus.pipeline.running._source_watch import SourceWatch, exit_code_of
 
 
 def state(name: str = "RUNNING", message: str = "", scn: int | None = 1) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from databus.core import FatalError, ServiceUnavailable, SourceChanged
 from databus.pipeline import run, status_of, unwell
-from databus.pipeline._health import render_pipeline_metrics
-from databus.pipeline._status import with_backlog
+from databus.pipeline.running._health import render_pipeline_metrics
+from databus.pipeline.telling._status import with_backlog
 from databus.relay import Relay, State
 from databus.testing import FakeClock
 from tests.relay.support import AT_US, Database, ScriptedSource, config_of, order, published, until, wait_for_state
@@ -110,7 +110,7 @@ def test_once_without_anything_to_read_elsewhere_starts_no_spark_and_ends_with_t
 ) -> None:
     path = tmp_path / "databus.yml"
     path.write_text(PIPELINE.format(url=relay.url).replace("shop/*", "other/*"))
-    monkeypatch.setattr("databus.pipeline._run.spark_start", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("databus.pipeline.running._run.spark_start", lambda *_: pytest.fail("Spark was started"))
     events: list[Any] = []
     assert run(path, once=True, on_event=events.append) == FatalError.exit_code
     assert events[-1]["reasons"] == ["source other: nobody here reads it"]
@@ -171,7 +171,7 @@ def test_an_output_lags_by_the_age_of_the_oldest_change_that_it_has_not_written(
 def test_once_over_a_relay_that_is_away_starts_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "databus.yml"
     path.write_text(PIPELINE.format(url="http://127.0.0.1:9") + "run: {start_ms_max: 1000}\n")
-    monkeypatch.setattr("databus.pipeline._run.spark_start", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("databus.pipeline.running._run.spark_start", lambda *_: pytest.fail("Spark was started"))
     with pytest.raises(ServiceUnavailable, match=r"127\.0\.0\.1:9"):
         run(path, once=True)
     found = status_of(path)

@@ -21,12 +21,20 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.filters import StreamFilter
-from databus.pipeline._contract import Shape
-from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._output_contract import OutputContext
-from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._query_filters import check_tables
-from databus.pipeline._writer import TablesWriter
+from databus.flow import (
+    RECEIPTS,
+    ChangeBatch,
+    TableChoice,
+    TableControl,
+    TableFilters,
+    TableRows,
+    decode_groups,
+    user_rows_schema,
+)
+from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._query_filters import check_tables
+from databus.pipeline.engine._writer import TablesWriter
 from databus.pipeline.filters import (
     MaskConfig,
     MaskFilter,
@@ -37,19 +45,11 @@ from databus.pipeline.filters import (
     WhereConfig,
     WhereFilter,
 )
-from databus.pipeline.outputs import read_delta
-from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
+from databus.plugins._contract import Shape
+from databus.plugins._output import OutputContext
 from databus.schema import Column, TableSchema
-from databus.tasks import (
-    RECEIPTS,
-    ChangeBatch,
-    TableChoice,
-    TableControl,
-    TableFilters,
-    TableRows,
-    decode_groups,
-    user_rows_schema,
-)
+from databus.sinks import read_delta
+from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {

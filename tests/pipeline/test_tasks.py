@@ -12,8 +12,8 @@ import psutil
 import pytest
 from pyarrow.dataset import dataset
 
-from databus.pipeline._staging import InSpark
-from databus.pipeline.outputs import read_delta
+from databus.pipeline.engine._staging import InSpark
+from databus.sinks import read_delta
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")

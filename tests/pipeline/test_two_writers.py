@@ -4,9 +4,9 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import Checkpoint, LockHeld
-from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline.outputs import read_delta
-from databus.tasks import TableChoice
+from databus.flow import TableChoice
+from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.sinks import read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import DeltaHarness
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from databus.core import ConfigError, ControlKind, UnrepresentableValue
+from databus.flow import TableControl, TableFilters
 from databus.schema import Column, TableSchema
-from databus.tasks import TableControl, TableFilters
 from tests.pipeline.test_change_filters import POST, PRE, chain, made, through
 
 ID = Column("id", "int64", nullable=False)

@@ -4,7 +4,7 @@ import pytest
 
 from databus.core import ConfigError
 from databus.pipeline import load_pipeline
-from databus.pipeline._validate import validate
+from databus.pipeline.checks._validate import validate
 
 HEAD = """\
 name: p

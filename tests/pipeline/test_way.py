@@ -1,9 +1,9 @@
 """The hash of what decides a table's rows: another where they would be others, and only there."""
 
 from databus.pipeline import load_pipeline
-from databus.pipeline._output_contract import OutputContext
-from databus.pipeline._plan import plan_queries
-from databus.pipeline._way import way_of
+from databus.pipeline.engine._plan import plan_queries
+from databus.pipeline.engine._way import way_of
+from databus.plugins._output import OutputContext
 
 HEAD = """
 name: shop

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from databus.core import InputError, UnsupportedFeature
+from databus.flow import key_ids
 from databus.formats import to_json_value
 from databus.schema import Column, TableSchema
-from databus.tasks import key_ids
-from databus.tasks.search import check_names, index_name, operations, sort_answer
+from databus.sinks.search import check_names, index_name, operations, sort_answer
 
 TABLE = TableSchema(
     "main.orders",

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from databus.core import Checkpoint, InputError
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.testing._staged_writes import write_batch, write_buckets
 from tests.outputs.harnesses import log_of
 from tests.search.support import output_of

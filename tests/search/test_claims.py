@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from databus.core import CorruptData, ServiceUnavailable, UnsupportedFeature
+from databus.flow import Bucket, run_here
 from databus.pipeline import load_pipeline
-from databus.pipeline._rebuild import rebuild
-from databus.tasks import Bucket, run_here
+from databus.pipeline.running._rebuild import rebuild
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch, write_buckets
 from tests.outputs.harnesses import order

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from databus.core import Checkpoint, ControlKind, ServiceUnavailable
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.flow import RECEIPTS, DirectFeed, DirectTypedStage, Ways, joined_buckets
+from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.schema import Column, TableSchema
-from databus.tasks import RECEIPTS, DirectFeed, DirectTypedStage, Ways, joined_buckets
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import order
 from tests.search.proxy import CUT, SearchProxy
@@ -174,7 +174,7 @@ LOST = [
 @pytest.fixture
 def quick(search_servers, monkeypatch):
     """Servers that do not wait for their disks, and have nothing; an output looks for fewer buckets of before."""
-    monkeypatch.setattr("databus.tasks.search._writer.BUCKETS_MAX", 2)
+    monkeypatch.setattr("databus.sinks.search._writer.BUCKETS_MAX", 2)
     settings = {"number_of_shards": 1, "number_of_replicas": 0, "translog.durability": "async"}
     asked = []
 

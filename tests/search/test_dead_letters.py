@@ -8,9 +8,9 @@ import pytest
 
 from databus.core import ControlKind, LimitExceeded
 from databus.disk import located
+from databus.flow import DeadLetters
 from databus.pipeline import OutputLetters, load_pipeline
 from databus.schema import Column
-from databus.tasks import DeadLetters
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_suite import EVERYTHING
 from databus.testing._staged_writes import write_batch

@@ -3,7 +3,7 @@
 import pytest
 
 from databus.schema import Column, SchemaChange, TableSchema
-from databus.tasks.search import DocumentChange
+from databus.sinks.search import DocumentChange
 
 PAIR = {"_commit_version": 3, "_seq": 1}
 

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from databus.core import Checkpoint, CorruptData, InputError, LockHeld, UnsupportedFeature
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.flow import Bucket, DirectFeed, TableChoice, Ways
+from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.places import Position
-from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch, write_buckets
 from tests.outputs.harnesses import noted_of, order

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.pipeline.projects import Project
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]

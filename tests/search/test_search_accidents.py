@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
+from databus.flow import Bucket, DirectFeed, TableChoice, Ways
 from databus.places import Position
-from databus.tasks import Bucket, DirectFeed, TableChoice, Ways
-from databus.tasks.search import Cluster
+from databus.sinks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import ServerMissing, open_search_server
@@ -413,7 +413,7 @@ def test_a_truncation_waits_for_shards_that_are_not_there(opensearch, tmp_path):
 
 def test_a_page_whose_answer_is_lost_is_not_passed_over(server, tmp_path, monkeypatch):
     """The request for it, sent again, gets the page behind it."""
-    monkeypatch.setattr("databus.tasks.search._sweep._PAGE", 5)
+    monkeypatch.setattr("databus.sinks.search._sweep._PAGE", 5)
     log = truncated_after(*range(1, 21))
     lost = []
 
@@ -473,7 +473,7 @@ def test_what_is_too_large_as_one_request_goes_in_smaller_ones(small, tmp_path):
 
 def test_large_documents_come_in_smaller_pages(server, tmp_path, monkeypatch):
     """A page of a sweep that is larger than any answer may be was asked for ever."""
-    monkeypatch.setattr("databus.tasks.search._client._ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("databus.sinks.search._client._ANSWER_BYTES_MAX", 1 << 20)
     log = ChangeLog().begin()
     for key in range(300):
         log.insert(ORDERS, order(key, "x" * 20_000))

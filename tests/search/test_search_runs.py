@@ -9,8 +9,8 @@ import pytest
 
 from databus.core import FatalError, PositionForeign
 from databus.pipeline import load_pipeline, run
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._rebuild import rebuild
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.running._rebuild import rebuild
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")

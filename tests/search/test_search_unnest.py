@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.http.receiver import Receiver
 from tests.kafka.support import messages_in, new_prefix
 from tests.pipeline.projects import Project

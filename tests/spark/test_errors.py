@@ -7,8 +7,8 @@ import traceback
 import pytest
 
 from databus.core import DatabusError, DiskFull, ServiceUnavailable, UnrepresentableValue
+from databus.sinks.kafka._cluster import Fenced, TooLarge
 from databus.spark import error_of
-from databus.tasks.kafka._cluster import Fenced, TooLarge
 
 SAID = (
     "[STREAM_FAILED] Query [id = 728f2097-8440-4e28-a09a-6f12db3c9b99, runId = a8d5b96a-0210-457a-ae53-68b46a90d280] "

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
+from databus.flow import RangeDecoder
 from databus.log import Log
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark._options import parse_options
 from databus.spark._plan import Planner
 from databus.spark._read import PartitionReader
 from databus.spark._schema import RANGES_SCHEMA, arrow_schema, typed_schema
-from databus.tasks import RangeDecoder
 from databus.testing import RelayProcess
 from databus.wire import Group
 from tests.log.make import ORDERS, STOCK, group

@@ -16,13 +16,13 @@ from databus.link import FILES_VARIABLE, travelling_name
 from databus.spark import SHIPPED, Shipment, make_archive
 from databus.spark import _archive as archives
 from databus.spark._shipping import pack_databus
-from tests.tasks.test_task_imports import NOBODY_S
+from tests.flow.test_task_imports import NOBODY_S
 
 
 def test_our_packages_are_whole_without_the_server_s(tmp_path):
     path = tmp_path / "databus.zip"
     pack_databus(path)
-    code = "import sys, databus.tasks, pyspark_databus; print(databus.tasks.__file__, *sys.modules)"
+    code = "import sys, databus.flow, pyspark_databus; print(databus.flow.__file__, *sys.modules)"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(path)}
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=tmp_path)

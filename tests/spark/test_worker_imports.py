@@ -25,7 +25,7 @@ def test_a_worker_has_imported_what_tasks_need_before_its_first_task(spark, monk
     monkeypatch.setitem(spark.sparkContext.environment, "DATABUS_TEST", "a new worker")
 
     def imported(_: int) -> list[str]:
-        return [name for name in ("databus.tasks", "pyarrow.parquet", "numpy.random") if name in sys.modules]
+        return [name for name in ("databus.flow", "pyarrow.parquet", "numpy.random") if name in sys.modules]
 
     # Not NumPy's dice: their state would be the same in all that are forked.
-    assert spark.sparkContext.parallelize([1], 1).map(imported).collect() == [["databus.tasks", "pyarrow.parquet"]]
+    assert spark.sparkContext.parallelize([1], 1).map(imported).collect() == [["databus.flow", "pyarrow.parquet"]]

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 
 from databus.core import Checkpoint, ControlKind, LockHeld, ServiceUnavailable
 from databus.disk import Storage
+from databus.flow import Stored, run_all, run_here, write_data_file
 from databus.pipeline import OutputContext
-from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._ledger import Ledger
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
-from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._ledger import Ledger
 from databus.places import Position
-from databus.tasks import Stored, run_all, run_here, write_data_file
+from databus.sinks import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
+from databus.sinks.delta._table import DeltaTarget, Upkeep
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch

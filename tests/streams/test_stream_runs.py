@@ -7,7 +7,7 @@ import pytest
 
 from databus.core import FatalError
 from databus.pipeline import validate
-from databus.pipeline._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from tests.http.test_http_runs import IN_PARTS
 from tests.pipeline.projects import Project
 from tests.streams.support import KEEP, kept

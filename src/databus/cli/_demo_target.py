@@ -91,7 +91,7 @@ class DeltaTarget:
 
     def _check_history(self) -> None:
         """No change twice: (SCN, `_seq`) is unique in the history."""
-        from databus.pipeline.outputs import read_delta
+        from databus.sinks import read_delta
 
         for name in TABLES:
             history = read_delta(self._folder / "lake" / "history" / name, ["_commit_version", "_seq"])

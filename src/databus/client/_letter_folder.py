@@ -1,6 +1,6 @@
 """The dead letters of a client, in a folder that all members of its group share: so they move with their partitions.
 
-The files are those of pipelines (`databus.tasks.DeadLetters`), each written by one holder of a partition. Beside them
+The files are those of pipelines (`databus.flow.DeadLetters`), each written by one holder of a partition. Beside them
 is a small file, `client.json`: whose letters these are and, by table, up to when letters are to be replayed.
 Commands write it; a client that has letters looks at it each second, and lists the folder only where it has changed.
 """
@@ -24,7 +24,7 @@ from databus.operate import logger_of
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
-    from databus.tasks import DeadLetters, Letter, LetterFile, Letters
+    from databus.flow import DeadLetters, Letter, LetterFile, Letters
 
 _NOTICE: Final = "client.json"
 _VERSION: Final = 1
@@ -55,7 +55,7 @@ class _Notice:
 
 def letters_in(place: str | Path | Location, count_max: int = 10_000) -> "DeadLetters":
     """The letters of a folder, here or in an object store, whose keys the environment has."""
-    from databus.tasks import DeadLetters  # what only those need to load who have letters
+    from databus.flow import DeadLetters  # what only those need to load who have letters
 
     folder = place if isinstance(place, Location) else locate(str(place), Path(), Storage())
     return DeadLetters(folder, count_max=count_max)

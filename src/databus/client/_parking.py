@@ -24,10 +24,10 @@ from databus.client._partition import Partition
 from databus.client._window import Changes, ControlEvent, Window
 from databus.core import CHANGE_TYPE, ChangeType, Pair, SourceCheckpoint, TransientError, crash_point
 from databus.filters import begins_update, row_hashes, whole_changes
+from databus.flow import Batch, Letter, Letters, TableControl, key_ids, released_below
 from databus.formats import own_rows
 from databus.operate import logger_of
 from databus.schema import TableSchema
-from databus.tasks import Batch, Letter, Letters, TableControl, key_ids, released_below
 
 _logger: Final = logger_of("databus.client")
 _PREIMAGE: Final = ChangeType.UPDATE_PREIMAGE.label

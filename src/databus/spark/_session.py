@@ -79,7 +79,7 @@ OUTPUT_FILE: Final = "spark-output.log"
 """What the JVM and its Python workers print, in the session's folder."""
 _PRELOADED: Final = (
     "databus.spark._source",
-    "databus.tasks",
+    "databus.flow",
     "pyarrow.parquet",
     *WORKER_MODULES,
     "pyspark_databus",

@@ -19,7 +19,20 @@ from pyspark.sql import SparkSession
 from databus.core import ConfigError
 from databus.link import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
-SHIPPED: Final = ("core", "disk", "filters", "forks", "formats", "link", "places", "schema", "spark", "tasks", "wire")
+SHIPPED: Final = (
+    "core",
+    "disk",
+    "filters",
+    "flow",
+    "forks",
+    "formats",
+    "link",
+    "places",
+    "schema",
+    "sinks",
+    "spark",
+    "wire",
+)
 """The packages of databus that executors import; nothing in them needs what serves, configures or shows."""
 
 _OURS: Final = "databus.zip"

@@ -23,7 +23,7 @@ def _numbers() -> pa.Array:
 
 
 def frame_rows(table: TableSchema, rows: Rows) -> pa.RecordBatch:
-    """Rows of a table, as `databus.tasks.user_rows_schema` has them or with fewer or wider columns, in its frames'
+    """Rows of a table, as `databus.flow.user_rows_schema` has them or with fewer or wider columns, in its frames'
     schema; a column that they lack is null. Raises `UnrepresentableValue` for a value that would change.
     """
     schema = frame_schema(table)

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from databus.core import Pair, ServiceUnavailable
 from databus.disk import Location
+from databus.flow import Folders, spelled
 from databus.stores._parquet import StoredFile, file_of
-from databus.tasks import Folders, spelled
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

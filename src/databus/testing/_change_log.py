@@ -11,10 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind, Pair, SourceCheckpoint
+from databus.flow import user_rows_schema
 from databus.formats import from_json_value
 from databus.pipeline import ChangeBatch, TableControl, TableRows
 from databus.schema import Column, TableSchema
-from databus.tasks import user_rows_schema
 
 Row = Mapping[str, Any]
 

@@ -23,11 +23,7 @@ from databus.core import (
 )
 from databus.filters import TableChoice
 from databus.pipeline import ChangeBatch, DirectOutput, Input, RunContext, Shape
-from databus.pipeline._begin import begin
-from databus.pipeline._bringing import Bringing
-from databus.pipeline._handle import OutputHandle
-from databus.pipeline._offsets import Offsets
-from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline.engine import Bringing, Feed, Offsets, OutputHandle, QueryPlan, begin
 from databus.schema import TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds

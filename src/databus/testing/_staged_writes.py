@@ -8,8 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint
-from databus.pipeline import ChangeBatch, DirectOutput, Output, Restage, TableControl, TableRows
-from databus.tasks import (
+from databus.flow import (
     RECEIPTS,
     Bucket,
     DirectFeed,
@@ -29,6 +28,7 @@ from databus.tasks import (
     rows_above,
     run_here,
 )
+from databus.pipeline import ChangeBatch, DirectOutput, Output, Restage, TableControl, TableRows
 
 _STAGES_MAX: Final = 100
 _PARTS_MAX: Final = 3

@@ -5,10 +5,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from databus.pipeline._contract import TablesFilter
-from databus.pipeline._node_config import FilterConfig, Names, TablesFilterConfig
+from databus.flow import Dedupe, Outbox, Sample, Tombstones
 from databus.pipeline.filters._tablewide import Columns
-from databus.tasks import Dedupe, Outbox, Sample, Tombstones
+from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 
 
 class SampleConfig(TablesFilterConfig):

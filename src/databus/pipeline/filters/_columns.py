@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from databus.core import CHANGE_TYPE
-from databus.tasks import CONTROL_LABEL, META_COLUMNS
+from databus.flow import CONTROL_LABEL, META_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

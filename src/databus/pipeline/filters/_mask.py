@@ -11,10 +11,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from databus.pipeline._contract import TablesFilter
-from databus.pipeline._node_config import FilterConfig, TablesFilterConfig
+from databus.flow import Mask
 from databus.pipeline.filters._tablewide import Columns
-from databus.tasks import Mask
+from databus.plugins import FilterConfig, TablesFilter, TablesFilterConfig
 
 _SALT_BYTES_MIN: Final = 16
 

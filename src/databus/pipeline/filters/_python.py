@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from pydantic import Field, field_validator
 
 from databus.core import ConfigError
-from databus.pipeline._contract import Filter
-from databus.pipeline._node_config import FilterConfig
+from databus.flow import META_COLUMNS, Lineage, Mapper, is_meta
+from databus.plugins import Filter, FilterConfig
 from databus.schema import forms_of
-from databus.tasks import META_COLUMNS, Lineage, Mapper, is_meta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

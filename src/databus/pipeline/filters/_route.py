@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from databus.pipeline._contract import Filter, Shape
-from databus.pipeline._node_config import FilterConfig
+from databus.flow import Lineage, TableChoice
 from databus.pipeline.filters._columns import is_control
 from databus.pipeline.filters._rowwise import columns_in, misspelt, not_row_wise, parse_predicate
-from databus.tasks import Lineage, TableChoice
+from databus.plugins import Filter, FilterConfig, Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

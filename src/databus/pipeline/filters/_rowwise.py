@@ -14,7 +14,7 @@ import sqlglot
 from sqlglot import TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from databus.tasks import META_COLUMNS
+from databus.flow import META_COLUMNS
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000

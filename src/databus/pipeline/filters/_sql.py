@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from sqlglot import exp
 
 from databus.core import ConfigError, name_parts, split_physical
-from databus.pipeline._contract import Filter
-from databus.pipeline._node_config import FilterConfig
+from databus.flow import META_COLUMNS, Lineage, is_meta
 from databus.pipeline.filters._columns import is_control, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,
@@ -24,7 +23,7 @@ from databus.pipeline.filters._rowwise import (
     parse_predicate,
     written_parts,
 )
-from databus.tasks import META_COLUMNS, Lineage, is_meta
+from databus.plugins import Filter, FilterConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

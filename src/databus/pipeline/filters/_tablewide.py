@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from databus.core import ConfigError
-from databus.pipeline._contract import TablesFilter
-from databus.pipeline._node_config import FilterConfig, TablesFilterConfig
-from databus.tasks import Project, Rename, Where
+from databus.flow import Project, Rename, Where
+from databus.plugins import FilterConfig, TablesFilter, TablesFilterConfig
 
 Columns = Annotated[
     list[str],

@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from databus.core import ConfigError
-from databus.pipeline._contract import TablesFilter
-from databus.pipeline._node_config import FilterConfig, Names, TablesFilterConfig
+from databus.flow import Unnest
 from databus.pipeline.filters._tablewide import Columns
+from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 from databus.schema import forms_of
-from databus.tasks import Unnest
 
 
 def _is_type(name: str) -> str:

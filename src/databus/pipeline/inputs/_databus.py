@@ -22,10 +22,7 @@ from databus.core import (
     time_us,
 )
 from databus.filters import FrameFilter, StreamFilter
-from databus.pipeline._contract import Input, RunContext, Shape
-from databus.pipeline._node_config import InputConfig
-from databus.schema import TableSchema
-from databus.tasks import (
+from databus.flow import (
     Decode,
     RangeDecoder,
     RelayTables,
@@ -35,6 +32,8 @@ from databus.tasks import (
     names_for_relay,
     nearest,
 )
+from databus.plugins import Input, InputConfig, RunContext, Shape
+from databus.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from databus.core import Checkpoint, SourceCheckpoint
-from databus.pipeline._contract import Input, RunContext, Shape
-from databus.pipeline._node_config import InputConfig
 from databus.pipeline.inputs._mock_config import PHYSICAL, TABLE, MockInputConfig
+from databus.plugins import Input, InputConfig, RunContext, Shape
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:

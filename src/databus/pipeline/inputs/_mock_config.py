@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from databus.pipeline._node_config import InputConfig
+from databus.plugins import InputConfig
 from databus.schema import Column, TableSchema
 
 PHYSICAL = "mock"

@@ -3,7 +3,7 @@
 The position of a commit is `{"cluster": ID, "topics": {NAME: {"id": ID, "offsets": [NEXT, ...]}}}`, the next offset of
 each partition by its number; beside `offsets` stand `epochs`, `tails` and `gone` where they are known. A topic's id
 differs from that of every topic before it that had its name. Mirrors read it too, for the cluster and the number of
-partitions (`databus.tasks.kafka`).
+partitions (`databus.sinks.kafka`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,0 +1,177 @@
+"""What an output is given: the changes between two positions of one physical source, table by table, in order."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from databus.core import ControlKind, Pair, SourceCheckpoint
+from databus.flow._data_file import DataFile
+from databus.flow._lineage import SchemaAhead
+from databus.flow._pairs import rows_above
+from databus.places import ASKED, GAP, Seed, seed_after
+from databus.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of one table in one schema, ordered by (`_commit_version`, `_seq`).
+
+    rows: the table's columns in the types of `databus.schema.sink_schema`, then the bus's as users see them
+    (`_change_type` string, `_txid` string, the others as in a frame). is_being_read: whether a snapshot of the table
+    was open when they were written; of those on typed edges nobody can tell.
+    """
+
+    table: TableSchema
+    rows: pa.Table
+    is_being_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What a task has made of a mirror's files by itself, for one commit.
+
+    version: of the table that it was made of, and that alone it is true of. removed: names of files whose place is
+    taken.
+    """
+
+    version: int
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The same, written by tasks into files that nobody sees yet.
+
+    first: pair of the first row. ends: pairs of the last row of each file. newest_us: the newest commit. fitted: the
+    schema of the files, where that is not the one of the table's rows. at_once: in the place of files, where the rows
+    are in the table's own already; `ends` is then the pair of the last.
+    """
+
+    table: TableSchema
+    files: tuple[DataFile, ...]
+    ends: tuple[Pair, ...]
+    first: Pair
+    count: int
+    newest_us: int | None
+    fitted: pa.Schema | None = None
+    at_once: AtOnce | None = None
+
+    @property
+    def written(self) -> tuple[DataFile, ...]:
+        """All that was written of them."""
+        return self.files if self.at_once is None else self.at_once.added
+
+    @property
+    def last(self) -> Pair:
+        """The pair of the last row."""
+        return self.ends[-1]
+
+    def then(self, other: "StagedRows") -> "StagedRows":
+        """These and those that follow."""
+        newest = [each for each in (self.newest_us, other.newest_us) if each is not None]
+        return replace(
+            other,
+            files=(*self.files, *other.files),
+            ends=(*self.ends, *other.ends),
+            first=self.first,
+            count=self.count + other.count,
+            newest_us=max(newest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableControl:
+    """A control, as the frame's JSON body; it stands between the rows before it and those after it."""
+
+    table: TableSchema
+    kind: ControlKind
+    pair: Pair
+    body: Mapping[str, Any]
+
+    @property
+    def missing(self) -> str | None:
+        """What a `gap` says of the changes that are missing, unless a snapshot is said to follow; None otherwise."""
+        if self.kind is not ControlKind.GAP or self.body.get("resnapshot"):
+            return None
+        told = ", ".join(f"{name} {self.body[name]}" for name in ("from", "to", "reason") if name in self.body)
+        return told or "no reason given"
+
+
+Item = TableRows | StagedRows | TableControl
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What happened in one physical source after `start` up to and including `end`.
+
+    items: of each table in order; between tables there is none. start: with the snapshots that had begun before it and
+    not ended. end: also the version that an exactly-once target stores. `end.log` is always the uuid of the log that
+    the rows came from. ahead: changes of the one table's schema that stand later in the log, and that its rows have
+    been made through already, for filters to judge them as today's. is_whole: whether this is known to be all of its
+    micro-batch. position: the source's own, at the end of the last group that was read; None where that is not known.
+    """
+
+    physical: str
+    start: SourceCheckpoint
+    end: SourceCheckpoint
+    items: tuple[Item, ...]
+    ahead: SchemaAhead | None = None
+    is_whole: bool = False
+    position: Mapping[str, Any] | None = None
+
+    def has_begin_of(self, end: TableControl) -> bool:
+        """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.
+
+        Else the rows that it read first were not, and what it says of older rows does not hold.
+        """
+        scn, seq = end.body["begin"]
+        if (int(scn), int(seq)) > self.start.pair:
+            return True
+        return self.start.snapshots.get(end.table.source) == end.body.get("generation")
+
+
+@dataclass(frozen=True)
+class ChangeBatch(Batch):
+    """With the rows: what an output is given that runs in the driver."""
+
+    items: tuple[TableRows | TableControl, ...]
+
+    def above(self, done: Callable[[str], Pair], reads: Callable[[str], bool] = lambda _: True) -> "ChangeBatch":
+        """What of it is above where its tables are, by full names, without tables that are not read."""
+        items: list[TableRows | TableControl] = []
+        for item in self.items:
+            name = f"{self.physical}/{item.table.source}"
+            if not reads(name):
+                continue
+            if isinstance(item, TableControl):
+                items += [item] if item.pair > done(name) else []
+                continue
+            rows = rows_above(item.rows, done(name))
+            items += [item if rows is item.rows else replace(item, rows=rows)] if rows.num_rows else []
+        return replace(self, items=tuple(items))
+
+
+@dataclass(frozen=True)
+class StagedBatch(Batch):
+    """With files in the place of rows: what an output is given whose rows tasks have written."""
+
+    items: tuple[StagedRows | TableControl, ...]
+
+
+def seeds_after(seeds: Mapping[str, Seed], batch: Batch) -> dict[str, Seed]:
+    """What is left behind a batch of the seeds of tables, by full names. A history that was told of a gap is not told
+    again.
+    """
+    found = dict(seeds)
+    for item in batch.items:
+        name = f"{batch.physical}/{item.table.source}"
+        seed = found.pop(name, None)
+        seed = ASKED if seed == GAP else seed
+        if isinstance(item, TableControl):
+            seed = seed_after(seed, item.kind, item.body)
+        if seed is not None:
+            found[name] = seed
+    return found

@@ -1,0 +1,87 @@
+"""From the rows that stand for ranges of a log to change batches, in a task or in the driver."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from databus.core import Pair, SourceCheckpoint, split_physical
+from databus.filters import FrameFilter, StreamFilter
+from databus.flow._batch import ChangeBatch
+from databus.flow._decode import decode_ranges
+from databus.link import Access, RangeReader, RelayClient, any_of
+from databus.schema import TableSchema
+from databus.wire import FrameGroup
+
+_ALL: Final = StreamFilter()
+
+
+@lru_cache(maxsize=16)
+def _client(relay: str, access: Access | None, wanted: StreamFilter) -> RelayClient:
+    """One for each process, which serves many batches: it remembers tables by their fingerprints."""
+    return RelayClient(relay, access=access).filtered(wanted)
+
+
+class Definitions(Protocol):
+    """Tells of tables' definitions; travels to tasks."""
+
+    def of(self, fingerprint: int) -> TableSchema:
+        """That of a fingerprint."""
+
+    def now(self, name: str) -> TableSchema | None:
+        """The one that a table, by its full name, has now; None if it is not captured any more."""
+
+
+@dataclass(frozen=True)
+class RelayTables:
+    """Definitions, as a relay has them behind a filter. access: the files with which it is asked."""
+
+    relay: str
+    access: Access | None
+    wanted: StreamFilter = _ALL
+
+    def of(self, fingerprint: int) -> TableSchema:
+        """See `Definitions.of`."""
+        return _client(self.relay, self.access, self.wanted).table_of(fingerprint)
+
+    def now(self, name: str) -> TableSchema | None:
+        """See `Definitions.now`."""
+        client = _client(self.relay, self.access, self.wanted)
+        found = next((each.fingerprint for each in client.sources() if each.name == name), None)
+        if found is None:
+            return None
+        table = client.table_of(found)
+        return FrameFilter.over(self.wanted, split_physical(name)[0], table).cut_of(table).after
+
+
+@dataclass(frozen=True)
+class RangeDecoder:
+    """Reads from a relay what the rows of `shape=ranges` stand for. Travels to tasks as it is.
+
+    access: the files with which it is asked. sources: names to ask for; None for all. wanted: what of their rows and
+    columns. See `RangeReader` for the rest.
+    """
+
+    relay: str
+    access: Access | None
+    physical: str
+    sources: tuple[str, ...] | None
+    wait_ms: int
+    retry_ms: int
+    wanted: StreamFilter = _ALL
+
+    def __call__(self, collected: pa.Table) -> Iterator[ChangeBatch]:
+        """The ranges, in any order, as change batches in order, each small enough to be held.
+
+        Raises what `decode_frames` does, and `TransientError` for a relay that does not answer.
+        """
+        return decode_ranges(collected, self._groups, _client(self.relay, self.access, self.wanted).table_of)
+
+    def _groups(self, start: SourceCheckpoint, until: Pair, log: str) -> Iterator[tuple[list[FrameGroup], str]]:
+        client = _client(self.relay, self.access, self.wanted)
+        is_given = any_of(self.sources, self.physical)
+        reader = RangeReader(client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms, log)
+        for groups, stream in reader.groups(start, until):
+            yield groups, stream.log

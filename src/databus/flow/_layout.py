@@ -1,0 +1,276 @@
+"""Where a mirror keeps its rows: which of its files may hold a key, and what a file that is written is to hold.
+
+Keys of integers alone are kept in order: a file holds a range, and its statistics say which. Rows that are near in time
+are mostly near in key, so a few changed rows are in few files. Other keys are kept in buckets of their canonical bytes;
+the name of a file says in which. The number of buckets n is a power of two, and bucket b of n is buckets b and b + n of
+2n, so files of different n live together; a file without a mark is in the one bucket of 1, which is every bucket.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.flow._pairs import Int
+from databus.schema import key_bytes, key_form, key_hashes
+
+_MARK: Final = re.compile(r"(?:^|/)rows-b([0-9a-f]+)of([0-9a-f]+)k([0-9a-f]{8})-[^/]*$")
+_VERSION: Final = 1  # of docs/key-bytes.md
+_FILES_A_TARGET: Final = 4
+_SMALL_A_TARGET: Final = 4
+_PIECES_A_TARGET: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file of the table. name: below the table's folder.
+
+    bounds: for each column of the key the least and the greatest value, if that is an integer and the file's statistics
+    say that it holds no other, else None.
+    """
+
+    name: str
+    size_bytes: int
+    rows: int
+    bounds: tuple[tuple[int, int] | None, ...]
+
+
+def mark_of(file: LiveFile, of_key: str | None = None) -> str:
+    """The mark in a file's name, for another that is to hold rows of the same bucket; empty where there is none.
+
+    of_key: a `Layout.key_mark`; marks of other keys are left out then.
+    """
+    found = _MARK.search(file.name)
+    if found is None or of_key not in (None, found[3]):
+        return ""
+    return f"b{found[1]}of{found[2]}k{found[3]}-"
+
+
+def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
+    """The files of a table. actions: its add-actions, flattened, as deltalake's `get_add_actions` has them."""
+    names = [unquote(path) for path in actions.column("path").to_pylist()]  # as `RemoveAction` takes them, too
+    sizes = actions.column("size_bytes").to_pylist()
+    counts = _said(actions, "num_records")
+    bounds = [_bounds(actions, name) for name in key]
+    return [
+        LiveFile(name, size, rows or 0, tuple(each[at] for each in bounds))
+        for at, (name, size, rows) in enumerate(zip(names, sizes, counts, strict=True))
+    ]
+
+
+def _said(actions: pa.Table, name: str) -> list[int | None]:
+    if name not in actions.column_names:
+        return [None] * actions.num_rows
+    found: list[int | None] = actions.column(name).to_pylist()
+    return found
+
+
+def _bounds(actions: pa.Table, name: str) -> list[tuple[int, int] | None]:
+    least, greatest, nulls = (_said(actions, f"{what}.{name}") for what in ("min", "max", "null_count"))
+    return [
+        (low, high) if isinstance(low, int) and isinstance(high, int) and not missing and missing is not None else None
+        for low, high, missing in zip(least, greatest, nulls, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of one table are spread over its files; the same for a merge's driver and its tasks.
+
+    schema: the table's columns as the files have them. table_bytes: size of all of its files. buckets_min: a power of
+    two; no bigger buckets are written, so that so many tasks can share the table.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    table_bytes: int
+    file_bytes_max: int
+    buckets_min: int = 1
+
+    @cached_property
+    def is_ordered(self) -> bool:
+        """Whether files hold ranges of keys, rather than buckets."""
+        return all(pa.types.is_integer(self.schema.field(name).type) for name in self.key)
+
+    @property
+    def target_bytes(self) -> int:
+        """Size of files that are aimed at. A changed row costs a file, so it is less than the greatest size."""
+        return max(self.file_bytes_max // _FILES_A_TARGET, 1)
+
+    @property
+    def small_bytes(self) -> int:
+        """Size of files of which only a few are left in a bucket."""
+        return max(self.target_bytes // _SMALL_A_TARGET, 1)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Size under which no bucket is divided."""
+        return max(self.target_bytes // _PIECES_A_TARGET, 1)
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets that suits the table's size."""
+        return self._suits(self.table_bytes)
+
+    def _suits(self, table_bytes: int) -> int:
+        return max(_power_of_two(-(-table_bytes // self.target_bytes), up=True), self.buckets_min)
+
+    def buckets_for(self, size_bytes: int, buckets: int) -> int:
+        """Into how many buckets rows are written that are of one bucket of `buckets`, and will be of this size."""
+        if self.is_ordered:
+            return 1
+        suits = self._suits(max(self.table_bytes, size_bytes * buckets))
+        pieces = _power_of_two(size_bytes // self.piece_bytes, up=False)
+        return max(min(suits, pieces * buckets), buckets, self.buckets_min)
+
+    @cached_property
+    def key_mark(self) -> str:
+        """Stands for the key's columns and how they become bytes: of another key, a bucket means nothing."""
+        said = [_VERSION, [(name, key_form(self.schema.field(name).type)) for name in self.key]]
+        return hashlib.blake2b(json.dumps(said).encode(), digest_size=4).hexdigest()
+
+    def mark(self, buckets: int, bucket: int) -> str:
+        """The mark of a file that holds rows of one bucket."""
+        return "" if buckets == 1 else f"b{bucket:x}of{buckets:x}k{self.key_mark}-"
+
+    def bucket_of(self, file: LiveFile) -> tuple[int, int]:
+        """(number of buckets, bucket) in which a file is; (1, 0) if its name has no mark of this key."""
+        found = _MARK.search(file.name)
+        if found is None or found[3] != self.key_mark or self.is_ordered:
+            return 1, 0
+        bucket, buckets = int(found[1], 16), int(found[2], 16)
+        return (buckets, bucket) if buckets & (buckets - 1) == 0 and bucket < buckets else (1, 0)
+
+    def keys_of(self, rows: pa.Table) -> pa.Array:
+        """The keys of rows, in a form that can be compared: int64, or canonical bytes."""
+        columns = [rows.column(name) for name in self.key]
+        if self.is_ordered and len(columns) == 1:
+            return columns[0].cast(pa.int64()).combine_chunks()
+        return key_bytes(columns)
+
+    def hashes_of(self, keys: pa.Array) -> Int:
+        """The hash of each key, of which a bucket is the remainder; all 0 where files hold ranges."""
+        if self.is_ordered:
+            return np.zeros(len(keys), np.int64)
+        return (key_hashes(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+
+
+def _power_of_two(number: int, *, up: bool) -> int:
+    if number <= 1:
+        return 1
+    return int(1 << (number - 1).bit_length()) if up else int(1 << (number.bit_length() - 1))
+
+
+class KeysInFiles:
+    """Which of some keys may be in a file."""
+
+    def __init__(self, layout: Layout, rows: pa.Table, hashes: Int) -> None:
+        self._layout = layout
+        self._hashes = hashes
+        self._by_buckets: dict[int, tuple[Int, Int]] = {}
+        self._by_column = [self._ordered(rows.column(name)) for name in layout.key]
+
+    @staticmethod
+    def _ordered(values: pa.ChunkedArray) -> tuple[Int, Int] | None:
+        if not pa.types.is_integer(values.type) or values.null_count:
+            return None
+        numbers = values.cast(pa.int64()).to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        return order, numbers[order]
+
+    def numbers_for(self, file: LiveFile) -> Int:
+        """The numbers of the keys that the file may hold, or of more than these; none if it cannot hold any."""
+        buckets, bucket = self._layout.bucket_of(file)
+        found = self._in_bucket(buckets, bucket)
+        for ordered, bounds in zip(self._by_column, file.bounds, strict=True):
+            if ordered is None or bounds is None:
+                continue
+            order, numbers = ordered
+            first, last = np.searchsorted(numbers, bounds[0], "left"), np.searchsorted(numbers, bounds[1], "right")
+            if last - first < len(found):
+                found = order[first:last]
+        return found
+
+    def _in_bucket(self, buckets: int, bucket: int) -> Int:
+        if buckets not in self._by_buckets:
+            mine = self._hashes % buckets
+            order = np.argsort(mine, kind="stable")
+            self._by_buckets[buckets] = order, np.searchsorted(mine[order], np.arange(buckets + 1))
+        order, starts = self._by_buckets[buckets]
+        return order[starts[bucket] : starts[bucket + 1]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A table divided, so that each key and each file belongs to one part, and a task can rewrite it alone.
+
+    files: of each part. bounds: the least first column of the second and later parts, where files hold ranges. owners:
+    the part of each bucket, where they hold buckets.
+    """
+
+    layout: Layout
+    files: tuple[tuple[LiveFile, ...], ...]
+    bounds: tuple[int, ...] = ()
+    owners: tuple[int, ...] = (0,)
+
+    def alone(self, number: int) -> "Parts":
+        """With the files of one part alone, for whoever rewrites that."""
+        return replace(self, files=tuple(each if at == number else () for at, each in enumerate(self.files)))
+
+    def part_of(self, rows: pa.Table) -> Int:
+        """The part of each row, by its key."""
+        if len(self.files) == 1:
+            return np.zeros(rows.num_rows, np.int64)
+        if self.layout.is_ordered:
+            first = pc.fill_null(rows.column(self.layout.key[0]).cast(pa.int64()), np.iinfo(np.int64).min).to_numpy()
+            numbers: Int = np.searchsorted(np.array(self.bounds, np.int64), first, "right").astype(np.int64)
+            return numbers
+        hashes = self.layout.hashes_of(self.layout.keys_of(rows))
+        return np.array(self.owners, np.int64)[hashes % len(self.owners)]
+
+
+def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
+    """Divide a table into as many parts as its files allow, at most `parts_max`."""
+    if layout.is_ordered:
+        return _by_range(files, layout, parts_max)
+    count = _power_of_two(parts_max, up=False)
+    placed = [(*layout.bucket_of(file), file) for file in files]
+    roots = list(range(count))
+    for buckets, bucket, _ in sorted(placed, key=lambda each: -each[0]):  # the biggest bucket has the last word
+        if buckets < count:
+            roots[bucket::buckets] = [bucket] * (count // buckets)
+    numbers = {root: number for number, root in enumerate(sorted(set(roots)))}
+    owners = tuple(numbers[root] for root in roots)
+    found: list[list[LiveFile]] = [[] for _ in numbers]
+    for _, bucket, file in placed:
+        found[owners[bucket % count]].append(file)
+    return Parts(layout, tuple(map(tuple, found)), owners=owners)
+
+
+def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
+    known = [(file.bounds[0], file) for file in files if file.bounds[0] is not None]
+    if len(known) < len(files) or not files:
+        return Parts(layout, (tuple(files),))
+    share = sum(file.size_bytes for file in files) / parts_max
+    parts: list[list[LiveFile]] = [[]]
+    bounds: list[int] = []
+    greatest = None
+    for (low, high), file in sorted(known, key=lambda each: (each[0], each[1].name)):
+        if greatest is not None and low > greatest and _size(parts[-1]) >= share and len(parts) < parts_max:
+            parts.append([])
+            bounds.append(low)
+        parts[-1].append(file)
+        greatest = high if greatest is None else max(greatest, high)
+    return Parts(layout, tuple(map(tuple, parts)), bounds=tuple(bounds))
+
+
+def _size(files: Iterable[LiveFile]) -> int:
+    return sum(file.size_bytes for file in files)

@@ -1,0 +1,282 @@
+"""Jobs: rewrites of tables' files, divided into parts. A task does one alone, and may be started more than once.
+
+A part writes files that nobody sees, and returns what is to be committed in the place of what; the driver commits what
+came of all parts of a table at once. Start with `MergeJob`; `run_all` has the work of many tables done side by side.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from databus.disk import Location
+from databus.flow._data_file import read_passing_file, write_data_pieces, write_marked_file
+from databus.flow._decode import fitted_rows
+from databus.flow._layout import Layout, LiveFile, Parts, divided, mark_of
+from databus.flow._restage import Restage
+from databus.flow._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened, rewrite
+
+_PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
+_PIECE_BYTES: Final = 16 << 20  # of rows, of a row group
+
+T = TypeVar("T")
+
+
+class Part(Protocol):
+    """What one task does of a job; travels there as it is."""
+
+    def __call__(self) -> Rewritten:
+        """Write files; returns them, and the names of those whose place they take."""
+
+
+class Job(Protocol):
+    """A rewrite of one table."""
+
+    def parts(self, parts_max: int) -> Sequence[Part]:
+        """What tasks can do at the same time, in at most so many parts or few more."""
+
+
+class Tasks(Protocol):
+    """Runs jobs, wherever that is."""
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Rewritten]:
+        """Run them; returns what each came to. Raises what a part raises."""
+
+
+def run_here(jobs: Sequence[Job]) -> list[Rewritten]:
+    """Run jobs in this process, one part after another."""
+    return [joined_parts([part() for part in job.parts(1)]) for job in jobs]
+
+
+def run_part(parts: Sequence[Part], number: int) -> Rewritten:
+    """Run one of some parts, in a task."""
+    return parts[number]()
+
+
+def joined_parts(done: Sequence[Rewritten]) -> Rewritten:
+    """What a job came to, of whose parts each came to one of these."""
+    added = [file for each in done for file in each.added]
+    removed = [name for each in done for name in each.removed]
+    return Rewritten(added, removed, sum(each.changed for each in done))
+
+
+Work = Generator[Job, Rewritten, T]
+"""What there is to do for one table: yields jobs, one after another, and is sent what each came to."""
+
+
+def run_all(works: Sequence[Work[T]], tasks: Tasks, *, side_by_side: bool = True) -> list[T]:
+    """Do the work of several tables; jobs that stand at the same time are run together. Returns what each returns.
+
+    What needs no job is done first, of all of them. side_by_side: otherwise each sees what the one before has done.
+    Raises one `Restage` for all of those that raised it, after the others have been done.
+    """
+    again: list[Restage] = []
+    mine = [_asking_later(work, again) for work in works]
+    turns = [mine] if side_by_side else [[work] for work in mine]
+    found = [each for turn in turns for each in _run_together(turn, tasks)]
+    if again:
+        raise Restage.of_all(again)
+    return [each for each in found if each is not None]
+
+
+def _asking_later(work: Work[T], again: list[Restage]) -> Work[T | None]:
+    try:
+        return (yield from work)
+    except Restage as asked:
+        again.append(asked)
+        return None
+
+
+def _run_together(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
+    found: dict[int, T] = {}
+    standing: list[tuple[int, Job]] = []
+
+    def go_on(number: int, done: Rewritten | None) -> None:
+        try:
+            job = next(works[number]) if done is None else works[number].send(done)
+        except StopIteration as end:
+            found[number] = end.value
+        else:
+            standing.append((number, job))
+
+    for number in range(len(works)):
+        go_on(number, None)
+    while standing:
+        now, standing = standing, []
+        for (number, _), done in zip(now, tasks([job for _, job in now]), strict=True):
+            go_on(number, done)
+    return [found[number] for number in range(len(works))]
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """Apply the last images of a batch.
+
+    folder: of the table. staged: names of the files, in it, that hold the batch's rows. rows: how many these are.
+    lacks: whether rows may lack columns of the table, which are null then. rows_a_part: fewer are not worth a task.
+    """
+
+    folder: Location
+    files: Sequence[LiveFile]
+    layout: Layout
+    staged: tuple[str, ...]
+    rows: int
+    lacks: bool = False
+    rows_a_part: int = 10_000
+
+    def parts(self, parts_max: int) -> Sequence[Part]:
+        """See `Job.parts`."""
+        count = max(min(parts_max, self.rows // self.rows_a_part), 1)
+        layout = replace(self.layout, buckets_min=1 << (count.bit_length() - 1))
+        parts = divided(self.files, layout, count)
+        return [
+            _MergePart(self.folder, parts.alone(number), number, self.staged, self.lacks)
+            for number in range(len(parts.files))
+        ]
+
+
+@dataclass(frozen=True)
+class _MergePart:
+    folder: Location
+    parts: Parts
+    number: int
+    staged: tuple[str, ...]
+    lacks: bool
+
+    def __call__(self) -> Rewritten:
+        layout = self.parts.layout
+        rows = pa.concat_tables([self._read(name) for name in self.staged])
+        files = self.parts.files[self.number]
+        return rewrite(files, last_images(rows, layout), layout, self.folder, partial(write_marked_file, self.folder))
+
+    def _read(self, name: str) -> pa.Table:
+        layout = self.parts.layout
+        rows = read_passing_file(self.folder, name)
+        if len(self.parts.files) > 1:
+            keys = fitted_rows(rows.select(layout.key), pa.schema([layout.schema.field(name) for name in layout.key]))
+            rows = rows.filter(pa.array(self.parts.part_of(keys) == self.number))
+        if self.lacks:
+            for each in layout.schema:
+                if each.name not in rows.column_names:
+                    rows = rows.append_column(each, pa.nulls(rows.num_rows, each.type))
+        return rows
+
+
+Change = Callable[[pa.Table], "pa.Table | None"]
+"""What becomes of rows of a table; None if they stay as they are. Travels to tasks as it is."""
+
+
+@dataclass(frozen=True)
+class RemakeJob:
+    """Change the rows of files, each by itself.
+
+    schema: of the files. shared: columns with the one value that all these rows have, and no file holds. marks: of
+    which key the marks in names stay true (a `Layout.key_mark`, empty for none), since the change leaves the values of
+    its columns as they are; None if it changes no value at all.
+    """
+
+    folder: Location
+    files: Sequence[LiveFile]
+    schema: pa.Schema
+    change: Change
+    shared: Mapping[str, str] = field(default_factory=dict)
+    marks: str | None = None
+
+    def parts(self, parts_max: int) -> Sequence[Part]:
+        """See `Job.parts`."""
+        share = max(sum(file.size_bytes for file in self.files) // parts_max, _PART_BYTES_MIN)
+        found: list[list[LiveFile]] = [[]]
+        for file in self.files:
+            if sum(each.size_bytes for each in found[-1]) >= share:
+                found.append([])
+            found[-1].append(file)
+        return [_RemakePart(replace(self, files=tuple(files))) for files in found]
+
+
+@dataclass(frozen=True)
+class _RemakePart:
+    job: RemakeJob
+
+    def __call__(self) -> Rewritten:
+        added, removed = [], []
+        for file in self.job.files:
+            if any(self.job.change(rows) is not None for rows in self._rows(file)):
+                removed.append(file.name)
+                mark = mark_of(file, self.job.marks)
+                added += [write_marked_file(self.job.folder, rows, mark) for rows in self._changed(file)]
+        return Rewritten(added, removed, len(removed))
+
+    def _rows(self, file: LiveFile) -> Iterator[pa.Table]:
+        with opened(self.job.folder, file.name) as parquet:
+            for group in range(parquet.num_row_groups):
+                rows = fitted_rows(parquet.read_row_group(group), self.job.schema)
+                for name, value in self.job.shared.items():
+                    rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
+                yield rows
+
+    def _changed(self, file: LiveFile) -> Iterator[pa.Table]:
+        """What becomes of its rows, as files of bounded size."""
+        held: list[pa.Table] = []
+        for rows in self._rows(file):
+            changed = self.job.change(rows)
+            held.append((rows if changed is None else changed).drop_columns([*self.job.shared]))
+            if sum(each.nbytes for each in held) >= GROUP_BYTES_MAX:
+                yield pa.concat_tables(held)
+                held = []
+        left = pa.concat_tables(held) if held else None
+        if left is not None and left.num_rows:
+            yield left
+
+
+@dataclass(frozen=True)
+class JoinJob:
+    """Join files: those of each group become one. schema: of the files, which may lack columns."""
+
+    folder: Location
+    groups: Sequence[Sequence[LiveFile]]
+    schema: pa.Schema
+
+    def parts(self, parts_max: int) -> Sequence[Part]:
+        """See `Job.parts`: a group is one."""
+        del parts_max
+        return [_JoinPart(self.folder, group, self.schema) for group in self.groups]
+
+
+@dataclass(frozen=True)
+class _JoinPart:
+    folder: Location
+    files: Sequence[LiveFile]
+    schema: pa.Schema
+
+    def __call__(self) -> Rewritten:
+        written = write_data_pieces(self.folder, self.schema, self._pieces())
+        return Rewritten([written], [file.name for file in self.files], 0)
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        """Their rows, in row groups that are worth one."""
+        held: list[pa.Table] = []
+        for file in self.files:
+            with opened(self.folder, file.name) as parquet:
+                for group in range(parquet.num_row_groups):
+                    held.append(fitted_rows(parquet.read_row_group(group), self.schema))
+                    if sum(each.nbytes for each in held) >= _PIECE_BYTES:
+                        yield pa.concat_tables(held)
+                        held = []
+        if held:
+            yield pa.concat_tables(held)
+
+
+def groups_to_join(files: Sequence[LiveFile], bytes_max: int) -> list[list[LiveFile]]:
+    """Which files are to become one, in the order of their first bounds, none of them larger than `bytes_max`.
+
+    A file of half of that is left as it is, so that a row is written again but a few times, however long a table grows.
+    """
+    small = [file for file in files if file.size_bytes < bytes_max // 2]
+    groups: list[list[LiveFile]] = [[]]
+    for file in sorted(small, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
+        if sum(each.size_bytes for each in groups[-1]) + file.size_bytes > bytes_max:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for group in groups if len(group) > 1]

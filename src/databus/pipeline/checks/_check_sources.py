@@ -1,0 +1,357 @@
+"""What a pipeline's file says of tables and columns that its databases do not have.
+
+A SQLite file is looked into. A server, or a relay that runs elsewhere, is asked only where one wants that; otherwise
+only what the configuration itself contradicts is found here.
+"""
+
+import difflib
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from databus.core import ConfigError, MalformedRequest, UnknownColumn, is_pattern, split_database
+from databus.filters import FrameFilter, StreamFilter
+from databus.flow import matches, nearest, patterns_meet, patterns_of, selects
+from databus.pipeline.checks._asked_tables import AskedTables
+from databus.pipeline.checks._check_definitions import check_definitions
+from databus.pipeline.graph import Branch, Graph, Kind, Problem, physicals_of
+from databus.plugins import Shape, TablesFilter
+from databus.schema import TableSchema, column_named
+from databus.sources import SourceConfig
+
+_NAMED_MAX: Final = 8
+_NO_TABLE: Final = "no table called"
+
+Columns = Mapping[str, Sequence[str]]
+"""Columns by full name of a table."""
+
+
+def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iterator[Problem]:
+    """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, all
+    or those of these names, and a relay that runs elsewhere.
+    """
+    told = [
+        *_check_merging(graph),
+        *_check_messages(graph),
+        *_check_transactions(graph),
+        *_check_transaction_topics(graph),
+    ]
+    yield from told
+    known: dict[str, Columns] = {}
+    misnamed = False
+    defined: dict[str, TableSchema] = {}
+    asked = AskedTables.of(graph, asks) if asks else AskedTables()
+    for name, source in graph.config.sources.items():
+        where = f"sources.{name}"
+        try:
+            tables = source.tables_here(graph.config.folder)
+            there = source.definitions_here(graph.config.folder) or {}
+        except ConfigError as error:
+            below, _, message = str(error).partition(": ")
+            yield Problem(f"{where}.{below}", message)
+            continue
+        defined.update({f"{name}/{each}": table for each, table in there.items()})
+        for each in _check_options(where, source, tables):
+            misnamed = misnamed or each.path.startswith(f"{where}.tables[")
+            yield each
+        if tables is not None:
+            known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
+        misnamed = misnamed or asked.lacks_a_name(name, source)
+    yield from asked.problems
+    for name, there in asked.tables.items():
+        defined.update(there)
+        known[name] = {each: table.names for each, table in there.items()}
+    if misnamed or len(known) < len(graph.config.sources) or not known:
+        return  # what names a table that would be there would be told off for it
+    captured = {table: columns for each in known.values() for table, columns in each.items()}
+    found = [
+        *_check_inputs(graph, captured),
+        *_check_filters(graph, captured, defined),
+        *_check_keys(graph, captured),
+    ]
+    may_come = graph.config.relay.url is not None
+    yield from (replace(each, is_warning=each.is_warning or (may_come and _NO_TABLE in each.message)) for each in found)
+    for each in check_definitions(graph, defined):
+        if not any(other.path.startswith(each.path) for other in (*told, *found)):  # told already, with what was meant
+            yield each
+
+
+def _is_name(pattern: str) -> bool:
+    return not is_pattern(pattern)
+
+
+def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> Iterator[Problem]:
+    for option, named in (("columns", source.columns), ("ids", source.ids)):
+        for table in named:
+            if not source.selects(table):
+                yield Problem(f"{where}.{option}.{table}", "is not captured; see `tables` and `exclude`")
+    if tables is None:
+        return
+    for index, pattern in enumerate(source.tables):
+        alone = source.model_copy(update={"tables": [pattern], "exclude": []})
+        if _is_name(pattern) and not any(alone.selects(each) for each in tables):
+            yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, tables)}")
+    for table, choice in source.columns.items():
+        if source.selects(table):
+            yield from _check_columns(f"{where}.columns.{table}", table, choice.exclude, tables)
+
+
+def _check_columns(where: str, table: str, left_out: Sequence[str], tables: Columns) -> Iterator[Problem]:
+    columns = next((columns for name, columns in tables.items() if name.lower() == table.lower()), None)
+    if columns is None:
+        yield Problem(where, f"there is no such table; {_near(table, tables)}")
+        return
+    known = {each.lower() for each in columns}
+    for index, column in enumerate(left_out):
+        if column.lower() not in known:
+            yield Problem(f"{where}.exclude[{index}]", f'{table} has no column "{column}"; {_near(column, columns)}')
+
+
+def _near(name: str, there: Iterable[str]) -> str:
+    names = sorted(there)
+    found = nearest(name, names) or next(iter(difflib.get_close_matches(name, names, 1)), None)
+    if found is not None:
+        return f'did you mean "{found}"?'
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"there are {', '.join(names[:_NAMED_MAX]) or 'none'}{more}"
+
+
+def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
+    for path, each in graph.inputs.items():
+        if not each.needs_relay:
+            continue
+        choice = each.choice()
+        for option, patterns in (("tables", choice.include), ("exclude", choice.exclude)):
+            for index, pattern in enumerate(patterns):
+                if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
+                    yield Problem(f"{path}.{option}[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
+        for pattern in (rule.tables for rule in each.filter.rules):
+            if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
+                yield Problem(f"{path}.filters.{pattern}", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
+
+
+def _found(pattern: str, captured: Columns) -> list[str]:
+    """Full names of captured tables that a name or pattern means."""
+    return [name for name in captured if matches(name, [pattern])]
+
+
+def _check_filters(graph: Graph, captured: Columns, defined: Mapping[str, TableSchema]) -> Iterator[Problem]:
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT:
+            continue
+        for branch in graph.branches(node.path):
+            left = _left(graph.inputs[branch.input].filter, captured, defined)
+            if branch.over_tables and not branch.steps:
+                yield from _check_over_tables(graph, branch, left)
+            if branch.table is not None and branch.steps and graph.inputs[branch.input].needs_relay:
+                yield from _check_steps(graph, branch, left)
+
+
+def _left(wanted: StreamFilter, captured: Columns, defined: Mapping[str, TableSchema]) -> Columns:
+    """The columns that an input's filter lets through. The key's always come, so where it is not known, all may."""
+    found = dict(captured)
+    for name in captured:
+        table = defined.get(name)
+        if table is not None and "columns" in wanted.form(name):
+            with suppress(MalformedRequest, UnknownColumn):  # told by the definitions
+                cut = FrameFilter.over(wanted, name.partition("/")[0], table).cut_of(table)
+                found[name] = cut.after.names
+    return found
+
+
+def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
+    """Patterns that no table matches, and tables that lack a column that is named."""
+    left = {name: list(columns) for name, columns in captured.items() if selects(branch.selection, name)}
+    for step in branch.over_tables:
+        each = graph.filters[step.node]
+        if not isinstance(each, TablesFilter) or each.problems():
+            return
+        work = each.in_tasks
+        yield from _check_patterns(step.node, each, captured)
+        yield from _check_skipped(step.node, each, [columns for name, columns in left.items() if work.is_about(name)])
+        for name, columns in left.items():
+            if work.is_about(name):
+                yield from _check_over(step.node, each, name, columns)
+                left[name] = work.columns_left(columns)
+
+
+def _check_patterns(where: str, each: TablesFilter, captured: Columns) -> Iterator[Problem]:
+    for index, pattern in enumerate(each.in_tasks.tables):
+        if not _found(pattern, captured):
+            yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
+
+
+def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str]) -> Iterator[Problem]:
+    """A column that a filter over whole tables names, and a table that it is about lacks."""
+    lacking = [column for column in each.in_tasks.names if column_named(column, columns) is None]
+    if lacking and each.in_tasks.missing == "stop":
+        yield Problem(
+            f"{where}.{each.option_of(lacking[0])}",
+            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} '
+            "(or take the table out of `tables`, or write `missing: skip`)",
+        )
+
+
+def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]]) -> Iterator[Problem]:
+    """Columns that may be missing, and are in all tables: a misspelt one would leave what is meant as it is. An earlier
+    name of a hidden column may stand beside the one that it has now.
+    """
+    work = each.in_tasks
+    known = sorted({name for columns in about for name in columns})
+    open_names = [name for name in known if column_named(name, work.names) is None]
+    is_hiding = work.hides and len(open_names) < len(known)
+    for column in work.names if about and work.missing == "skip" else ():
+        if all(column_named(column, columns) is None for columns in about):
+            is_earlier = is_hiding and not difflib.get_close_matches(column, open_names, 1)
+            yield Problem(
+                f"{where}.{each.option_of(column)}",
+                f'none of its tables has a column "{column}"; {_near(column, known)}',
+                is_warning=not work.hides or is_earlier,
+            )
+
+
+def _check_merging(graph: Graph) -> Iterator[Problem]:
+    """Options of sources that may make values one by which a mirror is told to tell rows apart."""
+    merging = [
+        f"`{each}` of sources.{name}" for name, source in graph.config.sources.items() for each in source.merging
+    ]
+    for node in graph.config.nodes.values() if merging else ():
+        if node.kind is Kind.OUTPUT and node.config.model_dump().get("key") and _is_mirror(node.config):
+            yield Problem(
+                f"{node.path}.key",
+                f"{merging[0]} may make values that differ one, and rows whose `key` is then the same become one row. "
+                "It spares the columns of a table's own key only: choose columns that it leaves alone, or leave it out",
+                is_warning=True,
+            )
+
+
+def _check_messages(graph: Graph) -> Iterator[Problem]:
+    """Rows that are no messages, on their way to an output that takes nothing else."""
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT or not node.config.takes_messages_alone:
+            continue
+        for branch in graph.branches(node.path):
+            names = physicals_of(graph, branch)
+            for name in names or ():
+                source = graph.config.sources[name]
+                if not source.has_messages:
+                    yield Problem(f"{node.path}.format", _no_messages(f'"{name}" is a source `{source.type}`'))
+            if not graph.inputs[branch.input].needs_relay:
+                yield Problem(f"{node.path}.format", _no_messages(f'"{branch.edge_name}" makes rows of its own'))
+
+
+def _check_transactions(graph: Graph) -> Iterator[Problem]:
+    """Outputs that count the changes of transactions, and are given these by more than one query."""
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT or not node.config.counts_transactions:
+            continue
+        branches = graph.branches(node.path)
+        for branch in branches:
+            if branch.shape is Shape.TYPED:
+                yield Problem(
+                    f"{node.path}.from",
+                    f'"{branch.edge_name}" is typed rows of one table, which come by themselves, so that nobody could '
+                    "count the changes of a transaction in all tables. Leave `transaction_topic` out, or choose with "
+                    "filters over whole tables (`where`, `project`, `mask`...)",
+                )
+        whole = [branch for branch in branches if branch.shape is Shape.TABLES]
+        for one, other in itertools.combinations(whole, 2):
+            if one.input != other.input and _share_a_source(graph, one, other):
+                yield Problem(
+                    f"{node.path}.from",
+                    f"{_named(one)} and {_named(other)} may bring tables of one source, each by itself, so that nobody "
+                    "could count the changes of a transaction in all tables. Have one input bring all of them, or "
+                    "leave `transaction_topic` out",
+                )
+
+
+def _check_transaction_topics(graph: Graph) -> Iterator[Problem]:
+    """Outputs that tell of the same transactions in one place: their readers would find two ends of each."""
+    nodes = [
+        each for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT and each.config.transactions_go_to
+    ]
+    for one, other in itertools.combinations(nodes, 2):
+        ways = itertools.product(graph.branches(one.path), graph.branches(other.path))
+        is_one_place = one.config.transactions_go_to == other.config.transactions_go_to
+        if is_one_place and any(_share_a_source(graph, *pair) for pair in ways):
+            yield Problem(
+                f"{other.path}.debezium.transaction_topic",
+                f"{one.path} writes the begins and ends of the same transactions to this topic, each with its own "
+                "counts. Give each output a transaction topic of its own",
+            )
+
+
+def _named(branch: Branch) -> str:
+    return f'"{branch.input.partition(".")[2]}"'
+
+
+def _share_a_source(graph: Graph, one: Branch, other: Branch) -> bool:
+    known = physicals_of(graph, one), physicals_of(graph, other)
+    if known[0] is not None and known[1] is not None:
+        return not set(known[0]).isdisjoint(known[1])
+    return any(
+        patterns_meet(f"{each.partition('/')[0]}/*", f"{another.partition('/')[0]}/*")
+        for each in patterns_of(one.selection)
+        for another in patterns_of(other.selection)
+    )
+
+
+def _no_messages(what: str) -> str:
+    return (
+        f"{what}, whose rows are no messages: `message` takes those of a source `kafka` with `format: raw` or `json`. "
+        "Choose another format, or another input"
+    )
+
+
+def _is_mirror(config: object) -> bool:
+    return getattr(config, "mode", "mirror") == "mirror"
+
+
+def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:
+    """Tables and columns that an output's `key` names."""
+    for node in graph.config.nodes.values():
+        keys = getattr(node.config, "key", None)
+        if node.kind is not Kind.OUTPUT or not isinstance(keys, dict):
+            continue
+        is_whole = all(not branch.steps and not branch.over_tables for branch in graph.branches(node.path))
+        for table, columns in keys.items():
+            found = _found(table, captured)
+            if not found:
+                yield Problem(f"{node.path}.key.{table}", f"{_NO_TABLE} {table}; {_near(table, captured)}")
+            elif is_whole and len(found) == 1:
+                yield from _missing(f"{node.path}.key.{table}", table, columns, captured[found[0]])
+
+
+def _missing(where: str, table: str, columns: Iterable[str], there: Sequence[str]) -> Iterator[Problem]:
+    for column in columns:
+        if column.lower() not in {each.lower() for each in there}:
+            yield Problem(where, f'{table} has no column "{column}"; {_near(column, there)}')
+
+
+def _check_steps(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
+    """The filters on a way of typed rows up to the first of Spark's; what comes after that reads what it made."""
+    table = branch.table or ""
+    found = _found(table, captured)
+    typed = next(step.node for step in branch.steps if not isinstance(graph.filters[step.node], TablesFilter))
+    if not found:
+        yield Problem(f"{typed}.table", f"{_NO_TABLE} {table}; {_near(table, captured)}")
+    if len(found) != 1:
+        return
+    columns = [*captured[found[0]]]
+    for index, step in enumerate(branch.steps):
+        each = graph.filters[step.node]
+        if not isinstance(each, TablesFilter):
+            for option, column in each.columns_read():
+                yield from _missing(f"{step.node}.{option}", table, [column], columns)
+            return
+        if each.problems():
+            return
+        yield from _check_patterns(step.node, each, captured)
+        if index == 0:
+            about = [its for name, its in captured.items() if each.in_tasks.is_about(name)]
+            yield from _check_skipped(step.node, each, about)
+        if each.in_tasks.is_about(found[0]):
+            yield from _check_over(step.node, each, found[0], columns)
+            columns = each.in_tasks.columns_left(columns)

@@ -1,0 +1,364 @@
+"""Comparing a copy with its source, by value, at one position.
+
+The source is read in one consistent read, from the database itself and by nothing of the bus. The copy is compared
+once its query has written everything up to what that read sees; if the source changes meanwhile, all is done again, and
+a difference counts when a second look finds the same. Start with `compare`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from databus.core import (
+    ConfigError,
+    CorruptData,
+    DatabusError,
+    FatalError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    TransientError,
+    split_physical,
+)
+from databus.disk import Location
+from databus.filters import TableChoice
+from databus.flow import NamedFilter, TableFilters, matches
+from databus.pipeline.comparing._compare_filtered import Behind, Filtered, FilteredTable, captured_table
+from databus.pipeline.comparing._compare_found import Comparison, TableDifference
+from databus.pipeline.comparing._compare_rows import difference_of, two_sides
+from databus.pipeline.comparing._compare_source import oracle_of
+from databus.pipeline.engine import Feed, Ledger, QueryPlan, TypedSteps, ledger_path, named, plan_queries
+from databus.pipeline.graph import Graph, NodeSpec, is_held
+from databus.pipeline.telling import read_status
+from databus.pipeline.trying import spark_on_demand
+from databus.plugins import Shape
+from databus.schema import TableSchema
+from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from databus.link import RelayClient
+
+_ASK_S: Final = 0.1
+_ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
+_KEYS_SHOWN_MAX: Final = 10
+_AT_REST: Final = ("failed", "hanging", "paused", "stopped")
+_NO_BATCH: Final = "the copy has had no batch yet (the screen of `databus run` says why)"
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A mirror of one physical source, the query that keeps it, and how the source is read."""
+
+    graph: Graph
+    node: NodeSpec
+    plan: QueryPlan
+    physical: str
+    oracle: Oracle
+    session: Callable[[], "SparkSession"]
+
+    def selects(self, source: str) -> bool:
+        if self.plan.shape is Shape.TYPED:
+            return matches(f"{self.physical}/{source}", [self.plan.table or ""])
+        return any(
+            feed.output == self.node.path and feed.selects(f"{self.physical}/{source}") for feed in self.plan.feeds
+        )
+
+    def position(self) -> SourceCheckpoint | None:
+        """Up to where all of its tables are written, as the target says; None before it says anything."""
+        config = self.graph.config
+        output = self.node.plugin(self.node.config, config.context_of(self.node.name))
+        try:
+            ledger = Ledger.load(ledger_path(output, config.state), config.name, self.node.name)
+        except CorruptData:
+            return None  # being replaced
+        position = ledger.positions.get(self.physical)
+        if position is None:
+            return None
+        if self.plan.shape is Shape.TYPED:
+            return position.least_place(((TableChoice((self.plan.table or "*",)),),))
+        mine = (feed.selections for feed in self.plan.feeds if feed.output == self.node.path)
+        return position.least(tuple(selection for selections in mine for selection in selections))
+
+    def published(self, deadline: float) -> SourceCheckpoint | None:
+        """The end of the relay's log; None if the relay does not run."""
+        try:
+            relay = self._relay(deadline)
+            return None if relay is None else relay.head(self.physical).published
+        except TransientError:
+            return None
+
+    def suspended(self, deadline: float) -> str:
+        """Why the relay does not capture this source and will not by itself; empty if it does, or does not answer."""
+        try:
+            relay = self._relay(deadline)
+            states = [] if relay is None else relay.states()
+        except TransientError:
+            return ""
+        stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
+        return str(stopped[0]["message"]) if stopped else ""
+
+    def at_rest(self) -> str:
+        """Why the output writes nothing now; empty if it does, or has left no status."""
+        config = self.graph.config
+        if not is_held(config.state):
+            return "the pipeline does not run"
+        try:
+            status = read_status(config.state) or {}
+        except DatabusError:
+            return ""
+        output = status.get("outputs", {}).get(self.node.name, {})
+        if output.get("state") not in _AT_REST:
+            return ""
+        why = output["message"] or output["error"] or "`databus resume` has it go on"
+        return f"{self.node.name} is {output['state']}: {' '.join(str(why).split())}"
+
+    def _relay(self, deadline: float) -> "RelayClient | None":
+        """The relay, waited for until the deadline, or a moment where that has passed."""
+        from databus.link import RelayClient
+
+        url = self.graph.config.relay_url()
+        left_ms = max(int((deadline - time.monotonic()) * 1e3), _ANSWER_MS_MIN)
+        return None if url is None else RelayClient(url, access=self.graph.config.access, read_ms_max=left_ms)
+
+    def folder_of(self, source: str) -> Location:
+        from databus.flow import spelled
+        from databus.sinks import path_of
+
+        context = self.graph.config.context_of(self.node.name)
+        return path_of(self.node.config.path, context, self.physical, source, spelled)
+
+    def owner_of(self, source: str) -> str | None:
+        """Whose rows are to be read, where others share the table."""
+        return f"{self.physical}/{source}" if self.node.config.merge else None
+
+    def key_of(self, source: str, key: Sequence[str]) -> tuple[str, ...]:
+        chosen = self.node.config.key
+        found = chosen.get(source) if isinstance(chosen, dict) else chosen
+        return tuple(found or key)
+
+    def not_a_copy(self, source: str) -> str:
+        """Why filters on the way have this hold something else than the source does; empty where it does not."""
+        name = f"{self.physical}/{source}"
+        over = [each for feed in self.plan.feeds if feed.output == self.node.path for each in self._over(feed, name)]
+        found = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
+        return f"not compared: {found[0]}" if found else ""
+
+    def _over(self, feed: Feed, name: str) -> Sequence[NamedFilter]:
+        return named(self.graph, feed.filters_of(name)) if self.plan.shape is Shape.TABLES else ()
+
+    def filtered(self, source: str, deadline: float) -> list[Behind | Filtered | FilteredTable]:
+        """What filters the source's table on its way to this copy, one after the other."""
+        name = f"{self.physical}/{source}"
+        wanted = self.graph.inputs[self.plan.input].filter
+        mine = [feed for feed in self.plan.feeds if feed.output == self.node.path and feed.selects(name)]
+        way = mine[0].filters_of(name) if mine else ()
+        if self.plan.shape is not Shape.TYPED and not way and not wanted.form(name):
+            return []
+        table = self._captured(source, deadline)
+        found: list[Behind | Filtered | FilteredTable] = []
+        if wanted.form(name):
+            found.append(behind := Behind(wanted, self.physical, table))
+            table = behind.result
+        if self.plan.shape is Shape.TYPED:
+            steps = TypedSteps(self.graph, name, self.graph.about(self.plan.steps, name))
+            found.append(Filtered(self.session(), steps, table))
+        elif way:
+            filters = TableFilters(self.physical, named(self.graph, way), lambda _: table, lambda _: table)
+            found.append(FilteredTable(filters, table))
+        return found
+
+    def _captured(self, source: str, deadline: float) -> TableSchema:
+        """The definition of a table: what the relay says, or, of one of the pipeline's own, what is beside its log."""
+        if self.graph.config.embeds_relay:
+            return captured_table(self.graph.config.relay_folder, self.physical, source)
+        relay = self._relay(deadline)
+        found = [] if relay is None else [each for each in relay.sources() if each.name == f"{self.physical}/{source}"]
+        if relay is None or not found:
+            raise ServiceUnavailable(f"{self.physical}: no relay knows {source}, whose types the filters need")
+        return relay.table_of(found[0].fingerprint)
+
+
+def compare(
+    graph: Graph,
+    output: str,
+    *,
+    database: Path | None = None,
+    sources: Mapping[str, SourceConfig] | None = None,
+    wait_ms_max: int = 60_000,
+    keys_max: int = _KEYS_SHOWN_MAX,
+    on_wait: Callable[[str], None] | None = None,
+    session: "SparkSession | None" = None,
+) -> Comparison:
+    """Compare a Delta mirror with the databases that it copies: SQLite files, MySQL and MariaDB servers.
+
+    graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
+    for a SQLite file its path as `database` will do. on_wait: told why the comparison has to wait, whenever that
+    changes. session: runs the filters of typed branches; one is started where it is needed and none is given.
+
+    Raises `ConfigError` if that output is no mirror of such tables, `ServiceUnavailable` if the copy did not reach the
+    source within `wait_ms_max`, no table of it is captured, or the source would not rest: where nothing was compared,
+    nothing is identical. Raises `FatalError` where capture is suspended: then waiting is of no use.
+    """
+    deadline = time.monotonic() + wait_ms_max / 1e3
+    tables: list[TableDifference] = []
+    positions: dict[str, int] = {}
+    with spark_on_demand("databus compare", session) as spark:
+        for copy in _copies(graph, output, database, sources, spark):
+            found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
+            tables += found
+            positions[copy.physical] = cut
+    return Comparison(tuple(tables), positions)
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+def _copies(
+    graph: Graph,
+    output: str,
+    database: Path | None,
+    sources: Mapping[str, SourceConfig] | None,
+    session: Callable[[], "SparkSession"],
+) -> list[_Copy]:
+    config = graph.config
+    node = config.nodes.get(f"outputs.{output}")
+    if node is None or getattr(node.config, "mode", None) != "mirror":
+        mirrors = [each.name for each in config.nodes.values() if getattr(each.config, "mode", None) == "mirror"]
+        raise ConfigError(f'{config.path}: "{output}" is no mirror; there are {", ".join(mirrors) or "none"}')
+    known = {**config.sources, **(sources or {})}
+    physicals = list(known)
+    if not physicals:
+        physicals = _physicals_of_relay(graph)
+    found = []
+    for plan in plan_queries(graph, physicals):
+        if node.path not in [feed.output for feed in plan.feeds]:
+            continue
+        for physical in _physicals_of(plan, physicals):
+            oracle = oracle_of(physical, known.get(physical), folder=config.folder, database=database)
+            found.append(_Copy(graph, node, plan, physical, oracle, session))
+    if not found:
+        raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
+    return found
+
+
+def _physicals_of(plan: QueryPlan, physicals: Sequence[str]) -> list[str]:
+    """What a query reads; a typed one may name its table without its physical source, where there is but one."""
+    if plan.physical is not None:
+        return [plan.physical]
+    named, _ = split_physical(plan.table or "")
+    return [each for each in physicals if plan.table is not None and named in ("", each)]
+
+
+def _physicals_of_relay(graph: Graph) -> list[str]:
+    from databus.link import RelayClient
+
+    client = RelayClient(graph.config.relay.url or "", access=graph.config.access)
+    return sorted({each.physical for each in client.sources()})
+
+
+def _compare_physical(
+    copy: _Copy, deadline: float, keys_max: int, on_wait: Callable[[str], None]
+) -> tuple[list[TableDifference], int]:
+    why = told = "nothing was tried"
+    doubted: list[TableDifference] | None = None
+    while True:
+        is_late = time.monotonic() > deadline
+        try:
+            with copy.oracle() as reading:
+                why = _not_there(copy, reading, deadline)
+                why += f"; {resting}" if why and (resting := copy.at_rest()) else ""
+                captured = _tables(copy, reading)
+                if not captured:
+                    why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
+                if not why:
+                    found = [_compare_table(copy, reading, each, keys_max, deadline) for each in captured]
+                    if reading.rests():
+                        if is_late or found == doubted or all(each.is_identical for each in found):
+                            return found, reading.cut
+                        doubted = found
+                        continue
+                    why = "the source did not rest: it was written to during the comparison"
+        except ServiceUnavailable as error:
+            why = str(error)
+        _wait(copy, why, deadline, is_late=is_late, is_news=why != told, on_wait=on_wait)
+        told = why
+
+
+def _wait(
+    copy: _Copy, why: str, deadline: float, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]
+) -> None:
+    """Wait a little, or raise where that is of no use."""
+    suspended = copy.suspended(deadline) if is_late or is_news else ""
+    if suspended:
+        raise FatalError(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
+    if is_late:
+        raise ServiceUnavailable(f"{copy.physical}: not compared: {why}")
+    if is_news:
+        on_wait(f"{copy.physical}: waiting: {why}")
+    time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
+
+
+def _not_there(copy: _Copy, reading: Reading, deadline: float) -> str:
+    """Why the copy cannot be compared with this moment of the source yet; empty if it can."""
+    position = copy.position()
+    why = reading.not_captured() or (reading.not_reached(position) if position is not None else _NO_BATCH)
+    published = None if why else copy.published(deadline)
+    if why or published is None or position is None:
+        return why
+    if published.snapshots:
+        return f"{', '.join(published.snapshots)} are being read"
+    if position.pair < published.pair:
+        return f"the copy is at {position.pair}, the log at {published.pair}"
+    return ""
+
+
+def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
+    return [table for table in reading.tables() if copy.selects(table.source)]
+
+
+def _compare_table(
+    copy: _Copy, reading: Reading, table: OracleTable, keys_max: int, deadline: float
+) -> TableDifference:
+    if why := copy.not_a_copy(table.source):
+        return TableDifference(table.source, 0, note=why)
+    filtered = copy.filtered(table.source, deadline)
+    names, key = (filtered[-1].result.names, filtered[-1].result.key) if filtered else (table.names, table.key)
+    key = copy.key_of(table.source, key)
+    if not key:
+        return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
+    with two_sides([names.index(each) for each in key]) as (source, copied):
+        rows, given = reading.rows(table), table.names
+        for each in filtered:
+            rows, given = each.rows(given, rows), each.result.names
+        source.fill(rows)
+        try:
+            copied.fill(_copy_rows(copy.folder_of(table.source), names, copy.owner_of(table.source)))
+            note = ""
+        except DatabusError as error:
+            note = str(error)
+            is_missing = isinstance(error, ServiceUnavailable)
+        found = difference_of(table.source, source, copied, keys_max)
+    if note and is_missing and not found.rows:
+        return TableDifference(table.source, 0)  # never a row, so never a copy
+    return TableDifference(table.source, found.rows, note=note) if note else found
+
+
+def _copy_rows(folder: Location, names: Sequence[str], owner: str | None) -> Iterator[Row]:
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    from databus.sinks import delta_batches
+
+    try:
+        for batch in delta_batches(folder, source=owner):
+            missing = [name for name in names if name not in batch.schema.names]
+            if missing:
+                raise ConfigError(f"the copy lacks column {missing[0]!r}")
+            yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    except TableNotFoundError as error:
+        raise ServiceUnavailable(f"{folder}: there is no table") from error
+    except (DeltaError, OSError) as error:
+        raise (folder.trouble(error) or ConfigError(f"{folder}: cannot be read: {error}")) from None

@@ -1,0 +1,42 @@
+"""Batches: one query after the other, from the relay's ranges to what an output's target holds. Start with `Query`."""
+
+from databus.pipeline.engine._begin import begin
+from databus.pipeline.engine._bringing import Bringing
+from databus.pipeline.engine._handle import LEDGERS, OutputHandle, ledger_path, options_hash
+from databus.pipeline.engine._ledger import Ledger
+from databus.pipeline.engine._offsets import Offsets
+from databus.pipeline.engine._plan import Feed, QueryPlan, plan_queries
+from databus.pipeline.engine._positions import OutputPositions, positions_of, with_positions
+from databus.pipeline.engine._query import QueryThread, RunSettings
+from databus.pipeline.engine._query_filters import into_output, named
+from databus.pipeline.engine._query_options import check_options
+from databus.pipeline.engine._typed_steps import TypedSteps, analysis_error, check_keeps, no_column
+from databus.pipeline.engine._way import way_of, why_stopped
+
+__all__ = [
+    "LEDGERS",
+    "Bringing",
+    "Feed",
+    "Ledger",
+    "Offsets",
+    "OutputHandle",
+    "OutputPositions",
+    "QueryPlan",
+    "QueryThread",
+    "RunSettings",
+    "TypedSteps",
+    "analysis_error",
+    "begin",
+    "check_keeps",
+    "check_options",
+    "into_output",
+    "ledger_path",
+    "named",
+    "no_column",
+    "options_hash",
+    "plan_queries",
+    "positions_of",
+    "way_of",
+    "why_stopped",
+    "with_positions",
+]

@@ -1,0 +1,483 @@
+"""An output at work: it, its ledger, and the lock that lets one query at a time have them."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, UnsupportedFeature, is_pattern
+from databus.disk import Location, located
+from databus.flow import (
+    Batch,
+    Bucket,
+    ChangeBatch,
+    Item,
+    StagedBatch,
+    StagedRows,
+    TableControl,
+    Tasks,
+    run_here,
+    seeds_after,
+)
+from databus.pipeline.engine._bringing import Bringing, Refused
+from databus.pipeline.engine._ledger import Ledger
+from databus.pipeline.engine._way import why_stopped
+from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
+from databus.plugins import DirectOutput, Output, OutputConfig, OutputContext, SparkOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
+LEDGERS: Final = "ledgers"
+"""In the pipeline's state: the folder for ledgers of outputs whose targets keep nothing."""
+_HASH_DIGITS: Final = 16
+
+
+def ledger_path(output: Output | SparkOutput, state: Path) -> Location:
+    """The file of an output's ledger. state: the pipeline's folder, for a target that keeps nothing."""
+    context: OutputContext = output.context
+    folder = output.ledger_folder() if isinstance(output, Output) else None
+    if folder is None:
+        return located(state) / LEDGERS / f"{context.output}.json"
+    return located(folder) / f".databus-{context.pipeline}-{context.output}.ledger.json"
+
+
+def options_hash(output: Output | SparkOutput) -> str:
+    """By which an output is known again under another name: of what it is by itself, without secrets, whatever comes to
+    it and however its queries run.
+    """
+    own = {name: value for name, value in output.config if name == "type" or name not in OutputConfig.model_fields}
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:_HASH_DIGITS]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a batch is over. start: where it begins. only: tables that catch up in a range of their own, by full names;
+    None for all tables of the query, but those that stand below the start.
+    """
+
+    start: Pair
+    only: frozenset[str] | None = None
+
+
+class OutputHandle:
+    """bringing: all queries that bring something into it, by name; set before the first of them starts."""
+
+    def __init__(self, name: str, output: Output | SparkOutput, state: Path) -> None:
+        self.name = name
+        self.output = output
+        self._bringing: Mapping[str, Bringing] = {}
+        self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
+        self.ledger_path = ledger_path(output, state)
+        self.ledger: Ledger | None = None  # once it is taken
+        self._now: dict[str, Position] = {}  # as written, which the ledger says once the micro-batch is done
+        self._there: dict[str, tuple[str, ...]] = {}  # by physical source, its tables when a query began
+        self._accepted: set[str] = set()  # logs of places in the target that are known to be of this history
+        self._looked_at: set[str] = set()  # tables that were looked for in the target since it is open
+        self._lock = threading.RLock()
+        self._is_open = False
+        self._busy_since_s = 0.0
+
+    @property
+    def bringing(self) -> Mapping[str, Bringing]:
+        """See the class; without what is refused."""
+        return {name: each.without(self.refused.get(name, ())) for name, each in self._bringing.items()}
+
+    @bringing.setter
+    def bringing(self, bringing: Mapping[str, Bringing]) -> None:
+        self._bringing = bringing
+
+    def refuse(self, name: str, refused: Refused) -> None:
+        """Have nothing written of these tables of a query, which is not running."""
+        with self._lock:
+            self.refused = {**self.refused, name: refused}
+
+    @property
+    def how_to_begin_anew(self) -> str:
+        """The way out where it cannot go on from where it stands."""
+        if isinstance(self.output, Output) and self.output.can_be_made_anew:
+            return (
+                f"If this is another database, give the output another `path`; if it is the right one, have the output "
+                f"made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
+            )
+        return f"Give outputs.{self.name} another name, under which it is written from the beginning"
+
+    def are_together(self, name: str) -> bool:
+        """Whether the tables of a query stand at one place, but for exceptions. Else each has a place of its own: that
+        of a query over one table, and those of queries of which several bring tables of one physical source.
+        """
+        of = self._bringing[name].of
+        return is_pattern(of) and sum(each.of == of for each in self._bringing.values()) == 1
+
+    def has_tables_together(self, physical: str) -> bool:
+        """Whether some query brings tables of a physical source that stand at one place."""
+        mine = (name for name, each in self._bringing.items() if each.of in ("*", f"{physical}/*"))
+        return any(map(self.are_together, mine))
+
+    @property
+    def catches_up_together(self) -> bool:
+        """Whether all of its tables go back to where the last of them stands, so that they are given in one order."""
+        config: OutputConfig = self.output.config
+        return config.catches_up_together
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has been at what it does now; 0 for an output that does nothing."""
+        since_s = self._busy_since_s
+        return time.monotonic() - since_s if since_s else 0.0
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._busy_since_s = time.monotonic()
+            try:
+                yield
+            finally:
+                self._busy_since_s = 0.0
+
+    # Where it stands
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Nothing is written, and nobody else begins: what one finds out meanwhile of where tables stand stays true."""
+        with self._lock:
+            yield
+
+    def known(self, physical: str) -> Position | None:
+        """Where the tables of a physical source stand, as the ledger says; None where it says nothing. Raises
+        `CorruptData`.
+        """
+        with self._lock:
+            return self._taken().positions.get(physical)
+
+    def position(self, physical: str) -> Position:
+        """The same with what was written since, by batches that are not noted yet."""
+        with self._lock:
+            return self._now.get(physical) or self.known(physical) or Position()
+
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`; of an output in Spark nothing."""
+        with self._held():
+            if self.ledger is None:
+                self._taken()
+            return self.output.held(tables) if isinstance(self.output, Output) else {}
+
+    def put(
+        self, physical: str, position: Position, there: Collection[str] = (), accepted: Collection[str] = ()
+    ) -> None:
+        """Note durably where the tables of a physical source stand, before a query begins. there: its tables.
+        accepted: logs that places of the target are of, which is of this history.
+        """
+        with self._held():
+            self._there[physical] = tuple(sorted(there))
+            self._accepted |= {*accepted}
+            if position == self.known(physical):
+                self._now.pop(physical, None)
+            else:
+                self._put(physical, position)
+
+    def make_anew(self, tables: Collection[str]) -> None:
+        """Have the target forget tables, by full names, and the ledger too."""
+        with self._held():
+            ledger = self._taken()
+            ledger.check_epoch()
+            self._make_anew(ledger, tables)
+
+    def _make_anew(self, ledger: Ledger, tables: Collection[str]) -> None:
+        ledger.make_anew(tables, self.staged.remove)
+        self._now.clear()
+        self._close()  # it may remember what is gone
+        self.staged.open()
+        self._is_open = True
+
+    def advance(self, name: str, checkpoint: Checkpoint, span: Span | None = None) -> None:
+        """Note that all of a query up to `checkpoint` is in the target."""
+        with self._held():
+            for physical, end in checkpoint.sources.items():
+                position, mine = self.position(physical), self.bringing[name]
+                if not self.are_together(name):
+                    for table in sorted(self._tables_of(name, physical)):
+                        position = position.moved(table, end)
+                    self._put(physical, position)
+                elif span is not None and span.only is not None:
+                    for table in sorted(span.only):
+                        position = position.moved(table, end)
+                    self._put(physical, position)
+                else:
+                    start = position.at.pair if span is None and position.at is not None else (0, 0)
+                    start = start if span is None else span.start
+                    position = replace(position, tables=mine.choice) if position.at is None else position
+                    self._put(physical, position.reached(end, read_by(mine.choice, position.behind(start))))
+
+    def _tables_of(self, name: str, physical: str) -> set[str]:
+        """The full names of the tables of a query that have places of their own."""
+        mine = self.bringing[name]
+        known = {*self._there.get(physical, ()), *self.position(physical).known}
+        found = {table for table in known if table.startswith(f"{physical}/") and chosen_by(mine.choice, table)}
+        named = set() if is_pattern(mine.of) else {mine.of if "/" in mine.of else f"{physical}/{mine.of}"}
+        return found or named
+
+    def expect_snapshot(self, physical: str, tables: Collection[str]) -> None:
+        """Note that a snapshot of these tables, by full names, was asked for; durable with the next `advance`."""
+        with self._held():
+            self._now[physical] = self.position(physical).seeded(dict.fromkeys(tables, ASKED))
+
+    def _put(self, physical: str, position: Position) -> None:
+        ledger = self._taken()
+        ledger.check_epoch()
+        ledger.put(physical, position)
+        self._now.pop(physical, None)
+
+    def _taken(self) -> Ledger:
+        """The ledger; the target is ours from then on."""
+        if self.ledger is None:
+            context = self.output.context
+            ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
+            ledger.made_of = options_hash(self.output)
+            ledger.take()
+            if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
+                self._make_anew(ledger, ledger.removing)
+            self.ledger = ledger
+        return self.ledger
+
+    # What is written
+
+    def open(self, name: str) -> None:
+        """Open it anew, as before each start of a query: `name`."""
+        del name
+        with self._held():
+            if isinstance(self.output, Output):
+                self._close()
+                if isinstance(self.output, DirectOutput):
+                    self.output.in_ledger = self._taken().positions
+                    self.output.choice = tuple(each for mine in self.bringing.values() for each in mine.choice)
+                self._is_open = True
+                self.output.open()
+
+    def close(self) -> None:
+        """Close it; callable twice."""
+        with self._held():
+            self._close()
+
+    def _close(self) -> None:
+        if self._is_open and isinstance(self.output, Output):
+            self._is_open = False
+            self._looked_at.clear()
+            self.output.close()
+
+    @property
+    def staged(self) -> Output:
+        """The output, of which tasks write the rows."""
+        assert isinstance(self.output, Output)  # noqa: S101 - the caller looked
+        return self.output
+
+    @property
+    def direct(self) -> DirectOutput:
+        """The output, whose buckets tasks write."""
+        assert isinstance(self.output, DirectOutput)  # noqa: S101 - the caller looked
+        return self.output
+
+    def write(self, name: str, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
+        """Apply a batch of a query; returns the rows of each source that were written.
+
+        Raises `UnsupportedFeature` if something is missing between it and the last.
+        """
+        return self._apply(name, self._new_of(name, batch, span), self.staged.write, span)
+
+    def commit(self, name: str, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
+        """The same, for a batch whose rows tasks have written; see `Output.commit`."""
+        return self._apply(name, batch, partial(self.staged.commit, tasks=tasks), span)
+
+    def write_direct(
+        self,
+        name: str,
+        given: Batch,
+        write: Callable[[Bucket], Sequence[StagedBatch]],
+        span: Span | None = None,
+    ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
+        """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
+        were written. given: where the batch begins.
+        """
+        output, physical = self.direct, given.physical
+        with self._held():
+            self._check_gap(name, given, span)
+            self._taken().check_epoch()
+            mine, position = self.bringing[name], self.position(physical)
+            are_together = self.are_together(name)
+            if are_together and position.at is None:
+                position = replace(position, tables=mine.choice)
+            moves_at = are_together and (span is None or span.only is None)
+            bucket = Bucket(
+                output.context.pipeline,
+                output.context.output,
+                physical,
+                0,
+                output.direct_writer().buckets,
+                replace(position, ways={}, marks={}),
+                moves_at=moves_at,
+                there=self._there.get(physical, ()),
+                reached=position.last_written,
+                accepted=frozenset(self._accepted),
+            )
+            done = write(bucket)
+            return [(each, self._apply(name, each, partial(output.commit, tasks=run_here), span)) for each in done]
+
+    def discard(self, batches: Sequence[StagedBatch]) -> None:
+        """Remove what tasks have written and no commit shows."""
+        with self._held():
+            for batch in batches:
+                self.staged.discard(batch)
+
+    def _new_of(self, name: str, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
+        """What of a batch is for tables that do not stand below its start, and above where they stand. span: what it is
+        a piece of.
+        """
+        position = self.position(batch.physical)
+        behind = position.behind(batch.start.pair if span is None else span.start) if self.are_together(name) else {}
+        return batch.above(position.done, lambda table: table not in behind)
+
+    def _apply(self, name: str, batch: BatchT, apply: Callable[[BatchT], None], span: Span | None) -> Mapping[str, int]:
+        output = self.staged
+        with self._held():
+            self._check_gap(name, batch, span)
+            position = self.position(batch.physical)
+            tables = {f"{batch.physical}/{item.table.source}" for item in batch.items}
+            self._check_new(name, tables.difference(position.marks, position.seeds), batch, span)
+            self._taken().check_epoch()
+            self._check_holds(
+                {table: position.marks[table] for table in tables & position.marks.keys() - self._looked_at}
+            )
+            self._looked_at |= tables
+            batch = _with_snapshots(batch, position)
+            output.seeds, output.db, output.way_of = position.seeds, position.uuid, self.bringing[name].way_of
+            apply(_with_gaps(output, batch, position))
+            way_of = self.bringing[name].way_of
+            marks = {table: mark for table in tables if (mark := output.mark(table, batch.end.pair)) is not None}
+            kept = {table: noted for table, noted in position.marks.items() if table not in tables}
+            seeds = seeds_after(position.seeds, batch)
+            ways = {**position.ways, **{table: way_of(table) for table in tables}}
+            self._now[batch.physical] = replace(position, marks={**kept, **marks}, ways=ways, seeds=seeds)
+            return _rows_of(batch) if output.written is None else output.written
+
+    def _check_gap(self, name: str, batch: Batch, span: Span | None) -> None:
+        position = self.position(batch.physical)
+        if span is not None and span.only is not None:
+            return
+        start = batch.start.pair if span is None else span.start  # a batch may be a piece of it
+        reached = position.at
+        if not self.are_together(name):
+            places = [place for each in self._tables_of(name, batch.physical) if (place := position.place(each))]
+            reached = min(places, key=lambda place: place.pair, default=None)
+        if reached is not None and start > reached.pair:
+            raise UnsupportedFeature(
+                f"outputs.{self.name}: the next changes begin after {start} (SCN, _seq) of "
+                f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
+                f"is missing. {self.how_to_begin_anew}"
+            )
+
+    def _check_holds(self, noted: Mapping[str, Noted]) -> None:
+        """Raises `CorruptData` where the target lacks what it had of tables when they were written last."""
+        if not noted or (isinstance(self.output, Output) and self.output.may_lack):
+            return
+        held = self.held(noted)
+        gone = sorted(table for table in noted if _is_gone(noted[table], held.get(table)))
+        if gone:
+            raise self.gone(gone[0], noted[gone[0]], held.get(gone[0]))
+
+    def gone(self, table: str, noted: Noted, word: Held | None) -> CorruptData:
+        """What is said where the target lacks what it had of a table."""
+        has = "is gone"
+        if word is not None and word.place is not None:
+            has = f"holds changes up to {word.place.pair} (SCN, _seq)"
+            if word.place.pair >= noted.pair:
+                has = "was put back to how it was before, or another program has changed its rows"
+        return CorruptData(
+            f"outputs.{self.name}: its copy of {table} {has}; it had come to {noted.pair}, says "
+            f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
+            f"{self.name} {table}` (FILE is the pipeline's file)"
+        )
+
+    def _check_new(self, name: str, tables: Collection[str], batch: Batch, span: Span | None) -> None:
+        """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
+        held = self.held(dict.fromkeys(sorted(tables))) if tables else {}
+        start = batch.start.pair if span is None else span.start
+        for table, word in held.items():
+            if word.place is None:
+                continue
+            log = batch.end.log or ""
+            if word.place.log not in (None, log, identity(log)) and word.place.log not in self._accepted:
+                raise UnsupportedFeature(
+                    f"outputs.{self.name}: {self.ledger_path} does not know the copy of {table} that is there, and its "
+                    f"rows came from another log than {batch.end.log}: perhaps of another database. Restore that file; "
+                    f"or have the copy made anew: `databus rebuild FILE {self.name} {table}` (FILE is the pipeline's "
+                    f"file)"
+                )
+            if start > word.place.pair:
+                raise UnsupportedFeature(
+                    f"outputs.{self.name}: the next changes of {table} begin after {start} (SCN, _seq), and "
+                    f"its copy holds those up to {word.place.pair}; {self.ledger_path} does not say that none lies "
+                    f"between. Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} "
+                    f"{table}`, FILE being the pipeline's"
+                )
+            way = self.bringing[name].way_of(table)
+            if self.staged.config.on_change != "continue" and word.way and way and way != word.way:
+                raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
+
+    def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
+        """Apply a micro-batch."""
+        assert isinstance(self.output, SparkOutput)  # noqa: S101 - the caller looked
+        with self._held():
+            self._taken().check_epoch()
+            self.output.write(rows, batch_id)
+
+
+def _with_snapshots(batch: BatchT, position: Position) -> BatchT:
+    """The batch where its start says of each snapshot whose begin a table was given, also by a range of its own."""
+    begun = {
+        name.partition("/")[2]: seed
+        for name, seed in position.seeds.items()
+        if isinstance(seed, int) and name.startswith(f"{batch.physical}/")
+    }
+    if begun.keys() <= batch.start.snapshots.keys():
+        return batch
+    return replace(batch, start=replace(batch.start, snapshots={**begun, **batch.start.snapshots}))
+
+
+def _with_gaps(output: Output, batch: BatchT, position: Position) -> BatchT:
+    """The batch with a `gap` before what comes of tables of which the log had lost something.
+
+    Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
+    """
+    items: list[Item] = []
+    left = set() if output.is_refilled else {name for name, seed in position.seeds.items() if seed == GAP}
+    for item in batch.items:
+        name = f"{batch.physical}/{item.table.source}"
+        noted = position.marks.get(name) if name in left else None
+        left.discard(name)
+        if noted is not None and batch.start.pair > noted.pair:
+            scns = noted.pair[0], batch.start.scn
+            told = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
+            body = {"kind": ControlKind.GAP, **told, "resnapshot": True}
+            items.append(TableControl(item.table, ControlKind.GAP, batch.start.pair, body))
+        items.append(item)
+    return replace(batch, items=tuple(items))
+
+
+def _is_gone(noted: Noted, word: Held | None) -> bool:
+    pair = None if word is None or word.place is None else word.place.pair
+    return word is None or word.mark != noted.mark or (pair is not None and pair < noted.pair)
+
+
+def _rows_of(batch: Batch) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for each in (item for item in batch.items if not isinstance(item, TableControl)):
+        count = each.count if isinstance(each, StagedRows) else each.rows.num_rows
+        counted[each.table.source] = counted.get(each.table.source, 0) + count
+    return counted

@@ -1,0 +1,61 @@
+"""What Spark writes down of a query: where each of its batches ends."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from databus.core import Checkpoint, CorruptData, Pair, SourceCheckpoint
+from databus.plugins import Input
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Of a query over one physical source. folder: of its checkpoint. log: uuid of the log that its rows come from."""
+
+    folder: Path
+    origin: Input
+    physical: str
+    log: str
+
+    def position(self, batch_id: int) -> SourceCheckpoint:
+        """The end of a batch, which Spark wrote down before it ran it; with the log's uuid. Raises `CorruptData`."""
+        return self.origin.position_of(self._offset(batch_id), self.physical, self.log)
+
+    def position_in(self, checkpoint: Checkpoint) -> SourceCheckpoint:
+        """What a checkpoint says; with the log's uuid."""
+        return replace(checkpoint.sources.get(self.physical, SourceCheckpoint()), log=self.log)
+
+    def pair_of(self, checkpoint: Checkpoint) -> Pair:
+        """The pair of a checkpoint."""
+        return self.position_in(checkpoint).pair
+
+    def checkpoint(self, batch_id: int) -> Checkpoint:
+        """The end of a batch as a checkpoint. Raises `CorruptData`."""
+        offset = self._offset(batch_id)
+        if self.origin.resumes:
+            return Checkpoint.from_json(offset, f"{self.folder}: batch {batch_id}")
+        return Checkpoint({self.physical: self.origin.position_of(offset, self.physical, self.log)})
+
+    def _offset(self, batch_id: int) -> dict[str, Any]:
+        from databus.spark import offset_of
+
+        found: dict[str, Any] = offset_of(self.folder, batch_id)
+        return found
+
+    def drop_damaged(self) -> None:
+        """Remove them where Spark would not start with them."""
+        from databus.spark import is_damaged
+
+        if is_damaged(self.folder):
+            shutil.rmtree(self.folder)
+
+    def committed(self) -> Checkpoint | None:
+        """The end of the last batch that Spark knows to be done; None if there is none, or it cannot be read."""
+        from databus.spark import last_done
+
+        done = last_done(self.folder)
+        try:
+            return None if done is None else self.checkpoint(done)
+        except CorruptData:
+            return None

@@ -1,0 +1,490 @@
+"""One query's life: built, started, waited for, started again; in a thread of its own, so that no other waits for it.
+
+build ──► run ──► ends: done (`once`), stopped (by us), at rest (by us, at the end of a batch)
+  ▲        │
+  │        ├─ SchemaChanged ────────────► at once, with the new schema; where that got no further, as below
+  └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
+           └─ FatalError, InputError ───► failed: this query stays down, the others go on
+"""
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from databus.core import (
+    BUS_COLUMNS,
+    CONTROL,
+    AccessDenied,
+    Backoff,
+    Checkpoint,
+    DatabusError,
+    FatalError,
+    InputError,
+    SchemaChanged,
+    ServiceUnavailable,
+    TransientError,
+    UnknownColumn,
+    UnknownSource,
+)
+from databus.link import other_log
+from databus.operate import logger_of
+from databus.pipeline.engine._begin import Fits, advised, begin
+from databus.pipeline.engine._catch_up import CatchUp
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._offsets import Offsets
+from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._query_filters import check_named, check_output, check_tables, filters_over, typed_steps
+from databus.pipeline.engine._query_options import limited, on_failure_of, trigger_ms_of
+from databus.pipeline.engine._refusals import Refusals
+from databus.pipeline.engine._typed_steps import TypedSteps, first_lines
+from databus.pipeline.engine._writer import Report, TablesWriter, TypedWriter, Writer
+from databus.pipeline.graph import Graph, PipelineConfig
+from databus.pipeline.telling import Reminders, in_background
+from databus.plugins import Output, OutputConfig, RunContext, Shape
+from databus.schema import TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_TRACE_CHARS_MAX: Final = 4_000
+_START_S_MAX: Final = 15.0
+_SLOW_WORKERS_MS: Final = 5_000
+_ASK_S: Final = 0.05
+_TROUBLE: Final = "its trouble"
+_WELL_AFTER_S: Final = 60
+"""How long a query that was in trouble runs until it is well again, if it has nothing to write meanwhile."""
+
+
+class Starts:
+    """Lets so many queries start at a time, and fewer after Spark's Python processes did not come up in time.
+
+    Each query starts Python processes of its own, and Spark gives each of those ten seconds, which many at once on a
+    small machine do not keep.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._now = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._now < self._at_once)
+            self._now += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._now -= 1
+            self._changed.notify_all()
+
+    def fewer(self) -> int:
+        """Let half as many start from now on, one at least; returns how many."""
+        with self._changed:
+            self._at_once = max(self._at_once // 2, 1)
+            return self._at_once
+
+
+@dataclass
+class RunSettings:
+    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
+
+    starting: lets as many queries start at a time as there are cores. renewed_s: when executors were last sent renewed
+    files by which the relay is asked, by the monotonic clock.
+    """
+
+    config: PipelineConfig
+    graph: Graph
+    spark: "SparkSession"
+    once: bool
+    relay: Callable[[], str | None]
+    report: Report
+    began: float = field(default_factory=time.monotonic)
+    is_stopping: threading.Event = field(default_factory=threading.Event)
+    starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
+    renewed_s: Callable[[], float | None] = lambda: None
+    has_lost_spark: Callable[[], bool] = lambda: False
+    """Whether Spark's process has ended; the run ends then, and says why, once for all queries."""
+
+    def context_of(self, path: str) -> RunContext:
+        """What a node works with."""
+        return RunContext(
+            self.config.name,
+            path.partition(".")[2],
+            self.config.folder,
+            self.relay(),
+            self.config.access,
+        )
+
+
+class QueryThread(threading.Thread):
+    """Runs one query until it is done, stopped or failed; `on_end` is told. `error` says what it failed with.
+
+    once: it ends where the relay's log ended when it began. is_resting: it was asked to end between two batches.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        plan: QueryPlan,
+        feeds: Sequence[tuple[Feed, OutputHandle]],
+        on_end: Callable[["QueryThread"], None],
+    ) -> None:
+        super().__init__(name=f"query {plan.name}", daemon=True)
+        self.plan = plan
+        self.error: DatabusError | None = None
+        self._settings = settings
+        self._feeds = feeds
+        self._on_end = on_end
+        self.once = settings.once
+        self.is_resting = False
+        self._ends_batch = threading.Event()
+        self._is_ending = threading.Event()
+        self._query: StreamingQuery | None = None
+        self._after: Checkpoint | None = None
+        self._writer: Writer | None = None
+        self._catch_up: CatchUp | None = None
+        self._lock = threading.Lock()
+        run = settings.config.sections.run
+        self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
+        self._wait_ms_min = 0
+        self._failures = 0
+        self._is_stuck = False
+        self._began_s = time.monotonic()
+        self._reminders = Reminders()
+        self._refusals = Refusals(plan, feeds, settings.report)
+        self._logger = logger_of("databus.pipeline").bind(query=plan.name)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs that it writes to."""
+        return [handle.name for _, handle in self._feeds]
+
+    @property
+    def _output_configs(self) -> list[OutputConfig]:
+        return [handle.output.config for _, handle in self._feeds]
+
+    @property
+    def halts(self) -> bool:
+        """Whether the whole pipeline ends with what it has failed with."""
+        return self.error is not None and on_failure_of(self._output_configs) == "halt"
+
+    def writes_by(self, handle: OutputHandle) -> bool:
+        """Whether it writes by this handle."""
+        return any(mine is handle for _, mine in self._feeds)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch is being written now."""
+        writer = self._writer
+        return writer is not None and not writer.is_idle.is_set()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of its checkpoint."""
+        return self._settings.config.state / "queries" / self.plan.name
+
+    def run(self) -> None:
+        """See the class."""
+        try:
+            while not self._ends:
+                self._began_s = time.monotonic()
+                error = self._round()
+                if error is None:
+                    return
+                if self._is_of_refused(error):
+                    continue
+                if isinstance(error, SchemaChanged) and not self._is_stuck:
+                    self._is_stuck = True  # until a batch is written: it may be that no restart gets past the change
+                    self._say("restart", error)
+                elif not self._waits_for(error):
+                    self.error = error
+                    self._say("failed", error)
+                    return
+        except Exception as error:
+            self.error = FatalError(f"{self.plan.name}: a defect: {type(error).__name__}: {error}")
+            self._logger.exception("a query ended by a defect")
+        finally:
+            self._on_end(self)
+
+    def give_up(self, why: str) -> None:
+        """Have it failed, from another thread, although what it does does not end."""
+        self.error = ServiceUnavailable(why)
+        self._say("failed", self.error)
+
+    @property
+    def _ends(self) -> bool:
+        return self._is_ending.is_set() or self._settings.is_stopping.is_set()
+
+    def stop(self) -> None:
+        """End it, from another thread: what is being written is not waited for, and comes again."""
+        self._is_ending.set()
+        with self._lock:
+            query = self._query
+        if query is None:
+            return
+        try:
+            query.stop()
+        except Exception:  # py4j raises many kinds where nobody listens any more; the run says why, once
+            if not self._settings.has_lost_spark():
+                raise
+
+    def rest(self) -> None:
+        """End it once the batch that is being written, if any, is in the targets. Never blocks; callable twice."""
+        if self.is_resting:
+            return
+        self.is_resting = True
+        self._ends_batch.set()  # from here on no batch begins
+        self._is_ending.set()
+        in_background(f"rest {self.plan.name}", self._stop_between_batches)
+
+    def _stop_between_batches(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            writer.is_idle.wait()
+        self.stop()
+
+    def _round(self) -> DatabusError | None:
+        """Build, start and wait; returns what it failed with, None if it ended as it should."""
+        writer: Writer | None = None
+        try:
+            for _, handle in self._feeds:
+                handle.open(self.plan.name)
+            with self._settings.starting:
+                if self._ends:
+                    return None
+                rows, writer = self._build()
+                self._writer = writer
+                query = self._start(rows, writer)
+                self._say("started", None)
+                self._wait_until_reading(query)
+            try:
+                self._wait_for_end(query)
+            finally:
+                self._ended(writer.batches)
+        except Exception as error:  # noqa: BLE001 - Spark raises many kinds; each becomes one of ours below
+            return None if self._ends or self._settings.has_lost_spark() else self._named(error, writer)
+        return None
+
+    def _wait_for_end(self, query: "StreamingQuery") -> None:
+        try:
+            # A query that has failed begins again at once, not when the last table has caught up.
+            while self._catch_up is not None and not self._ends and query.exception() is None:
+                if not self._catch_up.step():
+                    break
+        except BaseException:
+            query.stop()
+            raise
+        if self._reminders.is_known(_TROUBLE) and not query.awaitTermination(_WELL_AFTER_S):
+            self._is_well()  # there may be nothing to write
+        query.awaitTermination()
+
+    def _ended(self, batches: int) -> None:
+        """After a round that wrote so many batches: one forgets what failed before it."""
+        if batches:
+            self._is_stuck = False
+            self._failures = self._wait_ms_min = 0
+            self._backoff.reset()
+
+    def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
+        run = self._settings.config.sections.run
+        stream = rows.writeStream.foreachBatch(writer).queryName(self.plan.name)
+        stream = stream.option("checkpointLocation", f"file://{self.checkpoint}")  # Hadoop decodes no URI
+        if self._settings.once:
+            stream = stream.trigger(availableNow=True)
+        else:
+            trigger_ms = trigger_ms_of(self._output_configs, run.trigger_ms)
+            stream = stream.trigger(processingTime=f"{trigger_ms} milliseconds")
+        with self._lock:
+            self._query = query = stream.start()
+        if self._ends:
+            query.stop()
+        return query
+
+    def _wait_until_reading(self, query: "StreamingQuery") -> None:
+        """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
+        from databus.spark import is_starting
+
+        deadline = time.monotonic() + _START_S_MAX
+        while query.isActive and is_starting(query):
+            if time.monotonic() > deadline or self._is_ending.wait(_ASK_S):
+                return
+
+    def _build(self) -> "tuple[DataFrame, Writer]":
+        settings, plan = self._settings, self.plan
+        origin = limited(settings.graph.inputs[plan.input], self._output_configs)
+        context = settings.context_of(plan.input)
+        if plan.shape is Shape.TABLES:
+            assert plan.physical is not None  # noqa: S101 - the plan's promise
+            offsets = Offsets(self.checkpoint, origin, plan.physical, "")
+            filters = filters_over(settings.graph, plan, context)
+            check_tables(plan, filters, origin, context)  # before anything is removed, or asked for
+            self._refusals.look(filters, origin, context)
+            try_on = partial(check_output, plan, filters, origin, context)
+            after = self._after = begin(plan, self._refusals.accepted, offsets, context, try_on)
+            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
+            writer = TablesWriter(
+                *self._written(offsets),
+                decode=decode,
+                filters=filters,
+                read_anew=partial(origin.read_anew, context, plan.physical),
+                stops_on_filter_change=origin.stops_on_filter_change,
+                wants_stop=settings.is_stopping,
+                ends_batch=self._ends_batch,
+            )
+            if origin.resumes:
+                given = plan.name, settings.spark, writer, self._refusals.accepted, origin, context, plan.physical
+                self._catch_up = CatchUp(*given)
+            return tables, writer
+        refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
+        context = replace(context, is_refilled=all(refilled))
+        physical, table = origin.schema_of(context, plan.table)
+        offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
+        check_named(settings.graph, plan.steps, origin, context, physical)
+        steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
+        fits = self._check_steps(steps, table)
+        after = self._after = begin(plan, self._feeds, offsets, context, fits, table.source)
+        rows = origin.typed(settings.spark, context, plan.table, after)
+        if (log := origin.log_of(context, physical)) != offsets.log:  # outputs are told which one the rows come from
+            raise other_log(physical, offsets.log, log)
+        rows, result = steps.apply(rows, table)
+        written = self._written(offsets)
+        return rows, TypedWriter(
+            *written,
+            table=result,
+            after=after,
+            lineage_of=steps.lineage,
+            read_anew=partial(origin.read_anew, context, physical),
+            stops_on_filter_change=origin.stops_on_filter_change,
+            ends_batch=self._ends_batch,
+        )
+
+    def _check_steps(self, steps: TypedSteps, table: TableSchema) -> Fits:
+        """Try filters on a table without rows, before anything is removed, or asked for; and how to try what they give
+        on an output.
+        """
+        from databus.spark import typed_schema
+
+        rows = self._settings.spark.createDataFrame([], typed_schema(table, meta_full=True))
+        names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
+        _, result = steps.apply(rows, table)
+        for _, handle in self._feeds:
+            if isinstance(handle.output, Output):
+                steps.check_key(handle.output.key.of(table.source), names)
+
+        def fits(_: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+            if isinstance(handle.output, Output) and names:
+                handle.output.check_table(result)
+
+        return fits
+
+    def _written(self, offsets: Offsets) -> tuple[Any, ...]:
+        return self.plan.name, self._refusals.accepted, self._report_batch, offsets
+
+    def _report_batch(self, event: Mapping[str, Any]) -> None:
+        self._settings.report(event)
+        self._is_well()
+
+    def _is_well(self) -> None:
+        if self._reminders.end(_TROUBLE):
+            self._logger.info("query runs again")
+
+    def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
+        """What went wrong as one of our errors; anything unknown is tried again some times."""
+        from databus.spark import error_of, is_of_slow_workers
+
+        found = error_of(writer.error) if writer is not None and writer.error is not None else None
+        found = found or error_of(error)
+        cause = error if writer is None or writer.error is None else writer.error
+        if found is None and is_of_slow_workers(cause):
+            at_once = self._settings.starting.fewer()
+            self._wait_ms_min = _SLOW_WORKERS_MS
+            found = ServiceUnavailable(
+                "Spark's Python processes did not come up within its ten seconds: the machine is busy. From now on, "
+                f"{at_once} of this pipeline's queries {'starts' if at_once == 1 else 'start'} at a time; nothing is "
+                "lost. If it stays so, put outputs into one `lane`, which share a query"
+            )
+        if found is None:
+            said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
+            if self._reminders.is_due(_TROUBLE, said):
+                self._logger.error("a query failed with an error that is not databus's own", trace=said)
+            found = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
+            found.__cause__ = cause
+        return advised(found, self._feeds, resumed=self._after is not None)
+
+    def _is_of_refused(self, error: DatabusError) -> bool:
+        """Whether it failed for tables that an output refuses, and goes on without them."""
+        if self.plan.shape is not Shape.TABLES or on_failure_of(self._output_configs) == "halt":
+            return False
+        settings, context = self._settings, self._settings.context_of(self.plan.input)
+        filters = filters_over(settings.graph, self.plan, context)
+        return self._refusals.explain(error, filters, settings.graph.inputs[self.plan.input], context)
+
+    def _waits_for(self, error: DatabusError) -> bool:
+        """Wait before another try; False if there is none to be."""
+        run = self._settings.config.sections.run
+        is_schema, may_come = isinstance(error, SchemaChanged), self._may_come(error)
+        is_retried = on_failure_of(self._output_configs) == "retry"
+        may_wait = is_schema or may_come or is_retried or self._showed_old_files(error)
+        if isinstance(error, FatalError | InputError) and not may_wait:
+            return False
+        self._failures += 1
+        is_ours = (type(error) is not TransientError and not is_schema) or is_retried
+        if self._failures > run.retries_max and (self._settings.once or not is_ours):
+            return False
+        wait_ms = max(self._backoff.next_ms(), self._wait_ms_min)
+        waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
+        self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
+        self._is_ending.wait(wait_ms / 1e3)
+        return True
+
+    def _showed_old_files(self, error: DatabusError) -> bool:
+        """Whether the relay may have refused what was renewed meanwhile: each attempt of a task is given the files that
+        were sent before its job began.
+        """
+        renewed_s = self._settings.renewed_s()
+        return isinstance(error, AccessDenied) and renewed_s is not None and renewed_s > self._began_s
+
+    def _may_come(self, error: DatabusError) -> bool:
+        """Whether what is not there, a table or a column, may only not have been captured yet: our own relay has just
+        begun.
+        """
+        config = self._settings.config
+        waited_ms = (time.monotonic() - self._settings.began) * 1e3
+        is_missing = isinstance(error, UnknownSource | UnknownColumn)
+        return is_missing and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
+
+    def _say(self, event: str, error: DatabusError | None, **more: Any) -> None:
+        said: Mapping[str, Any] = {
+            "event": event,
+            "query": self.plan.name,
+            "outputs": self.outputs,
+            "at_us": time.time_ns() // 1000,
+            **({} if error is None else {"error": type(error).__name__, "message": str(error)}),
+            **more,
+        }
+        self._settings.report(said)
+        if error is None and self._reminders.is_known(_TROUBLE):
+            return  # each new try starts it; that it is well again is said when it is
+        self._log(event, said)
+
+    def remind(self) -> None:
+        """Say in the log once more with what it has failed, now and again; after its end."""
+        self._refusals.log()
+        if self.error is not None:
+            self._log("failed", {"error": type(self.error).__name__, "message": str(self.error)})
+
+    def _log(self, event: str, said: Mapping[str, Any]) -> None:
+        """Say in the log what happened to it; of trouble that lasts not each try."""
+        is_trouble = event in ("retry", "failed")
+        if is_trouble and not self._reminders.is_due(_TROUBLE, f"{event} {said['message']}"):
+            return
+        log = self._logger.warning if is_trouble else self._logger.info
+        log = self._logger.error if event == "failed" else log
+        log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})

@@ -1,0 +1,107 @@
+"""The filters over whole tables of a query: made from its plan, and tried on the tables that there are now."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from databus.core import ServiceUnavailable, is_pattern
+from databus.flow import NamedFilter, TableFilters, matches, nearest, patterns_meet
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._typed_steps import TypedSteps
+from databus.pipeline.graph import Graph, Step
+from databus.plugins import Input, Output, RunContext, TablesFilter
+from databus.schema import TableSchema
+
+_NAMED_MAX: Final = 10
+
+Filters = Mapping[tuple[str, ...], TableFilters]
+"""By the paths of the filters on a table's way, those filters."""
+
+
+def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
+    """The filters of a query over tables."""
+    ways = {way for feed in plan.feeds for way in feed.filters if way}
+    if not ways:
+        return {}
+    known = graph.inputs[plan.input].definitions(context)
+    return {way: TableFilters(plan.physical or "", named(graph, way), known.of, known.now) for way in ways}
+
+
+def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
+    """Filters over whole tables by their paths."""
+    found = [(path, graph.filters[path]) for path in way]
+    return [(path, each.in_tasks) for path, each in found if isinstance(each, TablesFilter)]
+
+
+def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
+    """Raises `ServiceUnavailable` for a filter about a table that there is not, or not yet: what was meant would pass
+    as it is; `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
+    """
+    physical, rules = plan.physical or "", origin.filter.within(plan.physical or "").rules
+    if not filters and origin.filter.is_nothing:
+        return
+    there = origin.tables_of(context)
+    _check_names(f"{plan.input}.filters", [rule.tables for rule in rules], physical, there)
+    origin.check_filter(context, physical, lambda name: any(feed.selects(name) for feed in plan.feeds))
+    for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
+        _check_names(f"{where}.tables", each.tables, physical, there)
+    tables = origin.tables_now(context, physical)
+    for feed in plan.feeds:
+        for name, table in tables.items():
+            chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
+            if chain is not None:
+                chain.over(table)
+
+
+def check_output(
+    plan: QueryPlan,
+    filters: Filters,
+    origin: Input,
+    context: RunContext,
+    feed: Feed,
+    handle: OutputHandle,
+    names: Collection[str],
+) -> None:
+    """Raises `InputError` or `FatalError` where an output would refuse what comes of tables of now, by full names."""
+    output, tables = handle.output, origin.tables_now(context, plan.physical or "")
+    assert isinstance(output, Output)  # noqa: S101 - the others have nothing of tables
+    for name in sorted(tables.keys() & {*names}):
+        output.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), output))
+
+
+def into_output(table: TableSchema, chain: TableFilters | None, output: object) -> TableSchema:
+    """What filters make of a table on its way to an output. Raises what they do, and `ConfigError` for its key."""
+    if chain is None or not chain.filters:
+        return table
+    if isinstance(output, Output):
+        chain.check_key(table, output.key.of(table.source))
+    return chain.result(table)
+
+
+def typed_steps(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, name: str) -> TypedSteps:
+    """The filters of a typed branch over the table of this full name."""
+    about = graph.about(steps, name)
+    over = [each for _, each in named(graph, tuple(step.node for step in about))]
+    asks = any(each.hides and each.missing == "skip" for each in over)
+    return TypedSteps(graph, name, about, origin.past_definitions(context, name) if asks else ())
+
+
+def check_named(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, physical: str) -> None:
+    """Raises `ServiceUnavailable` where a filter over whole tables on a typed way is about a table that is missing."""
+    over = named(graph, tuple(step.node for step in steps))
+    there = origin.tables_of(context) if over else []
+    for where, each in over if there else ():
+        _check_names(f"{where}.tables", each.tables, physical, there)
+
+
+def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:
+    for pattern in patterns:
+        is_meant = not is_pattern(pattern) and patterns_meet(pattern, f"{physical}/*")
+        if not is_meant or any(matches(each, [pattern]) for each in there):
+            continue
+        meant = nearest(pattern, there)
+        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
+        raise ServiceUnavailable(  # a relay elsewhere may get it later
+            f"{where}: no table called {pattern}, so that this filter would do nothing to the one that is "
+            f"meant; {hint}. One that was made while the relay captures may be known to it from its first row on"
+        )

@@ -1,0 +1,131 @@
+"""Tables that outputs of a query refuse: one without a key under a mirror is not to keep the others from being copied.
+
+That every table is looked at costs requests. So a query looks once it has failed, and from then on at each start, also
+in later runs: the ledger says that tables were left out.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from databus.core import DatabusError, FatalError, InputError
+from databus.operate import logger_of
+from databus.pipeline.engine._bringing import Refused, feed_without
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._query_filters import Filters, into_output
+from databus.pipeline.telling import Reminders, why_refused
+from databus.plugins import Input, Output, RunContext
+from databus.schema import TableSchema
+
+
+class Refusals:
+    """Of one query. report: is told which tables an output refuses, at each start of the query that refuses any."""
+
+    def __init__(
+        self,
+        plan: QueryPlan,
+        feeds: Sequence[tuple[Feed, OutputHandle]],
+        report: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._plan = plan
+        self._feeds = feeds
+        self._report = report
+        self._has_more = False
+        self._past: dict[str, Refused] = {}  # by output; of tables that are accepted now
+        self._reminders = Reminders()
+        self._logger = logger_of("databus.pipeline").bind(query=plan.name)
+
+    @property
+    def accepted(self) -> Sequence[tuple[Feed, OutputHandle]]:
+        """The feeds without the tables that their outputs refuse."""
+        return [(feed_without(feed, self._of(handle)), handle) for feed, handle in self._feeds]
+
+    def _of(self, handle: OutputHandle) -> Refused:
+        return handle.refused.get(self._plan.name, {})
+
+    def look(self, filters: Filters, origin: Input, context: RunContext) -> None:
+        """Look which tables are refused, before the query begins. Raises `ServiceUnavailable` while the relay does not
+        know its tables.
+        """
+        for feed, handle in self._feeds:
+            position, before = handle.known(self._plan.physical or ""), self._of(handle)
+            is_narrower = position is not None and position.tables != feed.selections
+            if not (before or is_narrower or self._has_more):
+                continue
+            refused = self._now(feed, handle, filters, origin, context)
+            handle.refuse(self._plan.name, refused)
+            if refused or before:
+                event = {"event": "refused", "query": self._plan.name, "output": handle.name, "tables": refused}
+                message = why_refused(refused) if refused else "no table is refused any longer"
+                at_us = time.time_ns() // 1000
+                self._report({**event, "outputs": [handle.name], "message": message, "at_us": at_us})
+        self.log()
+
+    def log(self) -> None:
+        """Say in the log which tables are refused: at once, now and again, and when none is any longer."""
+        for _, handle in self._feeds:
+            refused = self._of(handle)
+            if not refused:
+                if self._reminders.end(handle.name):
+                    self._logger.info("no table is refused any longer", output=handle.name)
+            elif self._reminders.is_due(handle.name, str(sorted(refused))):
+                self._logger.warning("tables are refused", output=handle.name, message=why_refused(refused))
+
+    def explain(self, error: DatabusError, filters: Filters, origin: Input, context: RunContext) -> bool:
+        """Whether the query failed as outputs refuse tables that they have not refused before, as these are now or were
+        once. It can go on without these, which the next `look` finds again.
+        """
+        if not isinstance(error, InputError | FatalError):
+            return False
+        try:
+            self._has_more = any(
+                self._now(feed, handle, filters, origin, context).keys() - self._of(handle)
+                or self._note_past(str(error), feed, handle, filters, origin, context)
+                for feed, handle in self._feeds
+            )
+        except DatabusError:  # what the query failed with is said
+            return False
+        return self._has_more
+
+    def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, origin: Input, context: RunContext) -> Refused:
+        """The tables that an output refuses whatever their rows are: as they are now, or as it has met them."""
+        if not isinstance(handle.output, Output) or self._plan.physical is None:
+            return {}
+        origin.log_of(context, self._plan.physical)  # of a source that is still starting, no table is named
+        tables = origin.tables_now(context, self._plan.physical)
+        refused = {name: why for name, table in tables.items() if (why := _why(feed, handle, filters, name, table))}
+        past = {name: why for name, why in self._past.get(handle.name, {}).items() if name in tables}
+        return {**past, **refused}
+
+    def _note_past(
+        self, said: str, feed: Feed, handle: OutputHandle, filters: Filters, origin: Input, context: RunContext
+    ) -> bool:
+        """Look for tables that are accepted now, and of which the log has rows from before: they join when the query
+        starts the next time, behind those rows. Returns whether what was said is about one that was not known.
+        """
+        if not isinstance(handle.output, Output) or self._plan.physical is None:
+            return False
+        found: dict[str, str] = {}
+        for name in origin.tables_now(context, self._plan.physical).keys() - self._of(handle).keys():
+            for table in origin.past_definitions(context, name) if feed.selects(name) else ():
+                found[name] = _why(feed, handle, filters, name, table) or found.get(name, "")
+        found = {name: why for name, why in found.items() if why}
+        if not any(why in said for why in found.values()):
+            return False
+        more = {name: f"{why}. So it was when rows came that are still to be read" for name, why in found.items()}
+        self._past[handle.name] = {**self._past.get(handle.name, {}), **more}
+        return True
+
+
+def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
+    """Why an output refuses a table of this definition; empty where it does not."""
+    output = handle.output
+    if not feed.selects(name) or not isinstance(output, Output):
+        return ""
+    made = into_output(table, filters.get(feed.filters_of(name)), output)
+    try:
+        output.check_table(made)
+    except (InputError, FatalError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,52 @@
+"""What becomes of a table's rows on their way into an output, as a hash: with another, they would be other rows.
+
+What only names things, or bounds them, is not in it: a filter may be renamed, a table chosen or left out.
+"""
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Final
+
+from databus.core import split_physical
+from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.graph import Graph
+from databus.places import identity
+from databus.plugins import Output, Shape, SparkOutput, TablesFilter
+
+_VERSION: Final = 1  # of the form that is hashed
+
+WayOf = Callable[[str], str]
+"""By the full name of a table: the hash."""
+
+Readable = Callable[[Collection[str]], frozenset[str]]
+"""Of tables, by full names, those that can be read anew."""
+
+
+def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutput) -> WayOf:
+    """How tables come into an output by a query."""
+
+    @cache  # it is asked for with each batch
+    def found(name: str) -> str:
+        if plan.shape is Shape.TYPED:
+            forms = [graph.filters[step.node].form(step.branch) for step in graph.about(plan.steps, name)]
+        else:
+            over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
+            forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]
+        kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
+        given = graph.inputs[plan.input].filter.form(name)
+        told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
+        return identity(json.dumps(told, sort_keys=True))
+
+    return found
+
+
+def why_stopped(output: str, tables: Sequence[str]) -> str:
+    """Why an output that does not say what to do does not go on with such tables."""
+    names = " ".join(sorted({split_physical(each)[1] for each in tables}))
+    return (
+        f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
+        f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "
+        f"writes them again, once the pipeline has stopped; `on_change: rebuild` in this output does so at each such "
+        f"change, and `on_change: continue` keeps them"
+    )

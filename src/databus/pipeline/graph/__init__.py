@@ -1,0 +1,50 @@
+"""A pipeline's file, as checked options and as a graph of plugins. Start with `PipelineConfig`, then `Graph`."""
+
+from databus.pipeline.graph._config import (
+    NodeSpec,
+    PipelineConfig,
+    Problem,
+    pipelines_in,
+    read_pipeline,
+    relay_at,
+    state_folder,
+    state_of,
+)
+from databus.pipeline.graph._filter_test_config import FilterTest
+from databus.pipeline.graph._graph import BRANCHES_MAX, Branch, Edge, Graph, Step, physicals_of
+from databus.pipeline.graph._json_schema import pipeline_schema
+from databus.pipeline.graph._plugins import Plugin, plugin, plugins
+from databus.pipeline.graph._reference import options_markdown, reference_markdown
+from databus.pipeline.graph._registry import Kind, plugin_class
+from databus.pipeline.graph._render import render
+from databus.pipeline.graph._state import StateLock, holder_of, is_held
+
+__all__ = [
+    "BRANCHES_MAX",
+    "Branch",
+    "Edge",
+    "FilterTest",
+    "Graph",
+    "Kind",
+    "NodeSpec",
+    "PipelineConfig",
+    "Plugin",
+    "Problem",
+    "StateLock",
+    "Step",
+    "holder_of",
+    "is_held",
+    "options_markdown",
+    "physicals_of",
+    "pipeline_schema",
+    "pipelines_in",
+    "plugin",
+    "plugin_class",
+    "plugins",
+    "read_pipeline",
+    "reference_markdown",
+    "relay_at",
+    "render",
+    "state_folder",
+    "state_of",
+]

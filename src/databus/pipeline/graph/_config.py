@@ -1,0 +1,440 @@
+"""The configuration of a pipeline: YAML to typed objects, every error at once.
+
+Parsed first, then references substituted in string leaves, then each section checked by the model of its type. Nothing
+here imports pyspark. Start with `read_pipeline`.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from databus.core import ConfigError
+from databus.disk import SCHEMES, Storage
+from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.link import ADDRESSES
+from databus.pipeline.graph._filter_test_config import TESTS_MAX, FilterTest
+from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.plugins import OutputContext
+from databus.sources import SourceConfig, parse_source
+
+if TYPE_CHECKING:
+    from databus.link import Access
+
+NODES_MAX: Final = 300
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_TOP_LEVEL: Final = re.compile(r"^(name|state):[ \t]*[\"']?([^\"'#\n]*[^\"'#\s])", re.MULTILINE)
+"""In a file that is no YAML any more, what says where its state is."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong in a configuration: where, and what to do. A warning keeps nothing from running."""
+
+    path: str
+    message: str
+    is_warning: bool = False
+    is_unset: bool = field(default=False, compare=False)  # a reference that has no value
+    line: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+    def in_file(self, file: Path | str) -> str:
+        """The whole sentence, with the file and the line."""
+        place = file if self.line is None else f"{file}:{self.line}"
+        return f"{place}: {'warning: ' if self.is_warning else ''}{self}"
+
+
+class RelaySection(BaseModel):
+    """The relay that the pipeline reads: one that runs elsewhere, or one that it starts itself for its `sources`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str | None = Field(
+        None,
+        pattern=ADDRESSES,
+        description="Address of a relay that runs elsewhere, or of several of one database, with commas between. "
+        "Without it, the pipeline starts its own.",
+        examples=["http://relay.internal:11115"],
+    )
+    token_file: str | None = Field(
+        None, description="File with the relay's token; needed beyond the loopback. It is sent to executors elsewhere."
+    )
+    ca_file: str | None = Field(
+        None,
+        description="For a relay at `https://`: file with the certificate of the authority that signed the relay's, "
+        "sent to executors elsewhere. Without it, who this machine trusts may have signed it.",
+    )
+    certificate_file: str | None = Field(
+        None, description="File with a certificate for a relay that wants to see one; sent to executors elsewhere."
+    )
+    key_file: str | None = Field(None, description="File with that certificate's key, if it has a file of its own.")
+    folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
+    listen: str = Field(
+        "127.0.0.1:0",
+        description="Where its own relay listens; port 0 takes a free one. Executors on other machines must reach it.",
+    )
+    tls: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The certificate of its own relay, which answers by `https://` then; see the relay's `tls`.",
+    )
+    log: dict[str, Any] = Field(default_factory=dict, description="The logs of its own relay; see the relay's `log`.")
+    capture: dict[str, Any] = Field(default_factory=dict, description="How its own relay reads; see `capture` there.")
+    serve: dict[str, Any] = Field(default_factory=dict, description="How its own relay serves; see `serve` there.")
+
+
+class SparkSection(BaseModel):
+    """The Spark session that the pipeline runs in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    master: str = Field("local[*]", description="Spark's master; `--master` wins.", examples=["spark://host:7077"])
+    settings: dict[str, str] = Field(
+        default_factory=dict,
+        description="More settings of Spark; they win over the tuned ones.",
+        examples=[{"spark.executor.memory": "2g"}],
+    )
+    archive: str | None = Field(
+        None,
+        description="Zip with the packages that executors on other machines need, made by `databus archive`; without "
+        "it they must have them. Their Python has the name of this one's version then, such as `python3.11`, unless "
+        "`spark.pyspark.python` in `settings` says otherwise.",
+        examples=["executors.zip"],
+    )
+
+
+_SCHEME = "|".join(sorted(set(SCHEMES.values())))
+
+
+def _as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int) else value
+
+
+StoreOptions = dict[str, Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int)]]
+
+
+class RunSection(BaseModel):
+    """How queries are run and restarted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trigger_ms: int = Field(0, ge=0, le=3_600_000, description="Least time between the starts of two micro-batches.")
+    retry_ms_min: int = Field(
+        200, ge=1, le=600_000, description="First wait before a query is restarted after an error."
+    )
+    retry_ms_max: int = Field(30_000, ge=1, le=3_600_000, description="Longest such wait; each is twice the last.")
+    retries_max: int = Field(
+        5, ge=0, le=1_000_000, description="Restarts after an unknown error without a batch done between them."
+    )
+    start_ms_max: int = Field(60_000, ge=1_000, le=3_600_000, description="How long its own relay may take to answer.")
+    write_ms_max: int = Field(
+        600_000,
+        ge=1_000,
+        le=86_400_000,
+        description="How long an output may take for what it is given at once. After that it is shown as hanging; with "
+        "`--once` it is given up.",
+    )
+    stop_batch_ms_max: int = Field(
+        60_000,
+        ge=1_000,
+        le=86_400_000,
+        description="How long the batch that is being written when a reload changes its output may take to end. After "
+        "that it is cut off, and comes again.",
+    )
+    reload: Literal["asked", "on_change"] = Field(
+        "asked",
+        description="When a running pipeline takes its file again: when it is asked to, by `databus reload` or SIGHUP, "
+        "or also when the file has changed and has not been written for a second.",
+    )
+    http: str | None = Field(
+        None,
+        description="Where `databus run` answers `/admin/live`, `/admin/ready`, `/metrics` and `/status`; `--http` "
+        "wins. Without it, nowhere. Beyond the loopback, requests need the token of `relay.token_file`.",
+        examples=["127.0.0.1:11116"],
+    )
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _defaults(model: type[M]) -> Callable[[], M]:
+    return lambda: model.model_validate({})
+
+
+class PipelineSections(BaseModel):
+    """The top of a pipeline's file. Nodes are checked by the models of their types."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+        description="The pipeline's name; exactly-once targets know it by this. Default: the file's name.",
+    )
+    state: str | None = Field(
+        None,
+        description="Folder of its checkpoints, locks and logs, on the machine that runs the pipeline; executors need "
+        "it not. Default: `.databus/pipelines/<name>`.",
+    )
+    relay: RelaySection = Field(default_factory=_defaults(RelaySection), description="The relay that it reads.")
+    spark: SparkSection = Field(default_factory=_defaults(SparkSection), description="The Spark session.")
+    run: RunSection = Field(default_factory=_defaults(RunSection), description="How queries are run.")
+    storage: dict[Annotated[str, StringConstraints(pattern=rf"^({_SCHEME})(://[^/\s]+)?$")], StoreOptions] = Field(
+        default_factory=dict,
+        description="Options of object stores, by `s3`, `gs` or `abfss`, or by bucket (`s3://lake`), which wins. Names "
+        "are those of Rust's object_store, such as `region`, `endpoint`, `access_key_id` and `secret_access_key`; what "
+        "is not given is taken from the environment (`AWS_REGION` ...). Give secrets by `${NAME}` or `${file:PATH}`.",
+        examples=[{"s3": {"region": "eu-central-1", "secret_access_key": "${SECRET}"}}],
+    )
+    sources: dict[str, Any] = Field(default_factory=dict, description="Physical sources that its own relay captures.")
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Where rows come from, by name.")
+    filters: dict[str, Any] = Field(default_factory=dict, description="What is done to them, by name.")
+    outputs: dict[str, Any] = Field(default_factory=dict, description="Where they go, by name.")
+    tests: dict[str, FilterTest] = Field(
+        default_factory=dict, max_length=TESTS_MAX, description="Tests of filters, by name; `databus test` runs them."
+    )
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A node whose options have been checked: its class, and its options as the class's model."""
+
+    kind: Kind
+    name: str
+    type: str
+    plugin: Any
+    config: Any
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the file."""
+        return f"{self.kind}.{self.name}"
+
+    @property
+    def sources(self) -> list[str]:
+        """What stands in its `from`."""
+        return [] if self.kind is Kind.INPUT else list(self.config.from_)
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """A pipeline's file, read and typed. folder: the file's own, where relative paths start."""
+
+    path: Path
+    folder: Path
+    name: str
+    state: Path
+    sections: PipelineSections
+    sources: Mapping[str, SourceConfig]
+    nodes: Mapping[str, NodeSpec]
+
+    def context_of(self, output: str) -> OutputContext:
+        """Where an output of this name works."""
+        return OutputContext(self.name, output, self.folder, Storage(self.sections.storage))
+
+    @property
+    def relay(self) -> RelaySection:
+        """The relay's section."""
+        return self.sections.relay
+
+    @property
+    def embeds_relay(self) -> bool:
+        """Whether the pipeline starts a relay of its own."""
+        return self.relay.url is None and bool(self.sources)
+
+    @property
+    def relay_folder(self) -> Path:
+        """Where its own relay keeps its logs."""
+        return self.folder / self.relay.folder
+
+    def relay_url(self) -> str | None:
+        """Where its relay answers; None for one of its own that never ran."""
+        from databus.relay import told_url
+
+        return self.relay.url or told_url(self.relay_folder)
+
+    @property
+    def token_file(self) -> Path | None:
+        """The file with the relay's token."""
+        return self.access.token_file
+
+    @property
+    def access(self) -> "Access":
+        """The files with which the relay is asked."""
+        from databus.link import Access
+
+        relay = self.relay
+        given = (relay.token_file, relay.ca_file, relay.certificate_file, relay.key_file)
+        return Access.of(*(None if each is None else self.folder / each for each in given))
+
+
+@dataclass
+class _Reader:
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, where: str, message: str) -> None:
+        self.problems.append(Problem(where, message))
+
+    def add_lines(self, text: str) -> None:
+        for line in text.splitlines():
+            where, _, message = line.partition(": ")
+            self.add(where, message)
+
+    def substituted(self, value: Any, where: str = "") -> Any:
+        """Like `databus.formats.substitute`, but goes on after an error, which leaves the leaf as it stands."""
+        if isinstance(value, dict):
+            return {key: self.substituted(each, path_of(where, (key,))) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.substituted(each, path_of(where, (i,))) for i, each in enumerate(value)]
+        try:
+            return substitute(value, where, folder=self.path.parent)
+        except ConfigError as error:
+            self.problems.append(Problem(where, str(error).partition(": ")[2], is_unset=True))
+            return value
+
+    def sections(self, value: dict[str, Any]) -> PipelineSections:
+        """The top sections; those that are wrong are noted, and taken as if they were left out."""
+        known = set(PipelineSections.model_fields)
+        for name in sorted(set(value) - known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(PipelineSections.model_fields)}"
+            self.add(name, f"there is no such section; {hint}")
+        kept = {name: each for name, each in value.items() if name in known and each is not None}
+        try:
+            return PipelineSections.model_validate(kept)
+        except ValidationError as error:
+            self.add_lines("\n".join(lines_of(error, PipelineSections)))
+            wrong = {str(each["loc"][0]) for each in error.errors()}
+            return PipelineSections.model_validate({name: each for name, each in kept.items() if name not in wrong})
+
+    def sources(self, given: Mapping[str, Any]) -> Iterator[tuple[str, SourceConfig]]:
+        for name, options in given.items():
+            if not _NAME.fullmatch(name):
+                self.add(f"sources.{name}", "a name begins with a letter and has letters, digits, _ and - only")
+                continue
+            if not isinstance(options, dict):
+                self.add(f"sources.{name}", "expected options, such as `type: sqlite`")
+                continue
+            try:
+                yield name, parse_source(options, f"sources.{name}")
+            except ConfigError as error:
+                self.add_lines(str(error))
+
+    def nodes(self, sections: PipelineSections) -> Iterator[NodeSpec]:
+        seen: dict[str, Kind] = {}
+        for kind in Kind:
+            for name, options in getattr(sections, kind).items():
+                where = f"{kind}.{name}"
+                if len(seen) >= NODES_MAX:
+                    self.add(where, f"more than {NODES_MAX} nodes")
+                    return
+                if not _NAME.fullmatch(name):
+                    self.add(where, "a name begins with a letter and has letters, digits, _ and - only")
+                elif name in seen and kind is not Kind.OUTPUT:
+                    self.add(where, f"{seen[name]}.{name} has the same name; a `from` could not tell them apart")
+                node = self.node(kind, name, options)
+                if kind is not Kind.OUTPUT:
+                    seen.setdefault(name, kind)
+                if node is not None:
+                    yield node
+
+    def node(self, kind: Kind, name: str, options: Any) -> NodeSpec | None:
+        where = f"{kind}.{name}"
+        if not isinstance(options, dict):
+            self.add(where, f"expected options, with at least `type: {plugin_types(kind)[0]}`")
+            return None
+        type_name = options.get("type")
+        if not isinstance(type_name, str):
+            self.add(f"{where}.type", f"missing; there are {', '.join(plugin_types(kind))}")
+            return None
+        try:
+            plugin = plugin_class(kind, type_name, self.path.resolve().parent)
+        except ConfigError as error:
+            self.add(f"{where}.type", str(error))
+            return None
+        try:
+            config = plugin.config_model.model_validate(options)
+        except ValidationError as error:
+            self.add_lines("\n".join(lines_of(error, plugin.config_model, where)))
+            return None
+        return NodeSpec(kind, name, type_name, plugin, config)
+
+
+def _unread(path: Path, said: str) -> Problem:
+    """What keeps a file from being read: said as `FILE: ...` or `FILE:LINE:COLUMN: ...`."""
+    found = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
+    if found is None:
+        return Problem("", said.removeprefix(f"{path}: "))
+    return Problem("", f"column {found[2]}: {found[3]}", line=int(found[1]))
+
+
+def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
+    """Read a pipeline's file. What could be read comes back together with all that is wrong in it; None if nothing."""
+    reader = _Reader(path)
+    try:
+        value = load_yaml(path)
+    except ConfigError as error:
+        return None, [_unread(path, str(error))]
+    if "listen" in value and not value.keys() & {"inputs", "outputs"}:
+        what = "this is a relay's file: `databus check-source` examines it, and `databus relay` runs it"
+        return None, [Problem("", what)]
+    sections = reader.sections(reader.substituted(value))
+    name = _name_of(path, sections.name)
+    folder = path.resolve().parent
+    config = PipelineConfig(
+        path=path,
+        folder=folder,
+        name=name,
+        state=state_folder(folder, name, sections.state),
+        sections=sections,
+        sources=dict(reader.sources(sections.sources)),
+        nodes={node.path: node for node in reader.nodes(sections)},
+    )
+    return config, reader.problems
+
+
+def state_of(path: Path) -> Path:
+    """The state folder of a pipeline's file, whatever else is wrong in it: for asking the one that runs. Raises
+    `ConfigError` where there is no such file.
+    """
+    config, problems = read_pipeline(path)
+    if config is not None:
+        return config.state
+    if not path.is_file():
+        raise ConfigError("\n".join(each.in_file(path) for each in problems))
+    found = _top_level(path)
+    name = _name_of(path, found.get("name"))
+    return state_folder(path.resolve().parent, name, found.get("state"))
+
+
+def relay_at(path: Path) -> "tuple[str | None, Access]":
+    """Where the relay of a pipeline's file answers, and how it is asked, whatever else is wrong in the file."""
+    config, problems = read_pipeline(path)
+    if config is None:
+        raise ConfigError("\n".join(each.in_file(path) for each in problems))
+    return config.relay_url(), config.access
+
+
+def pipelines_in(folder: Path) -> set[str]:
+    """The names of the pipelines whose files stand in a folder, whatever else is wrong in them."""
+    files = [each for each in folder.iterdir() if each.suffix in (".yml", ".yaml") and each.is_file()]
+    return {_name_of(each, _top_level(each).get("name")) for each in files}
+
+
+def _top_level(path: Path) -> dict[str, str]:
+    return dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
+
+
+def _name_of(path: Path, given: str | None) -> str:
+    return given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+
+
+def state_folder(folder: Path, name: str, given: str | None = None) -> Path:
+    """The state folder of the pipeline of this name. folder: its file's. given: what the file says."""
+    return folder / (given or f".databus/pipelines/{name}").removeprefix("file://")

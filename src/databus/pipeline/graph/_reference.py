@@ -1,0 +1,216 @@
+"""The reference of configuration, as Markdown, from the models that check it. Written to docs/reference.md."""
+
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from databus.pipeline.graph._config import PipelineSections, RelaySection, RunSection, SparkSection
+from databus.pipeline.graph._filter_test_config import FilterTest
+from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.plugins import FilterConfig, OutputConfig, TablesFilterConfig
+from databus.sources import SourceConfig, source_model, source_types
+
+_HEAD: Final = """\
+# Reference of configuration
+
+Written from the code by `make docs`; do not edit.
+
+Text may hold references, replaced after the file has been parsed: `${NAME}`, `${NAME:default}`, `${file:PATH}`; `$${`
+stands for itself. Relative paths start at the file's own folder. `databus validate` finds every mistake at once.
+"""
+
+
+def reference_markdown() -> str:
+    """The whole page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def options_markdown(model: type[BaseModel]) -> str:
+    """The table of one model's options."""
+    return "\n".join(_table(model, skip=())).strip()
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD
+    yield "## A pipeline's file\n"
+    yield from _table(PipelineSections, skip=())
+    for name, model in (("relay", RelaySection), ("spark", SparkSection), ("run", RunSection)):
+        yield from _section(f"### `{name}`", model)
+    for kind in Kind:
+        yield f"## `{kind}`\n"
+        yield from _commons(_COMMON[kind])
+        for type_name in plugin_types(kind):
+            plugin = plugin_class(kind, type_name)
+            title = f"{kind.word} `{type_name}`"
+            yield from _section(f"### {title}", plugin.config_model, _COMMON[kind])
+            if kind is Kind.OUTPUT:
+                yield f"Delivery: `{plugin.delivery}`. Runs in {plugin.runs}.\n"
+            yield from _below(title, plugin.config_model, _COMMON[kind])
+    yield from _section("## `tests`", FilterTest)
+    yield "## `sources`\n"
+    yield from _commons(_OF_SOURCES)
+    for type_name in source_types():
+        yield from _section(f"### source `{type_name}`", source_model(type_name), _OF_SOURCES)
+        yield from _below(f"source `{type_name}`", source_model(type_name), _OF_SOURCES)
+    yield "## A relay's file\n"
+    from databus.relay import RelayConfig
+
+    yield from _table(RelayConfig, skip=())
+    for name in ("access", "tls", "log", "capture", "serve", "bootstrap", "registry"):
+        annotation = RelayConfig.model_fields[name].annotation
+        yield from _section(f"### relay `{name}`", next(iter(get_args(annotation)), annotation))
+    yield '## Options of Spark\'s `format("databus")`\n'
+    from databus.spark import DatabusOptions
+
+    yield from _table(DatabusOptions, skip=())
+
+
+_Commons = Mapping[str, type[BaseModel]]
+"""Models whose options others have too, by what these are called, the wider first."""
+_COMMON: Final[Mapping[Kind, _Commons]] = {
+    Kind.INPUT: {},
+    Kind.FILTER: {"Every filter": FilterConfig, "Every filter over whole tables": TablesFilterConfig},
+    Kind.OUTPUT: {"Every output": OutputConfig},
+}
+_OF_SOURCES: Final[_Commons] = {"Every source": SourceConfig}
+
+
+def _commons(commons: _Commons) -> Iterator[str]:
+    told: list[Option] = []
+    for title, model in commons.items():
+        yield f"### {title}\n"
+        if told:
+            yield "Beside those above:\n"
+        options = [each for each in options_of(model, ("type",)) if each not in told]
+        yield from _rows(options)
+        told += options
+        yield from _below(title[0].lower() + title[1:], model)
+
+
+def _section(title: str, model: Any, commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
+    yield f"{title}\n"
+    yield f"{' '.join((model.__doc__ or '').split())}\n"
+    options, among = list(options_of(model, ("type",))), None
+    for name, common in commons.items():
+        if issubclass(model, common):
+            shared = list(options_of(common, ("type",)))
+            options, among = [each for each in options if each not in shared], name
+    if among is not None:
+        link = f"[{among[0].lower()}{among[1:]}](#{among.lower().replace(' ', '-')})"
+        yield f"{'Beside' if options else 'Has'} the options of {link}{':' if options else '.'}\n"
+    if options or among is None:
+        yield from _rows(options)
+
+
+def _below(title: str, model: type[BaseModel], commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
+    """The options that are inside options, such as `create_topics` of an output, with those inside them."""
+    shared = {name for each in commons.values() for name in each.model_fields}
+    for name, field in model.model_fields.items():
+        for inner in () if name in shared else _models_in(field.annotation):
+            yield from _section(f"#### `{field.alias or name}` of {title}", inner)
+            yield from _below(f"`{field.alias or name}` of {title}", inner)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [each for inner in get_args(annotation) for each in _models_in(inner)]
+
+
+def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
+    yield from _rows(options_of(model, skip))
+
+
+def _rows(options: "Iterable[Option]") -> Iterator[str]:
+    yield "| option | values | default | meaning |"
+    yield "|---|---|---|---|"
+    for each in options:
+        cells = (f"`{each.name}`", each.values, each.default, each.meaning)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, in Markdown."""
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+
+def options_of(model: type[BaseModel], skip: Sequence[str] = ()) -> Iterator[Option]:
+    """The options of a model, but those of these names."""
+    for name, field in model.model_fields.items():
+        if name in skip:
+            continue
+        meaning = field.description or ""
+        if field.examples:
+            shown = " or ".join(f"`{_value(example)}`" for example in field.examples)
+            meaning = f"{meaning} Example: {shown}"
+        yield Option(field.alias or name, _values(field), _default(field), meaning)
+
+
+def _values(field: FieldInfo) -> str:
+    words = _type(field.annotation)
+    signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    limits = [
+        f"{signs[sign]} {value:,}"
+        for each in field.metadata
+        for sign in signs
+        if (value := getattr(each, sign, None)) is not None
+    ]
+    return ", ".join([words, *limits])
+
+
+_NAMES: Final = {str: "text", SecretStr: "text", int: "integer", float: "number", bool: "true or false", Path: "text"}
+
+
+def _type(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    known = [each for each in inner if each is not type(None)]
+    if origin is Literal:
+        found = " or ".join(f"`{each}`" for each in inner)
+    elif origin in (Union, types.UnionType):
+        found = " or ".join(map(_type, known))
+    elif origin is Annotated:
+        found = _type(inner[0])
+    elif origin in (list, dict):
+        found = ("list of " if origin is list else "") + " to ".join(map(_type, inner))
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        found = "options"
+    elif isinstance(annotation, type) and issubclass(annotation, Enum):
+        found = " or ".join(f"`{each.value}`" for each in annotation)
+    else:
+        found = _NAMES.get(annotation, "anything")
+    return found
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, []):
+        return ""
+    return f"`{_value(value)}`"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, dict):
+        value = {
+            name: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for name, each in value.items()
+        }
+    return str(value) if isinstance(value, str) else json.dumps(value, default=str)

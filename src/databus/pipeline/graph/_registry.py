@@ -1,0 +1,171 @@
+"""Kinds of inputs, filters and outputs by name: the built-in ones, and users' own.
+
+A distribution offers its own with entry points of the groups `databus.inputs`, `databus.filters` and
+`databus.outputs`, each naming a class with the contract of its kind. Without a distribution, `type` names the class
+itself: `mypackage.outputs:Queue`, or `queue.py:Queue`, a file beside the pipeline's.
+"""
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from databus.core import ConfigError
+from databus.plugins import Filter, Input, Output, SparkOutput
+
+_CLASSES_MAX: Final = 1_000
+
+
+class Kind(StrEnum):
+    """The three kinds of nodes, by the name of their section."""
+
+    INPUT = "inputs"
+    FILTER = "filters"
+    OUTPUT = "outputs"
+
+    @property
+    def word(self) -> str:
+        """One of them, in a sentence."""
+        return self.value.removesuffix("s")
+
+
+_BASES: Final[Mapping[Kind, tuple[type, ...]]] = {
+    Kind.INPUT: (Input,),
+    Kind.FILTER: (Filter,),
+    Kind.OUTPUT: (Output, SparkOutput),
+}
+_BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
+    Kind.INPUT: {
+        "databus": "databus.pipeline.inputs:DatabusInput",
+        "mock": "databus.pipeline.inputs:MockInput",
+    },
+    Kind.FILTER: {
+        "dedupe": "databus.pipeline.filters:DedupeFilter",
+        "mask": "databus.pipeline.filters:MaskFilter",
+        "outbox": "databus.pipeline.filters:OutboxFilter",
+        "project": "databus.pipeline.filters:ProjectFilter",
+        "python": "databus.pipeline.filters:PythonFilter",
+        "rename": "databus.pipeline.filters:RenameFilter",
+        "route": "databus.pipeline.filters:RouteFilter",
+        "sample": "databus.pipeline.filters:SampleFilter",
+        "sql": "databus.pipeline.filters:SqlFilter",
+        "tombstones": "databus.pipeline.filters:TombstonesFilter",
+        "unnest": "databus.pipeline.filters:UnnestFilter",
+        "where": "databus.pipeline.filters:WhereFilter",
+    },
+    Kind.OUTPUT: {
+        "console": "databus.sinks:ConsoleOutput",
+        "count": "databus.sinks:CountOutput",
+        "delta": "databus.sinks:DeltaOutput",
+        "elasticsearch": "databus.sinks:ElasticsearchOutput",
+        "files": "databus.sinks:FilesOutput",
+        "http": "databus.sinks:HttpOutput",
+        "kafka": "databus.sinks:KafkaOutput",
+        "mock": "databus.sinks:MockOutput",
+        "opensearch": "databus.sinks:OpenSearchOutput",
+        "stream": "databus.sinks:StreamOutput",
+    },
+}
+
+
+def is_built_in(kind: Kind, type_name: str) -> bool:
+    """Whether a type comes with databus."""
+    return type_name in _BUILT_IN[kind]
+
+
+def plugin_types(kind: Kind) -> list[str]:
+    """The names of all types of a kind."""
+    return sorted({*_BUILT_IN[kind], *(entry.name for entry in entry_points(group=f"databus.{kind}"))})
+
+
+def plugin_class(kind: Kind, type_name: str, folder: Path | None = None) -> Any:
+    """The class of a type; another one when its file, if it is in one, has another text. folder: where files of classes
+    are looked for.
+
+    Raises `ConfigError`, without a path, for a name that is none, one that does not load, and a class that is none of
+    its kind.
+    """
+    where = type_name.rpartition(":")[0]
+    return _class_of(kind, type_name, folder, _digest((folder or Path()) / where) if where.endswith(".py") else "")
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:  # told when it is loaded
+        return ""
+
+
+@lru_cache(_CLASSES_MAX)
+def _class_of(kind: Kind, type_name: str, folder: Path | None, digest: str) -> Any:
+    del digest
+    if type_name in _BUILT_IN[kind]:
+        module, _, name = _BUILT_IN[kind][type_name].partition(":")
+        return getattr(import_module(module), name)
+    if ":" in type_name:
+        return _checked(kind, type_name, _loaded(type_name, folder or Path()))
+    for entry in entry_points(group=f"databus.{kind}", name=type_name):
+        try:
+            found = entry.load()
+        except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+            raise ConfigError(
+                f'type "{type_name}" comes from {entry.value}, which does not load: {type(error).__name__}: {error}'
+            ) from error
+        return _checked(kind, type_name, found)
+    types = plugin_types(kind)
+    near = difflib.get_close_matches(type_name, types, 1)
+    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(types)}"
+    raise ConfigError(f'no type of {kind.word} called "{type_name}"; {hint}')
+
+
+def _loaded(type_name: str, folder: Path) -> Any:
+    where, _, name = type_name.rpartition(":")
+    try:
+        module = _module_of(folder / where) if where.endswith(".py") else import_module(where)
+        found = getattr(module, name, None)
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        raise ConfigError(f'type "{type_name}" does not load: {type(error).__name__}: {error}') from error
+    if found is None:
+        raise ConfigError(f'type "{type_name}" does not load: {where} has no class {name}')
+    return found
+
+
+def _module_of(path: Path) -> ModuleType:
+    """A file as a module of a name of its own, whose classes can be made and whose functions Spark sends as they are:
+    by their text, since other processes would not find a module of this name.
+    """
+    name = f"databus_plugin_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look here for the names in annotations
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def _checked(kind: Kind, type_name: str, found: Any) -> Any:
+    bases = _BASES[kind]
+    if not (isinstance(found, type) and issubclass(found, bases)):
+        wanted = " or ".join(f"databus.pipeline.{base.__name__}" for base in bases)
+        raise ConfigError(f'type "{type_name}": {found!r} is no subclass of {wanted}')
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f'type "{type_name}": has no {" and no ".join(missing)}, which its contract asks for')
+    model = getattr(found, "config_model", None)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise ConfigError(f'type "{type_name}": has no `config_model` with its options')
+    return found

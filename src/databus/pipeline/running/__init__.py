@@ -1,0 +1,19 @@
+"""A run: its relay, its Spark, its queries; reload, commands and stops. Start with `run`."""
+
+from databus.pipeline.running._control import ask
+from databus.pipeline.running._dead_letters import OutputLetters, Replayed, outputs_with_letters
+from databus.pipeline.running._published import relay_status_of, status_of
+from databus.pipeline.running._rebuild import keeps_changes, rebuild
+from databus.pipeline.running._run import run
+
+__all__ = [
+    "OutputLetters",
+    "Replayed",
+    "ask",
+    "keeps_changes",
+    "outputs_with_letters",
+    "rebuild",
+    "relay_status_of",
+    "run",
+    "status_of",
+]

@@ -1,0 +1,207 @@
+"""The control socket of a running pipeline: one line of JSON asks, one line answers.
+
+    {"verb": "pause", "outputs": ["copy"]}
+    {"outputs": ["copy"]}        or        {"error": "InputError", "message": "..."}
+
+It is in the pipeline's state folder, and only its owner may open it. A path that a socket cannot have, for its length,
+is reached through the folder, opened. Start with `ControlServer` and `ask`.
+"""
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable, TransientError
+from databus.operate import logger_of
+from databus.pipeline.graph import holder_of
+from databus.pipeline.telling import in_background
+
+SOCKET: Final = "control.sock"
+_PATH_BYTES_MAX: Final = 100  # Linux has room for 107, others for 103
+_REQUEST_BYTES_MAX: Final = 1 << 16
+_ANSWER_BYTES_MAX: Final = 1 << 24
+_REQUEST_S_MAX: Final = 5.0
+_ANSWER_S_MAX: Final = 120.0
+_ASK_AGAIN_S: Final = 0.05
+_ACCEPT_AGAIN_S: Final = 1.0  # where no file may be opened any more, for one
+_AT_ONCE: Final = 8
+_CREDENTIALS: Final = struct.Struct("3i")
+_KINDS: Final[Mapping[str, type[DatabusError]]] = {
+    each.__name__: each for each in (InputError, ServiceUnavailable, FatalError)
+}
+
+_logger = logger_of("databus.pipeline")
+
+Handle = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+"""Does what a verb asks, with the request, and answers; raises `DatabusError`. Called by several threads."""
+
+
+class ControlServer:
+    """Answers from threads of its own while it is entered. A folder that can have no socket is said, and no error."""
+
+    def __init__(self, folder: Path, handle: Handle) -> None:
+        self._folder = folder
+        self._handle = handle
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+        self._listener: socket.socket | None = None
+        self._ending = threading.Event()
+
+    def __enter__(self) -> None:
+        """Listen; whoever holds the state's lock may remove what a killed process has left."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with suppress(FileNotFoundError):
+                (self._folder / SOCKET).unlink()
+            with _short(self._folder) as path:
+                listener.bind(path)
+            (self._folder / SOCKET).chmod(0o600)  # nobody can connect before `listen`
+            listener.listen(_AT_ONCE)
+        except OSError as error:
+            listener.close()
+            _logger.warning("no commands are taken", socket=str(self._folder / SOCKET), why=str(error))
+            return
+        self._listener = listener
+        in_background("control", lambda: self._accept(listener))
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread that accepts
+            self._listener.close()
+            with suppress(OSError):
+                (self._folder / SOCKET).unlink()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            self._slots.acquire()
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                self._slots.release()
+                if self._ending.wait(_ACCEPT_AGAIN_S):
+                    return
+                _logger.warning("a command could not be taken; tried again", why=str(error))
+                continue
+            in_background("control-answer", lambda connection=connection: self._answer(connection))  # type: ignore[misc]  # bound now
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):  # who asked may have gone
+                answer = self._answered(connection)
+                connection.settimeout(_REQUEST_S_MAX)
+                connection.sendall(json.dumps(answer, default=str).encode() + b"\n")
+        finally:
+            self._slots.release()
+
+    def _answered(self, connection: socket.socket) -> Mapping[str, Any]:
+        try:
+            request = json.loads(_line(connection, _REQUEST_BYTES_MAX, _REQUEST_S_MAX))
+            verb = str(request["verb"])
+        except (ValueError, KeyError, TypeError) as error:
+            return {"error": "InputError", "message": f"not a request of one line of JSON with a `verb`: {error!r}"}
+        try:
+            answer = self._handle(verb, request)
+        except DatabusError as error:
+            kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), None)
+            kind = kind or ("ServiceUnavailable" if isinstance(error, TransientError) else "FatalError")
+            answer = {"error": kind, "message": str(error)}
+        except Exception as error:
+            _logger.exception("a command ended by a defect", verb=verb)
+            answer = {"error": "FatalError", "message": f"a defect: {type(error).__name__}: {error}"}
+        if verb != "status":
+            _logger.info(
+                "command", verb=verb, outputs=request.get("outputs"), by=_asker(connection), **_failure(answer)
+            )
+        return answer
+
+
+def ask(folder: Path, verb: str, **request: Any) -> dict[str, Any]:
+    """What the pipeline that runs with this state answers.
+
+    Raises what it raised, `InputError` where none runs, `ServiceUnavailable` where one does not answer.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_REQUEST_S_MAX)
+            _connect(connection, folder)
+            connection.sendall(json.dumps({"verb": verb, **request}).encode() + b"\n")
+            answer = json.loads(_line(connection, _ANSWER_BYTES_MAX, _ANSWER_S_MAX))
+    except (OSError, ValueError) as error:
+        raise _unanswered(folder, error) from error
+    if not isinstance(answer, dict):
+        raise _unanswered(folder, TypeError("not an object"))
+    if "error" in answer:
+        raise _KINDS.get(str(answer["error"]), FatalError)(str(answer["message"]))
+    return answer
+
+
+def _connect(connection: socket.socket, folder: Path) -> None:
+    """Waits for a while where too many others ask: each of these has `_REQUEST_S_MAX` to say what it wants."""
+    deadline = time.monotonic() + 2 * _REQUEST_S_MAX
+    with _short(folder) as path:
+        while True:
+            try:
+                return connection.connect(path)
+            except BlockingIOError:  # as many wait as may
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_S)  # a socket does not tell when it has room
+
+
+def _unanswered(folder: Path, error: Exception) -> DatabusError:
+    holder = holder_of(folder)
+    if holder is None:
+        return InputError("this pipeline does not run; start it with `databus run`")
+    if isinstance(error, PermissionError):
+        return InputError(f"{folder / SOCKET}: {error.strerror}; only the user who runs the pipeline may ask it")
+    return ServiceUnavailable(
+        f"{folder / SOCKET}: the pipeline that runs as {holder} does not answer: {error}. It may be "
+        "starting or ending, or run on another machine: ask it there"
+    )
+
+
+@contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """The path of the socket, as a socket can have it."""
+    path = str(folder / SOCKET)
+    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
+        yield path
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET}"  # of Linux; elsewhere it is an error that says so
+    finally:
+        os.close(fd)
+
+
+def _line(connection: socket.socket, bytes_max: int, s_max: float) -> bytes:
+    """Up to the end of a line. Raises `ValueError` for one that is too long or has no end, `TimeoutError`."""
+    deadline = time.monotonic() + s_max
+    read = b""
+    while not read.endswith(b"\n"):
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        piece = connection.recv(1 << 16)
+        if not piece or len(read) + len(piece) > bytes_max:
+            raise ValueError("the line has no end" if not piece else f"the line is longer than {bytes_max} bytes")
+        read += piece
+    return read
+
+
+def _asker(connection: socket.socket) -> str:
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return "unknown"
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    return f"process {pid} of user {uid}"
+
+
+def _failure(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"refused": answer["message"]} if "error" in answer else {}

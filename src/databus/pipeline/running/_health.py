@@ -1,0 +1,201 @@
+"""The HTTP server of a running pipeline: health, metrics and status. Start with `HealthServer`.
+
+| path | answers |
+|---|---|
+| `/admin/live` | `GOOD`, as long as the process answers |
+| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, source and relay that is not well |
+| `/metrics` | Prometheus |
+| `/status` | what `databus status --json` prints |
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from databus.core import ConfigError, DatabusError
+from databus.operate import logger_of
+from databus.pipeline.telling import OutputState, unwell, worst_backlogs
+from databus.relay import HTTP_LOGGER, Tokens, admit, error_response, hide_from_pages, keep_renewing
+
+_START_S_MAX: Final = 30.0
+_STOP_S_MAX: Final = 3.0
+_ANSWERS_AT_ONCE: Final = 4
+_ASK_RELAY: Final = frozenset({"/metrics", "/status"})
+
+_logger = logger_of("databus.pipeline")
+
+Status = Mapping[str, Any]
+
+
+class HealthServer:
+    """Answers from a thread of its own, whoever has one of the tokens. status: asked for what there is to say; with
+    True, also for the backlog, which the relay is asked for and may take seconds.
+    """
+
+    def __init__(self, host: str, port: int, tokens: Tokens, status: Callable[[bool], Status]) -> None:
+        self._address = (host, port)
+        self._tokens = tokens
+        self._status = status
+        self._thread = threading.Thread(target=self._run, name="pipeline-http", daemon=True)
+        self._bound = threading.Event()
+        self._error: OSError | None = None
+        self._ending: asyncio.Event | None = None
+        self._loop = asyncio.new_event_loop()
+        self._workers = ThreadPoolExecutor(_ANSWERS_AT_ONCE, thread_name_prefix="pipeline-http")
+        self.url = ""
+
+    def start(self) -> None:
+        """Bind and serve. Raises `ConfigError` if the address cannot be had."""
+        self._thread.start()
+        self._bound.wait(_START_S_MAX)
+        if self._error is not None:
+            host, port = self._address
+            raise ConfigError(f"run.http: {host}:{port}: {self._error.strerror or self._error}")
+
+    def stop(self) -> None:
+        """Close the port; callable twice."""
+        if self._thread.is_alive() and self._ending is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(_STOP_S_MAX)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except OSError as error:
+            self._error = error
+        finally:
+            self._bound.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self._ending = asyncio.Event()
+        app = web.Application()
+        answers = {
+            "/admin/live": self._live,
+            "/admin/ready": self._ready,
+            "/metrics": self._metrics,
+            "/status": self._state,
+        }
+        for path, answer in answers.items():
+            app.router.add_get(path, partial(self._answer, answer, asks_relay=path in _ASK_RELAY))
+        app.on_response_prepare.append(hide_from_pages)
+        runner = web.AppRunner(app, access_log=None, logger=HTTP_LOGGER, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        renewing = asyncio.ensure_future(keep_renewing(self._tokens))
+        try:
+            site = web.TCPSite(runner, *self._address)
+            await site.start()
+            self.url = site_url(runner)
+            self._bound.set()
+            await self._ending.wait()
+        finally:
+            renewing.cancel()
+            await runner.cleanup()
+
+    async def _answer(
+        self, answer: Callable[[], web.Response], request: web.Request, *, asks_relay: bool
+    ) -> web.Response:
+        """asks_relay: it may take seconds; what does not is not to wait until those that do are answered."""
+        try:
+            admit(request, self._tokens.headers, "pipeline")
+            return await self._loop.run_in_executor(self._workers, answer) if asks_relay else answer()
+        except DatabusError as error:
+            return error_response(error)
+
+    def _live(self) -> web.Response:
+        return web.Response(text="GOOD\n")
+
+    def _ready(self) -> web.Response:
+        lines = unwell(self._status(False))
+        status = HTTPStatus.SERVICE_UNAVAILABLE if lines else HTTPStatus.OK
+        return web.Response(status=status, text="\n".join(["BAD" if lines else "GOOD", *lines, ""]))
+
+    def _metrics(self) -> web.Response:
+        body = render_pipeline_metrics(self._status(True))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _state(self) -> web.Response:
+        text = json.dumps(self._status(True), default=str, ensure_ascii=False) + "\n"
+        return web.Response(text=text, content_type="application/json")
+
+
+def site_url(runner: web.AppRunner) -> str:
+    """Where it listens; the port is known only then."""
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Collector:
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        by_output, by_physical = ("output",), ("output", "physical")
+        state = GaugeMetricFamily(
+            "databus_output_state",
+            "1 for the state that this output is in, 0 for the others.",
+            labels=("output", "state"),
+        )
+        rows = CounterMetricFamily("databus_output_rows", "Rows written since the pipeline started.", labels=by_output)
+        batches = CounterMetricFamily("databus_output_batches", "Batches written since then.", labels=by_output)
+        retries = CounterMetricFamily("databus_output_retries", "Restarts after an error since then.", labels=by_output)
+        age = GaugeMetricFamily("databus_output_batch_age_seconds", "Time since its last batch.", labels=by_output)
+        lag_s = GaugeMetricFamily(
+            "databus_output_lag_seconds",
+            "Age of the oldest change that the database has committed and the output has not written.",
+            labels=by_physical,
+        )
+        lag_rows = GaugeMetricFamily(
+            "databus_output_lag_rows", "Rows that the relay has and the output has not.", labels=by_physical
+        )
+        held = GaugeMetricFamily(
+            "databus_output_held", "1 if the relay still has what the output needs next, else 0.", labels=by_physical
+        )
+        letters = GaugeMetricFamily(
+            "databus_output_dead_letters", "Rows that the target refused, kept as dead letters.", labels=by_output
+        )
+        captured = GaugeMetricFamily(
+            "databus_pipeline_source_captured",
+            "0 while the relay cannot capture this source, else 1; the reason is in /status.",
+            labels=("source",),
+        )
+        answers = GaugeMetricFamily(
+            "databus_pipeline_relay_answers", "0 while the relay does not answer the pipeline, else 1.", value=None
+        )
+        answers.add_metric((), float(not self._status["relay_error"]))
+        for name, source in self._status["sources"].items():
+            captured.add_metric((name,), float(source["is_well"]))
+        for name, output in self._status["outputs"].items():
+            for each in OutputState:
+                state.add_metric((name, each), float(output["state"] == each))
+            rows.add_metric((name,), output["rows"])
+            batches.add_metric((name,), output["batches"])
+            retries.add_metric((name,), output["retries"])
+            if output.get("dead_letters") is not None:
+                letters.add_metric((name,), output["dead_letters"])
+            if output["last_batch_us"]:
+                age.add_metric((name,), max(time.time() - output["last_batch_us"] / 1e6, 0.0))
+            for physical, worst in worst_backlogs(output).items():
+                for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
+                    if value is not None:
+                        family.add_metric((name, physical), float(value))
+        yield from (answers, captured, state, rows, batches, retries, letters, age, lag_s, lag_rows, held)
+
+
+def render_pipeline_metrics(status: Status) -> bytes:
+    """The text of /metrics."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(status))
+    return generate_latest(registry)

@@ -1,0 +1,282 @@
+"""The pipeline's own relay: a child process that lives as long as the pipeline does, and is restarted when it dies.
+
+It hangs on a pipe from us: however this process ends, the pipe closes, and the relay stops by itself, with its log in
+order. The port of its first start is kept, so that queries find it again.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Final
+
+from databus.core import Backoff, ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
+from databus.disk import FolderLock
+from databus.pipeline.graph import PipelineConfig
+
+if TYPE_CHECKING:
+    from databus.link import Access
+    from databus.relay import RelayConfig
+
+_ASK_S: Final = 0.02
+_STOP_S_MAX: Final = 20.0
+_RESTART_MS: Final = (50, 5_000)
+_SETTLED_S: Final = 10.0
+_LET_GO_S_MAX: Final = 5.0
+"""How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
+_OWNED_S_MAX: Final = 20.0
+"""How long it may still own the log: what `databus.relay.__main__` gives it to stop, and some more."""
+_LAG_S: Final = 1.5
+_ANSWER_MS_MAX: Final = 10_000
+_LOG_TAIL_BYTES: Final = 3_000
+_CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
+
+
+class OwnRelay:
+    """Start, watch, stop; `url` is where it answers. Used by one thread, which `on_death` tells of an end.
+
+    wants_stop: set by another thread to end a start that is under way.
+    """
+
+    def __init__(
+        self, config: PipelineConfig, on_death: Callable[[], None], wants_stop: threading.Event | None = None
+    ) -> None:
+        self._config = config
+        self._on_death = on_death
+        self._wants_stop = wants_stop or threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+        self._listen = config.relay.listen
+        self._started_at = 0.0
+        self._backoff = Backoff(*_RESTART_MS)
+        self._last_error = ""
+        self.url = ""
+        self.log_file = config.state / "relay.log"
+        self._log_begins = 0  # what stands before it was said by relays of other runs
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers, or until `wants_stop` is set.
+
+        Raises `ServiceUnavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason
+        if it refuses its configuration, its port or its folder.
+        """
+        self._wait_for_the_one_before()
+        self._log_begins = self.log_file.stat().st_size if self.log_file.exists() else 0
+        began = time.monotonic()
+        deadline = began + self._config.sections.run.start_ms_max / 1e3
+        while True:
+            self._spawn()
+            if self._wait_until_it_answers(deadline):
+                break
+            if self._wants_stop.is_set():
+                return
+            code = self._drop()
+            if code == InputError.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
+                raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
+            pause_s = self._backoff.next_ms() / 1e3
+            if time.monotonic() + pause_s >= deadline:
+                raise ServiceUnavailable(
+                    f"the pipeline's own relay did not start within start_ms_max="
+                    f"{self._config.sections.run.start_ms_max}; if the machine is slow, give it more time by "
+                    f"`run.start_ms_max`. {self._last_error}What it said, at the end of {self.log_file}:\n"
+                    f"{self._log_end() or 'nothing'}"
+                )
+            self._wants_stop.wait(pause_s)  # the one before it may still be letting go of the port
+        self._started_at = time.monotonic()
+        self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
+        process = self._process
+        assert process is not None  # noqa: S101 - just started
+        threading.Thread(target=self._watch, args=(process,), name="relay-watch", daemon=True).start()
+
+    def _wait_for_the_one_before(self) -> None:
+        """Let it end: after kill -9 of a pipeline its relay ends by itself, and gives the folder back at last.
+
+        Without this a start would be refused as one with a wrong file is, which what starts pipelines again takes for
+        final.
+        """
+        deadline = time.monotonic() + _OWNED_S_MAX
+        while FolderLock.is_held(self._config.relay_folder) and time.monotonic() < deadline:
+            if self._wants_stop.wait(_ASK_S):  # nothing tells of a lock that is given back
+                return
+
+    def restart(self) -> None:
+        """Start it again after its death, later the sooner it died."""
+        if time.monotonic() - self._started_at > _SETTLED_S:
+            self._backoff.reset()
+        self._wants_stop.wait(self._backoff.next_ms() / 1e3)
+        self.start()
+
+    def _drop(self) -> int | None:
+        """Forget one that has ended; returns its exit code."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+        return None if process is None else process.returncode
+
+    def stop(self) -> None:
+        """End it in good order, or, if it takes too long, by force; callable twice."""
+        self._is_stopping = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+        if not self._is_stopping:
+            self._on_death()
+
+    def _spawn(self) -> None:
+        self._config.state.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile() as told, self.log_file.open("ab") as log:  # it may hold secrets: no file has a name for it
+            pickle.dump(self._relay_config(), told)
+            told.seek(0)
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", "databus.relay", "--configured", str(told.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(told.fileno(),),
+                cwd=self._config.folder,
+                start_new_session=True,  # Ctrl-C is for us; we tell it when the queries have stopped
+            )
+
+    def _relay_config(self) -> "RelayConfig":
+        """Raises `ConfigError`."""
+        from databus.relay import checked_relay
+
+        config, relay = self._config, self._config.relay
+        sections = {"tls": relay.tls, "log": relay.log, "capture": relay.capture, "serve": relay.serve}
+        return checked_relay(
+            {
+                "listen": self._listen,
+                "folder": config.relay_folder,
+                "token_file": config.token_file,
+                "sources": config.sections.sources,
+                **{name: section for name, section in sections.items() if section},
+            },
+            folder=config.folder,
+            file=config.path,
+        )
+
+    def _wait_until_it_answers(self, deadline: float) -> bool:
+        process = self._process
+        assert process is not None  # noqa: S101 - just started
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                return False
+            if self._answers(process.pid):
+                return True
+            if self._wants_stop.wait(_ASK_S):  # a file in a folder is all that tells, once at each start
+                return False
+        process.kill()
+        process.wait()
+        return False
+
+    def _answers(self, pid: int) -> bool:
+        try:
+            said = json.loads((self._config.relay_folder / "relay.json").read_text(encoding="utf-8"))
+            if said["pid"] != pid:
+                return False
+            self.url = str(said["url"])
+            self.states()
+        except (OSError, ValueError, KeyError):
+            return False
+        except TransientError as error:
+            self._last_error = f"{error}; "
+            return False
+        return True
+
+    def states(self) -> list[Mapping[str, Any]]:
+        """What each physical source is doing, as /controlSources/status says it."""
+        return states_of(self.url, self._config.access)
+
+    def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
+        """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
+        while snapshots do.
+
+        A source that can tell how many changes wait is asked. For others it has to do that nothing comes for a while.
+        """
+        began = time.monotonic()
+        patience_s = self._config.sections.run.start_ms_max / 1e3
+        deadline = began + patience_s
+        scns: dict[str, Any] = {}
+        rows_read = 0
+        while time.monotonic() < deadline:
+            states = self._states_if_there()
+            gave_up_on_owners = time.monotonic() - began > _LET_GO_S_MAX
+            if states and all(_is_done(each) or (gave_up_on_owners and _is_owned(each)) for each in states):
+                return
+            waiting = any(_is_behind(each, scns) for each in states)
+            scns = {each["name"]: each["SCN"] for each in states}
+            if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
+                rows_read, deadline = read, time.monotonic() + patience_s
+            if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
+                return
+            tells = bool(states) and all(_tells(each) for each in states)
+            if is_stopping.wait(_ASK_S if tells else _LAG_S / 3):
+                return
+
+    def _states_if_there(self) -> list[Mapping[str, Any]]:
+        try:
+            return states_of(self.url, self._config.access, look=True)
+        except ServiceUnavailable:
+            return []  # it is being restarted
+
+    def _last_words(self) -> str:
+        lines = self._log_end().strip().splitlines()
+        return lines[-1] if lines else f"see {self.log_file}"
+
+    def _log_end(self) -> str:
+        try:
+            said = self.log_file.read_bytes()[self._log_begins :]
+            return said[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError as error:
+            return str(error)
+
+
+def states_of(url: str, access: "Access", *, look: bool = False) -> list[Mapping[str, Any]]:
+    """What each physical source of a relay is doing; look: with its lag of now. Raises what `RelayClient` does."""
+    from databus.link import RelayClient
+
+    return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states(look=look)
+
+
+def _tells(state: Mapping[str, Any]) -> bool:
+    """Whether a source says how many changes wait."""
+    return state["lagChanges"] is not None
+
+
+def _is_done(state: Mapping[str, Any]) -> bool:
+    """Whether a source has nothing more to capture, as it says itself just now, or cannot get on."""
+    if state["state"] == "RUNNING":
+        is_known = state["lagIsNew"] and state["SCN"] is not None and state["lagChanges"] == 0
+        return bool(is_known and not state["snapshots"])
+    return state["state"] in _CANNOT_GET_ON
+
+
+def _is_owned(state: Mapping[str, Any]) -> bool:
+    """Whether another log owns the database, which it does until somebody does what the error says."""
+    return bool(state["state"] == "ERROR_RETRY" and state["error"] == LockHeld.__name__)
+
+
+def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
+    """Whether a source has more to capture and can: what has stopped is not waited for."""
+    if state["state"] == "RUNNING":
+        return bool(state["lagChanges"] or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
+    return state["state"] not in _CANNOT_GET_ON

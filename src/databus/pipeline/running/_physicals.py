@@ -1,0 +1,84 @@
+"""Which physical sources there are: those of the file, or those that a relay elsewhere names, now and later."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from databus.core import DatabusError, ServiceUnavailable, TransientError
+from databus.pipeline.graph import PipelineConfig
+from databus.pipeline.running._own_relay import states_of
+from databus.pipeline.telling import in_background
+
+_ASK_S: Final = 0.2
+_LOOK_AGAIN_S: Final = 5.0
+
+
+class Physicals:
+    """relay_url: where the relay answers now; None where there is none."""
+
+    def __init__(
+        self, config: PipelineConfig, relay_url: Callable[[], str | None], is_stopping: threading.Event
+    ) -> None:
+        self._config = config
+        self._relay_url = relay_url
+        self._is_stopping = is_stopping
+
+    def wait(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
+        """The physical sources; those of a relay elsewhere once they are enough, or all that it named in its time.
+
+        Raises `TransientError` if the relay does not answer within `start_ms_max`, or names none.
+        """
+        if self._config.sources or self._relay_url() is None:
+            return list(self._config.sources)
+        deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
+        while True:
+            try:
+                found = self._asked()
+            except TransientError:
+                if time.monotonic() > deadline:
+                    raise
+                found = []
+            is_late = time.monotonic() > deadline
+            if found and (is_late or is_enough(found)):
+                return found
+            if is_late:
+                raise self._none_named()
+            if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
+                return []
+
+    def watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
+        """Tell, from a thread of its own and until the run stops, of all that there are whenever there are more."""
+        if not self._config.sources and self._relay_url() is not None:
+            in_background("new-sources", lambda: self._watch(known, on_new))
+
+    def _watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
+        while not self._is_stopping.wait(_LOOK_AGAIN_S):  # a relay names its sources when it is asked
+            try:
+                found = self._asked()
+            except DatabusError:
+                continue  # the queries tell of a relay that is not there
+            if not set(known).issuperset(found):
+                known = sorted({*known, *found})
+                on_new(known)
+
+    def _none_named(self) -> ServiceUnavailable:
+        url, ms_max = self._relay_url() or "", self._config.sections.run.start_ms_max
+        try:
+            said = [
+                f"{each['name']} is {each['status']}: {each['message']}" for each in states_of(url, self._config.access)
+            ]
+        except DatabusError as error:
+            said = [str(error)]
+        return ServiceUnavailable(
+            f"the relay at {url} has named no table of any source within run.start_ms_max={ms_max} "
+            f"({'; '.join(each.rstrip(': ') for each in said) or 'it has no sources'}). See to its sources: `databus "
+            f"sources --relay {url}`; or name another relay in relay.url, or raise run.start_ms_max"
+        )
+
+    def _asked(self) -> list[str]:
+        from databus.link import RelayClient
+
+        url = self._relay_url()
+        assert url is not None  # noqa: S101 - the callers looked
+        return sorted({each.physical for each in RelayClient(url, access=self._config.access).sources()})

@@ -1,0 +1,197 @@
+"""Everything that others can know of a run: its status file, and the HTTP server where one is wanted."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from databus.core import ConfigError, CorruptData, DatabusError
+from databus.flow import names_for_relay
+from databus.pipeline.checks import http_address, load_pipeline
+from databus.pipeline.engine import QueryPlan, positions_of, with_positions
+from databus.pipeline.graph import PipelineConfig, is_held, state_of
+from databus.pipeline.running._dead_letters import with_letters
+from databus.pipeline.running._own_relay import states_of
+from databus.pipeline.running._source_watch import States, is_well
+from databus.pipeline.telling import Journal, Progress, StatusFile, read_status, with_backlog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from databus.pipeline.running._health import HealthServer
+
+
+_STOPPED: Final = dict.fromkeys(("starting", "running"), "stopped")
+"""What is left, once a run has ended, of what an output did."""
+
+ENDED: Final = "ended"
+"""The state of a run that had an end of its own, and has come to it: with `once`, everything is written."""
+
+_ENVELOPE: Final = frozenset({"event", "pipeline"})
+
+_NOT_ASKED_YET: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
+
+
+class Published:
+    """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at, instead of what the file says."""
+
+    def __init__(self, config: PipelineConfig, http: str | None) -> None:
+        self._config = config
+        self._http = http or config.sections.run.http
+        self._is_option = bool(http)
+        self._server: HealthServer | None = None
+        self._progress = Progress(sorted(config.sections.outputs))
+        self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
+        self._journal = Journal(config.state)
+        self._about = _about(config)
+        self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
+
+    def __enter__(self) -> Self:
+        if self._http is not None:
+            self._server = server = self._made(self._http)
+            server.start()
+            self._about["http"] = server.url
+        self._file.start()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._about["ended_us"] = time.time_ns() // 1000
+        if self._about["state"] != ENDED:
+            self._about["state"] = "stopped"
+        if isinstance(error, DatabusError):
+            self._about.update(code=error.exit_code, failure=str(error))
+            self._journal.take({"event": "stopped", "code": error.exit_code, "message": str(error)})
+        self._file.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def _made(self, address: str) -> "HealthServer":
+        from databus.pipeline.running._health import HealthServer
+        from databus.relay import Tokens, tokens_in
+
+        where = "--http" if self._is_option else "run.http"
+        host, port = http_address(address, where, self._config)
+        file = self._config.token_file
+        tokens = Tokens(file, lambda: () if file is None else tokens_in(file, "relay.token_file"))
+        return HealthServer(host, port, tokens, lambda asks_relay: self.status(asks_relay=asks_relay))
+
+    def expect(self, plans: Sequence[QueryPlan]) -> None:
+        """There are these queries."""
+        for plan in plans:
+            tables = [] if plan.table is None else [plan.table]
+            if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
+                tables = names_for_relay(plan.patterns, plan.physical)
+            self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)
+
+    def change(self, config: PipelineConfig, plans: Sequence[QueryPlan], new: Sequence[QueryPlan]) -> None:
+        """The file is another: there are no outputs but its, and no queries but these, of which some are new."""
+        self._config = config
+        self._progress.keep(sorted(config.sections.outputs), {plan.name for plan in plans if plan not in new})
+        self.expect(new)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event."""
+        self._journal.take(event)
+        match event["event"]:
+            case "relay":
+                self._about["relay"] = event["url"]
+            case "doing":
+                self._about["doing"] = event["what"]
+            case "reload":
+                self._about["reload"] = {name: each for name, each in event.items() if name not in _ENVELOPE}
+            case "stopping":
+                self._about["state"] = "stopping"
+            case "stopped":
+                self._about.update(code=event["code"], failure="; ".join(event["reasons"]) or None)
+                if event["is_complete"]:
+                    self._about["state"] = ENDED
+            case _:
+                self._progress.take(event)
+
+    def sources(self, states: States, why_none: str) -> None:
+        """Take what the relay says of the sources that this pipeline reads, or why it says nothing. What was known of
+        them stays then, and says that it is of before.
+        """
+        self._about["relay_error"] = why_none
+        if not why_none:
+            self._sources = {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}
+
+    def status(self, *, asks_relay: bool) -> dict[str, Any]:
+        """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
+        outputs: Mapping[str, Any] = self._progress.to_json()
+        if asks_relay:
+            outputs = with_letters(self._config, with_positions(self._config, outputs))
+            outputs = with_backlog(outputs, self._about["relay"], self._config.access)
+        return {**self._about, "sources": self._sources, "outputs": outputs}
+
+
+def status_of(path: "Path") -> dict[str, Any] | None:
+    """What a pipeline's last run said of itself, by the pipeline's file, with what its targets say; None where it never
+    ran, and no target knows it.
+
+    With the backlog, unless the relay ended with the run. Where it does not run, `state` is `ended` if the last run was
+    to end by itself and has written everything, else `stopped`. Raises `ConfigError` for a file with problems; while it
+    runs by what the file was before, only what it says itself comes back.
+    """
+    try:
+        config = load_pipeline(path).config
+    except ConfigError:
+        state = state_of(path)
+        if not is_held(state):
+            raise
+        return read_status(state)
+    status = read_status(config.state)
+    is_running = is_held(config.state)
+    if status is None:
+        status = {**_about(config), "state": "stopped", "pid": None, "started_us": None, "sources": {}, "outputs": {}}
+        is_known = any(each.positions or isinstance(each.error, CorruptData) for each in positions_of(config))
+        if not is_running and not is_known:
+            return None
+    outputs = with_letters(config, with_positions(config, status["outputs"]))
+    if not is_running:
+        status["state"] = ENDED if status["state"] == ENDED else "stopped"
+        for each in outputs.values():
+            each["state"] = _STOPPED.get(each["state"], each["state"])
+        if config.embeds_relay:
+            return {**status, "outputs": outputs}
+    return {**status, "outputs": with_backlog(outputs, status["relay"], config.access)}
+
+
+def relay_status_of(path: "Path") -> dict[str, Any]:
+    """What a relay says of its sources, by its file, in the words of `status_of`; `state` is `stopped` where none runs.
+
+    It is asked where it says that it answers, or, where its folder is not here, where its file says.
+    """
+    from databus.link import Access
+    from databus.relay import load_relay, relay_url
+
+    config = load_relay(path)
+    url = relay_url(config)
+    found: dict[str, Any] = {"state": "running", "relay": url, "relay_error": "", "sources": {}, "outputs": {}}
+    found["token_file"] = None if config.token_file is None else str(config.token_file)
+    if url is None:
+        return {**found, "state": "stopped", "relay_error": f"{config.folder} names no address of one that runs"}
+    try:
+        states = states_of(url, Access(token_file=config.token_file).with_environment())
+    except DatabusError as error:
+        return {**found, "state": "stopped", "relay_error": str(error)}
+    return {**found, "sources": {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}}
+
+
+def _about(config: PipelineConfig) -> dict[str, Any]:
+    return {
+        "pipeline": config.name,
+        "pid": os.getpid(),
+        "started_us": time.time_ns() // 1000,
+        "state": "running",
+        "doing": "",
+        "relay": config.relay.url,
+        "relay_error": "",
+        "relay_is_own": config.embeds_relay,
+        "token_file": None if config.token_file is None else str(config.token_file),
+        "http": None,
+        "reload": None,
+        "ended_us": None,
+        "code": None,
+        "failure": None,
+    }

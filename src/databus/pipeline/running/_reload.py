@@ -1,0 +1,190 @@
+"""Taking the pipeline's file again while it runs: asked for, by a signal, or when it changes. Start with `Reloads`.
+
+The file is read and examined whole in the thread that asks; what runs is not touched meanwhile. Then the thread of the
+run takes the new graph, or nothing at all.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable
+from databus.operate import logger_of
+from databus.pipeline.checks import examined_pipeline
+from databus.pipeline.graph import Graph, PipelineConfig
+from databus.pipeline.running._reload_changes import Changes, refusals
+from databus.pipeline.telling import in_background
+
+_OTHERS_S_MAX: Final = 60.0
+_TAKE_S_MAX: Final = 30.0
+_LOOK_S: Final = 1.0
+_READS_MAX: Final = 3
+
+_logger = logger_of("databus.pipeline")
+
+
+class Run(Protocol):
+    """What takes a new graph."""
+
+    @property
+    def config(self) -> PipelineConfig:
+        """Of its file, as it was taken last."""
+
+    def check_reloads(self) -> None:
+        """Raises `InputError` where it takes no other graph any more."""
+
+    def change(self, graph: Graph) -> Changes:
+        """Go over to another graph, whose `refusals` are none. Raises as `Handed.wait`, and changes nothing then."""
+
+    def tell_reload(self, told: Mapping[str, Any]) -> None:
+        """Publish how a reload ended."""
+
+
+class Handed:
+    """Something to do for another thread. It takes it in time, or who handed it over has it back; never both."""
+
+    def __init__(self, do: Callable[[], Changes]) -> None:
+        self._do = do
+        self._lock = threading.Lock()
+        self._is_taken = False
+        self._is_withdrawn = False
+        self._has_ended = threading.Event()
+        self._changes = Changes()
+        self._error: DatabusError | None = None
+
+    def take(self) -> None:
+        """Do it, unless it was withdrawn."""
+        with self._lock:
+            if self._is_withdrawn:
+                return
+            self._is_taken = True
+        try:
+            self._changes = self._do()
+        except DatabusError as error:
+            self._error = error
+        except Exception as error:  # such as of a plugin's class; what runs goes on
+            _logger.exception("a reload ended by a defect")
+            self._error = FatalError(f"a defect: {type(error).__name__}: {error}; see the pipeline's log")
+        finally:
+            self._has_ended.set()
+
+    def wait(self) -> Changes:
+        """What came of it. Raises what it raised, `ServiceUnavailable` where nobody took it."""
+        if not self._has_ended.wait(_TAKE_S_MAX):
+            with self._lock:
+                self._is_withdrawn = not self._is_taken
+            if self._is_withdrawn:
+                raise ServiceUnavailable(
+                    f"the pipeline is starting, or starts its relay again, and did not take the file within "
+                    f"{_TAKE_S_MAX:.0f} s. Nothing has changed; ask again when `databus status` shows its outputs"
+                )
+            self._has_ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._changes
+
+
+class Reloads:
+    """Called by any thread; one reload at a time, others wait for it."""
+
+    def __init__(self, path: Path, master: str | None, run: Run) -> None:
+        self._path = path
+        self._master = master
+        self._run = run
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._hangups = threading.Semaphore(2)  # one that is at work, and one that waits: it reads what is there then
+
+    def __enter__(self) -> None:
+        """Watch the file from now on."""
+        in_background("watch-file", self._watch)
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+
+    def reload(self, by: str) -> Mapping[str, Any]:
+        """Take the file as it is now; returns the changes and what the file was warned of.
+
+        Raises `ConfigError` with a line for each problem, `InputError` or `ServiceUnavailable` where it cannot be taken
+        now; nothing has changed then.
+        """
+        if not self._lock.acquire(timeout=_OTHERS_S_MAX):
+            raise ServiceUnavailable("another reload is at work, and does not end; ask again later")
+        try:
+            told = self._reloaded()
+        except DatabusError as error:
+            _logger.warning("the file was not taken; nothing has changed", by=by, why=str(error))
+            self._run.tell_reload({"by": by, "problem": str(error)})
+            raise
+        finally:
+            self._lock.release()
+        _logger.info("the file was taken", by=by, **told)
+        self._run.tell_reload({"by": by, "problem": "", **told})
+        return told
+
+    def hangup(self) -> None:
+        """Take it in the background, as SIGHUP asks for; never blocks."""
+        in_background("reload", self._hangup)
+
+    def _hangup(self) -> None:
+        if self._hangups.acquire(blocking=False):
+            try:
+                self._quietly("SIGHUP")
+            finally:
+                self._hangups.release()
+
+    def _quietly(self, by: str) -> DatabusError | None:
+        """Reload; why it failed is in the log and in the status."""
+        try:
+            self.reload(by)
+        except DatabusError as error:
+            return error
+        except Exception as error:
+            _logger.exception("a reload ended by a defect", by=by)
+            self._run.tell_reload({"by": by, "problem": f"a defect: {type(error).__name__}: {error}"})
+        return None
+
+    def _reloaded(self) -> Mapping[str, Any]:
+        self._run.check_reloads()
+        graph, warnings = self._examined()
+        refused = refusals(self._run.config, graph.config)
+        if refused:
+            raise ConfigError("\n".join(each.in_file(self._path) for each in refused))
+        changes = self._run.change(graph)
+        return {**changes.to_json(), "warnings": warnings}
+
+    def _examined(self) -> tuple[Graph, list[str]]:
+        """The file's graph; read once more where it was written meanwhile."""
+        for _ in range(_READS_MAX):
+            before = _seen(self._path)
+            try:
+                graph, warnings = examined_pipeline(self._path, master=self._master)
+            except ConfigError:
+                if _seen(self._path) == before:
+                    raise
+                continue
+            if _seen(self._path) == before:
+                return graph, [each.in_file(self._path) for each in warnings]
+        raise ServiceUnavailable(f"{self._path}: it is being written; ask again when that is done")
+
+    def _watch(self) -> None:
+        """Take the file when it has changed and rests, as long as `run.reload` says so."""
+        taken = last = _seen(self._path)
+        while not self._ending.wait(_LOOK_S):
+            now, before = _seen(self._path), last
+            last = now
+            if self._run.config.sections.run.reload != "on_change":
+                taken = now
+            elif now not in (taken, None) and now == before:
+                error = self._quietly("a change of the file")
+                taken = taken if isinstance(error, ServiceUnavailable) else now
+
+
+def _seen(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,114 @@
+"""What has changed between the file that a pipeline runs by and the file as it is now. Pure; no I/O.
+
+What has changed stops and starts again by whole outputs: with all that its queries read, and with the outputs of its
+lane. Start with `changes`; `refusals` says what a running pipeline cannot take.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from databus.pipeline.engine import QueryPlan
+from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig, Problem
+
+_OF_QUERIES: Final = frozenset({"trigger_ms", "retry_ms_min", "retry_ms_max", "retries_max"})
+"""Options of `run` that a query takes when it is made."""
+_RESTART: Final = "End the pipeline (`databus stop`) and start it with the new file; outputs go on where they stand"
+_WHY: Final = {
+    "name": "targets know this pipeline by it, and would begin anew under another",
+    "state": "the state that is there holds what runs now",
+    "relay": "the queries read the relay as it was when the pipeline started",
+    "spark": "Spark runs with what it was started with",
+    "run.http": "the server listens already",
+}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Names of outputs. changed: they stop, and start again as the new file says."""
+
+    unchanged: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, list[str]]:
+        """For answers and events."""
+        return {name: list(getattr(self, name)) for name in ("unchanged", "changed", "added", "removed")}
+
+    def __str__(self) -> str:
+        said = {"goes on": self.unchanged, "starts again": self.changed, "starts": self.added, "ends": self.removed}
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in said.items() if names) or "nothing runs"
+
+
+def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: Sequence[QueryPlan]) -> Changes:
+    """Of two graphs without problems, over the same physical sources."""
+    before, after = _made_of(old, old_plans), _made_of(new, new_plans)
+    same = {name for name in after if name in before and before[name] == after[name]}
+    return Changes(
+        unchanged=tuple(name for name in after if name in same),
+        changed=tuple(name for name in after if name in before and name not in same),
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+    )
+
+
+def refusals(old: PipelineConfig, new: PipelineConfig) -> list[Problem]:
+    """What the pipeline that runs by the old file cannot take while it runs, each with what to do."""
+    found = [] if new.name == old.name else ["name"]
+    found += [] if new.state == old.state else ["state"]
+    for section in ("relay", "spark"):
+        before, after = getattr(old.sections, section), getattr(new.sections, section)
+        fields = type(before).model_fields
+        found += [f"{section}.{name}" for name in fields if getattr(before, name) != getattr(after, name)]
+    found += [] if new.sections.run.http == old.sections.run.http else ["run.http"]
+    problems = [Problem(where, f"cannot change while the pipeline runs: {_why(where)}. {_RESTART}") for where in found]
+    before, after = old.sections.sources, new.sections.sources
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            why = "its own relay captures what the file said when it started"
+            problems.append(Problem(f"sources.{name}", f"cannot change while the pipeline runs: {why}. {_RESTART}"))
+    return problems
+
+
+def _why(where: str) -> str:
+    return _WHY.get(where) or _WHY[where.partition(".")[0]]
+
+
+def _made_of(graph: Graph, plans: Sequence[QueryPlan]) -> dict[str, Any]:
+    """By output: all that decides what its queries do, in a form that can be compared."""
+    nodes = [each for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT]
+    run = graph.config.sections.run.model_dump(include=set(_OF_QUERIES))
+    lanes: dict[str, list[NodeSpec]] = {}
+    for node in nodes:
+        lanes.setdefault(_lane_of(node), []).append(node)
+    found = {}
+    for lane, members in lanes.items():
+        paths = {node.path for node in members}
+        mine = [plan for plan in plans if any(feed.output in paths for feed in plan.feeds)]
+        made_of = (lane, members, [_chain(graph, plan) for plan in mine], run, _stores(graph.config, members))
+        found.update(dict.fromkeys((node.name for node in members), made_of))
+    return found
+
+
+def _lane_of(node: NodeSpec) -> str:
+    return f"output {node.name}" if node.config.lane is None else f"lane {node.config.lane}"
+
+
+def _stores(config: PipelineConfig, members: Sequence[NodeSpec]) -> Mapping[str, Any] | None:
+    """Options of object stores, where an output may write to one."""
+    takes = any(getattr(node.plugin, "takes_stores", False) for node in members)
+    return config.sections.storage if takes else None
+
+
+def _chain(graph: Graph, plan: QueryPlan) -> tuple[Any, ...]:
+    """A query with the options of its input and of the filters on its way."""
+    over = [(path, None) for feed in plan.feeds for paths in feed.filters for path in paths]
+    steps = [*((step.node, step.branch) for step in plan.steps), *over]
+    return plan, graph.config.nodes[plan.input], [_filter(graph, *each) for each in steps]
+
+
+def _filter(graph: Graph, path: str, branch: str | None) -> tuple[Any, ...]:
+    """Of a route, one branch: the others are of other queries. The form also has the text of files."""
+    each = graph.filters[path]
+    return path, branch, None if each.branches else graph.config.nodes[path], each.form(branch)

@@ -1,0 +1,120 @@
+"""Telling the relay how far each output is, so that who looks at the relay sees pipelines beside its consumers.
+
+A thread of its own looks once a second at what the ledgers say, and tells what is new. No batch waits for it. Where a
+relay does not answer, or has no groups, it is not shown, and nothing else is different.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TooManyRequests, TransientError
+from databus.link import Coordinator, RelayClient
+from databus.operate import logger_of
+from databus.pipeline.engine import OutputHandle, RunSettings
+from databus.places import Position, patterns_in
+
+_EVERY_S: Final = 1.0
+_AGAIN_S: Final = 60.0
+"""So often is said what is not new: the relay forgets names that nobody uses. And so often is tried what it refused."""
+_ANSWER_MS_MAX: Final = 1_000
+_END_S_MAX: Final = 2.0
+_NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What was said of an output last, when, and whether the relay took it."""
+
+    report: Mapping[str, Any]
+    at_s: float
+    is_refused: bool
+
+    def is_enough(self, report: Mapping[str, Any]) -> bool:
+        """Whether nothing has to be said now."""
+        return time.monotonic() - self.at_s < _AGAIN_S and (self.is_refused or report == self.report)
+
+
+class Reports:
+    """Reports from now on, until `end`. handles: gives the outputs of now."""
+
+    def __init__(self, settings: RunSettings, handles: Callable[[], Iterable[OutputHandle]]) -> None:
+        self._settings = settings
+        self._handles = handles
+        self._wants_end = threading.Event()
+        self._told: dict[str, _Told] = {}
+        self._failed: set[str] = set()  # of which the log has spoken: outputs, and the relay as ""
+        self._url: str | None = None
+        self._coordinator: Coordinator | None = None
+        self._logger = logger_of("databus.pipeline").bind(pipeline=settings.config.name)
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Report once more, and end; does not wait for long."""
+        self._wants_end.set()
+        self._thread.join(_END_S_MAX)
+
+    def _run(self) -> None:
+        while not self._wants_end.wait(_EVERY_S):
+            self._report_all()
+        self._report_all()
+        if self._coordinator is not None:
+            self._coordinator.close()
+
+    def _report_all(self) -> None:
+        for handle in list(self._handles()):
+            report = report_of({} if handle.ledger is None else handle.ledger.positions)
+            told = self._told.get(handle.name)
+            if report is None or (told is not None and told.is_enough(report)):
+                continue
+            try:
+                self._report(handle.name, report)
+            except DatabusError as error:
+                is_away = isinstance(error, TransientError) and not isinstance(error, TooManyRequests)
+                self._note("" if is_away else handle.name, error)
+                if is_away:
+                    return  # the other outputs would wait as long
+                self._told[handle.name] = _Told(report, time.monotonic(), is_refused=True)
+            else:
+                self._told[handle.name] = _Told(report, time.monotonic(), is_refused=False)
+                self._failed -= {"", handle.name}
+
+    def _report(self, output: str, report: Mapping[str, Any]) -> None:
+        url = self._settings.relay()
+        if url is None:
+            return
+        if self._coordinator is None or url != self._url:
+            self._url = url
+            self._coordinator = Coordinator(RelayClient(url, access=self._settings.config.access))
+        name = f"{self._settings.config.name}.{output}"
+        answer = self._coordinator.call(name, report, limit_ms=_ANSWER_MS_MAX, part="/report")
+        if answer.error:
+            raise answer.to_error()
+
+    def _note(self, what: str, error: DatabusError) -> None:
+        """Say once that the relay does not take it."""
+        self._coordinator = None  # another one may be named by now
+        if what in self._failed:
+            return
+        self._failed.add(what)
+        is_expected = not what or isinstance(error, ConfigError) or error.http_status == _NOT_FOUND
+        log = self._logger.info if is_expected else self._logger.warning
+        log("the relay does not show how far outputs are", output=what or None, message=str(error))
+
+
+def report_of(positions: Mapping[str, Position]) -> Mapping[str, Any] | None:
+    """What is said of an output with these positions; None where nothing has been written. In each physical source it
+    is where its last table is.
+    """
+    last: dict[str, SourceCheckpoint] = {}
+    sources: set[str] = set()
+    for physical, position in positions.items():
+        places = [position.at, *position.places.values()]
+        known = [place for place in places if place is not None]
+        if known:
+            last[physical] = min(known, key=lambda place: place.pair)
+            sources.update(patterns_in(position.tables) if position.at is not None else position.places)
+    return {"checkpoint": Checkpoint(last).to_json(), "sources": sorted(sources)} if last else None

@@ -1,0 +1,126 @@
+"""What a pipeline's relay meets at its sources, told beside what the queries do: without it, a wrong password looks
+like a quiet database, whether the relay is the pipeline's own or a service elsewhere.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from databus.core import FatalError, InputError, ServiceUnavailable, TransientError
+from databus.operate import logger_of
+from databus.pipeline.telling import Reminders
+
+_LOOK_S: Final = 0.5
+_WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
+_NOTHING_TO_DO: Final = frozenset({*_WELL, "PAUSED"})
+"""Nothing has to be done about a source in these."""
+_CODES: Final = {"SUSPENDED_ON_ERROR": FatalError.exit_code, "ERROR_RETRY": ServiceUnavailable.exit_code}
+
+
+States = Sequence[Mapping[str, Any]]
+
+
+class SourceWatch:
+    """Looks at the sources' states twice a second, and when it is asked for an exit code. states: asks for them.
+
+    tell: is told each change for the worse or back, once, before an exit code that comes of it is given; by the thread
+    that looks. shows: are given all states at each look, and the reason why there are none where the relay does not
+    answer.
+    """
+
+    def __init__(
+        self,
+        states: Callable[[], States],
+        tell: Callable[[Mapping[str, Any]], None],
+        shows: Sequence[Callable[[States, str], None]] = (),
+    ) -> None:
+        self._states = states
+        self._tell = tell
+        self._shows = shows
+        self._told: dict[str, tuple[str, str]] = {}
+        self._looking = threading.Lock()
+        self._showing = threading.Lock()
+        self._reminders = Reminders()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
+        self._logger = logger_of("databus.pipeline")
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, and show nothing of a look that is under way; callable twice."""
+        with self._showing:
+            self._stopping.set()
+
+    def uncaptured(self) -> States:
+        """The sources that something keeps from being captured now, the worst last."""
+        return _uncaptured(self._looked())
+
+    def uncaptured_without_logs(self) -> States:
+        """The same where nothing was ever captured, so that there is nothing to read; else none."""
+        states = self._looked()
+        return () if any(each["SCN"] is not None for each in states) else _uncaptured(states)
+
+    def _run(self) -> None:
+        is_over = False
+        while not is_over:
+            self._looked()
+            is_over = self._stopping.wait(_LOOK_S)
+
+    def _looked(self) -> States:
+        """The states, of which all that is new has been told."""
+        with self._looking:
+            states, why_none = self._asked()
+            for state in states:
+                self._look(state)
+            with self._showing:
+                if not self._stopping.is_set():  # a relay that is being stopped is not one that does not answer
+                    self._look_at_relay(why_none)
+                    for show in self._shows:
+                        show(states, why_none)
+            return states
+
+    def _asked(self) -> tuple[States, str]:
+        try:
+            return self._states(), ""
+        except (TransientError, InputError) as error:  # it is away, is being restarted, or refuses us
+            return [], str(error)
+
+    def _look_at_relay(self, why_none: str) -> None:
+        if why_none and self._reminders.is_due("", why_none):
+            self._logger.warning("the relay does not answer", message=why_none)
+        elif not why_none and self._reminders.end(""):
+            self._logger.info("the relay answers again")
+
+    def _look(self, state: Mapping[str, Any]) -> None:
+        name, now = str(state["name"]), (str(state["state"]), str(state["message"] or ""))
+        before = self._told.get(name)
+        told = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
+        if not told["is_well"] and self._reminders.is_due(name, str(now)):
+            self._logger.warning("source", **told)
+        if now == before or (now[0] in _WELL and before is None) or now[0] == "INITIALIZING":
+            return
+        if now[0] in _WELL:
+            del self._told[name]
+        else:
+            self._told[name] = now
+        if told["is_well"]:
+            self._reminders.end(name)
+            self._logger.info("source", **told)
+        self._tell(told)
+
+
+def is_well(state: Mapping[str, Any]) -> bool:
+    """Whether nothing has to be done about a source, as the relay says of it."""
+    return state["state"] in _NOTHING_TO_DO
+
+
+def exit_code_of(states: States) -> int:
+    """The worst of what keeps these sources from being captured; 0 where nothing does."""
+    return max((_CODES.get(str(each["state"]), 0) for each in states), default=0)
+
+
+def _uncaptured(states: States) -> States:
+    return sorted((each for each in states if exit_code_of([each])), key=lambda each: exit_code_of([each]))

@@ -1,0 +1,44 @@
+"""What a run tells: events, progress, status, its journal. Start with `_status.py`."""
+
+from databus.pipeline.telling._events import OnEvent, reporting
+from databus.pipeline.telling._journal import Journal, read_journal
+from databus.pipeline.telling._progress import OutputState, Progress, unwell, why_refused, worst_backlogs
+from databus.pipeline.telling._reminders import Reminders
+from databus.pipeline.telling._resting import Rest, Resting
+from databus.pipeline.telling._status import StatusFile, read_status, with_backlog
+from databus.pipeline.telling._stopping import (
+    LET_GO_S_MAX,
+    QUERIES_S_MAX,
+    STOP_S_MAX,
+    OnOverdue,
+    Overdue,
+    in_background,
+    left_after,
+    stopping,
+)
+
+__all__ = [
+    "LET_GO_S_MAX",
+    "QUERIES_S_MAX",
+    "STOP_S_MAX",
+    "Journal",
+    "OnEvent",
+    "OnOverdue",
+    "OutputState",
+    "Overdue",
+    "Progress",
+    "Reminders",
+    "Rest",
+    "Resting",
+    "StatusFile",
+    "in_background",
+    "left_after",
+    "read_journal",
+    "read_status",
+    "reporting",
+    "stopping",
+    "unwell",
+    "why_refused",
+    "with_backlog",
+    "worst_backlogs",
+]

@@ -1,0 +1,112 @@
+"""A graph with a counter at each edge in the place of its outputs: what would go where, and how fast.
+
+Nothing is written but a state folder of its own; targets are not opened. Start with `dry`.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from databus.core import InputError
+from databus.flow import patterns_meet
+from databus.pipeline.graph import Edge, Graph, Kind, NodeSpec, holder_of, plugin_class
+
+_COUNTER: Final = "mock"
+
+
+def dry(graph: Graph, state: Path) -> Graph:
+    """The same inputs and filters, and a counter for each edge. state: for this run alone.
+
+    Inputs begin with the oldest that the relay has, unless they say where. Raises `InputError` where the pipeline runs,
+    since its own relay's logs have one owner.
+    """
+    config = graph.config
+    holder = holder_of(config.state) if config.embeds_relay else None
+    if holder is not None:
+        raise InputError(
+            f"the pipeline {config.name} runs as {holder}, and its relay's logs have one owner: `databus status` shows "
+            "what it does. Stop it, or have a dry run read a relay that runs by itself (`relay: {url: ...}`)"
+        )
+    nodes = {path: _begun(node) for path, node in config.nodes.items() if node.kind is not Kind.OUTPUT}
+    counters = {edge_name(edge): _counter(edge, _lane_of(graph, edge)) for edge in graph.edges}
+    nodes |= {node.path: node for node in counters.values()}
+    sections = config.sections.model_copy(update={"outputs": {name: {"type": _COUNTER} for name in counters}})
+    made, _ = Graph.of(replace(config, state=state, sections=sections, nodes=nodes))
+    return made
+
+
+def edge_name(edge: Edge) -> str:
+    """Where an edge begins and ends, as the name of its counter."""
+    start = edge.source.partition(".")[2] + (f".{edge.branch}" if edge.branch else "")
+    return f"{start}→{edge.target.partition('.')[2]}"
+
+
+def _lane_of(graph: Graph, edge: Edge) -> str | None:
+    """Of the output that it leads to: counters share queries as outputs do."""
+    lane: str | None = getattr(graph.config.nodes[edge.target].config, "lane", None)
+    return lane
+
+
+def _counter(edge: Edge, lane: str | None) -> NodeSpec:
+    plugin = plugin_class(Kind.OUTPUT, _COUNTER)
+    start = edge_name(edge).partition("→")[0]
+    given = {"type": _COUNTER, "from": [start], "lane": lane, "check": "none"}
+    return NodeSpec(Kind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(given))
+
+
+def _begun(node: NodeSpec) -> NodeSpec:
+    """An input that says nothing of its beginning has what the log has lost read anew, which a dry run must not."""
+    if node.kind is not Kind.INPUT or "starting_version" not in type(node.config).model_fields:
+        return node
+    if node.config.starting_version is not None or node.config.starting_timestamp is not None:
+        return node
+    return replace(node, config=node.config.model_copy(update={"starting_version": "earliest"}))
+
+
+@dataclass
+class _Counted:
+    rows: int = 0
+    batches: int = 0
+    first_us: float = 0.0
+    last_us: float = 0.0
+
+
+class EdgeRates:
+    """Told of events; asked for what went over each edge. graph: of the file, not the dry one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._tables = {edge_name(edge): edge.table for edge in graph.edges}
+        self._counted = {name: _Counted() for name in self._tables}
+        self._lock = threading.Lock()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event."""
+        if event["event"] != "batch" or event["output"] not in self._counted:
+            return
+        with self._lock:
+            counted = self._counted[event["output"]]
+            rows = self._rows(event)
+            counted.first_us = counted.first_us or event["at_us"] - event["batch_ms"] * 1e3
+            counted.rows, counted.batches, counted.last_us = counted.rows + rows, counted.batches + 1, event["at_us"]
+
+    def _rows(self, event: Mapping[str, Any]) -> int:
+        """Into a filter over one table goes that table only."""
+        table = self._tables[event["output"]]
+        if table is None or "tables" not in event:
+            return int(event["rows"] or 0)
+        counts: Mapping[str, int] = event["tables"]
+        return sum(rows for name, rows in counts.items() if patterns_meet(table, f"{event['physical']}/{name}"))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Each edge: from, to, rows, batches, rows_per_s (None where nothing came)."""
+        with self._lock:
+            return [_told(name, each) for name, each in self._counted.items()]
+
+
+def _told(name: str, counted: _Counted) -> dict[str, Any]:
+    start, _, end = name.partition("→")
+    seconds = (counted.last_us - counted.first_us) / 1e6
+    rate = round(counted.rows / seconds) if counted.rows and seconds > 0 else None
+    return {"from": start, "to": end, "rows": counted.rows, "batches": counted.batches, "rows_per_s": rate}

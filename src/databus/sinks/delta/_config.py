@@ -1,0 +1,91 @@
+"""Options of the output `delta`."""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from databus.plugins import OutputConfig
+from databus.sinks.delta._table import Upkeep
+from databus.sources import SourceName
+
+_KEEP: Final = Upkeep()
+
+
+class DeltaConfig(OutputConfig):
+    """Delta tables, one for each source: a mirror of the rows that it has now, or the history of all changes."""
+
+    type: Literal["delta"] = "delta"
+    mode: Literal["mirror", "history"] = Field(
+        description="`mirror`: the rows that the source has now. `history`: every change, appended."
+    )
+    path: str = Field(
+        description="Folder of the Delta tables, here or in an object store. `{physical}`, `{db}` and `{table}` stand "
+        "for the source's names; without any of them, `/{table}` is added. A table's folder is its "
+        "output's alone.",
+        examples=["lake/mirror", "s3://lake/{physical}/{db}.{table}"],
+    )
+    controls: Literal["rows", "all"] = Field(
+        "rows",
+        description="Which controls a history has as rows: `rows`: `truncate`, `drop` and `gap`, without which its "
+        "rows would say something wrong. `all`: every control; column `_control` has its JSON with the table's "
+        "definition.",
+    )
+    engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
+    merge: bool = Field(
+        False,
+        description="Whether several sources may share a table, such as the shards of a database, or tables with a "
+        "name for each year. Column `_source` says whose each row is (`physical/db.table`), and the table is "
+        "partitioned by it; a row is told from others by it and by its key, so keys may repeat between sources.",
+    )
+    key: list[str] | dict[SourceName, list[str]] | None = Field(
+        None,
+        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
+        examples=[["id"], {"main.log": ["host", "at"]}],
+    )
+    on_gap: Literal["stop", "continue"] = Field(
+        "stop",
+        description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on, "
+        "because you have asked for one or accept what it shows.",
+    )
+    merge_rows_max: int = Field(
+        1_000_000, ge=1, le=100_000_000, description="Most rows of one merge; larger batches are several commits."
+    )
+    rewrite_bytes_max: int = Field(
+        _KEEP.rewrite_bytes_max, ge=0, description="Largest table that a change of its schema may write anew, in bytes."
+    )
+    file_bytes_max: int = Field(
+        _KEEP.file_bytes_max,
+        ge=1 << 20,
+        le=1 << 34,
+        description="Size at which a file is full, in bytes. A mirror writes every file anew that a change falls into.",
+    )
+    compact_every_commits: int = Field(
+        _KEEP.compact_every_commits,
+        ge=1,
+        le=1_000_000,
+        description="After how many commits a history's small files are joined, and files that no version needs are "
+        "removed. A mirror's small files are joined as changes come.",
+    )
+    checkpoint_every_commits: int = Field(
+        _KEEP.checkpoint_every_commits, ge=1, le=10_000, description="Every how many commits Delta sums up its log."
+    )
+    vacuum_hours: int = Field(
+        _KEEP.vacuum_hours,
+        ge=1,
+        le=87_600,
+        description="How long files of older versions are kept, in hours; longer than any batch takes to be written.",
+    )
+    log_hours: int = Field(
+        _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."
+    )
+
+    def upkeep(self) -> Upkeep:
+        """The options that concern a table's files."""
+        return Upkeep(
+            compact_every_commits=self.compact_every_commits,
+            vacuum_hours=self.vacuum_hours,
+            log_hours=self.log_hours,
+            checkpoint_every_commits=self.checkpoint_every_commits,
+            file_bytes_max=self.file_bytes_max,
+            rewrite_bytes_max=self.rewrite_bytes_max,
+        )

@@ -1,0 +1,112 @@
+"""Histories: every change, appended. A history never fills, drops or renames.
+
+A column that did not exist is null, a dropped one stays and is null from then on, a renamed one is a new column.
+`truncate`, `drop` and `gap` are rows too, with that word as `_change_type` and the table's columns null, since what a
+history says of the rows before would be wrong without them. With `controls: all` every control is a row, and `_control`
+has its JSON and the table's definition, so that the whole stream can be told again from the table.
+"""
+
+import json
+from typing import Final
+
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
+from databus.flow import Move, Plan, Restage, StagedRows, Stored, TableControl, Work, fitted_rows, user_rows_schema
+from databus.schema import TableSchema, widens_to
+from databus.sinks.delta._table import DeltaTarget
+
+RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
+_CONTROL_FIELD: Final = pa.field(CONTROL, pa.string())
+
+
+class History:
+    """The history of one table in a Delta table. all_controls: whether every control is a row."""
+
+    def __init__(self, target: DeltaTarget, *, all_controls: bool, how_to_reset: str) -> None:
+        self._target = target
+        self._all_controls = all_controls
+        self._how_to_reset = how_to_reset
+
+    def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> Work[None]:
+        """Append rows, with the columns and types that the history has."""
+        rows = self._named(rows)
+        have = self._target.schema()
+        if not rows.schema.equals(have):
+            rows = fitted_rows(rows, (yield from self._fit(table, rows.schema, stored)))
+        self._target.append(rows, stored, self.partition)
+
+    def commit(self, staged: StagedRows, stored: Stored) -> Work[None]:
+        """Show rows that tasks have written. Raises `Restage` if the history has other types."""
+        rows = user_rows_schema(staged.table) if staged.fitted is None else staged.fitted
+        none = self._named(user_rows_schema(staged.table).empty_table())
+        have = yield from self._fit(staged.table, none.schema, stored)
+        if any(field.name not in have.names or have.field(field.name).type != field.type for field in rows):
+            wanted = [field for field in have if field.name not in self.partition]
+            raise Restage(fits={self._name: pa.schema(wanted)})
+        self._target.replace(staged.files, (), stored, self.partition)
+
+    @property
+    def _name(self) -> str:
+        """The full name of the table whose history it is."""
+        return self._target.owner
+
+    @property
+    def partition(self) -> dict[str, str]:
+        """Columns that its rows share, which stand in no file."""
+        return {}
+
+    def control(self, control: TableControl, stored: Stored) -> Work[None]:
+        """Record what the rows do not show; `schema` makes columns before their first row comes."""
+        if control.kind is ControlKind.SCHEMA:
+            none = user_rows_schema(control.table).empty_table()
+            yield from self._fit(control.table, self._named(none).schema, stored)
+        if self._all_controls or control.kind in RECORDED:
+            scn, seq = control.pair
+            told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
+            schema = user_rows_schema(control.table)
+            if self._all_controls:
+                schema = schema.append(_CONTROL_FIELD)
+                told[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
+            row = pa.Table.from_pylist([told], schema=schema)
+            yield from self.write(control.table, row, stored)
+
+    def _named(self, rows: pa.Table) -> pa.Table:
+        """Rows as the table has them."""
+        return rows
+
+    def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> Work[pa.Schema]:
+        """Make room for columns and types. A commit of its own keeps the pair that the table has."""
+        have = self._target.schema()
+        kept = self._target.stored() or Stored((0, 0), stored.log)
+        added = [field for field in want if field.name not in have.names]
+        wider = {
+            field.name: field.type
+            for field in want
+            if field.name in have.names and not widens_to(field.type, have.field(field.name).type)
+        }
+        for name, kind in wider.items():
+            if not widens_to(have.field(name).type, kind):
+                raise UnsupportedFeature(
+                    f"{self._target.path}: column {name} of {table.source} became {kind}, and the history holds "
+                    f"{have.field(name).type}, neither of which holds every value of the other. {self._how_to_reset}"
+                )
+        if added:
+            self._target.add_columns(added, kept)
+        if wider:
+            yield from self._widen(table, wider, kept)
+        return self._target.schema()
+
+    def _widen(self, table: TableSchema, wider: dict[str, pa.DataType], kept: Stored) -> Work[None]:
+        size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max
+        if size > limit:
+            raise LimitExceeded(
+                f"{self._target.path}: {', '.join(wider)} of {table.source} became wider, for which all {size} bytes "
+                f"of the history are written anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` "
+                f"of this output and start the pipeline again. Or: {self._how_to_reset}"
+            )
+        moves = tuple(
+            Move(pa.field(field.name, wider.get(field.name, field.type)), field) for field in self._target.schema()
+        )
+        steps = Plan(moves, (), {}, (0, 0))
+        yield from self._target.remade(steps, steps.schema, kept)

@@ -1,0 +1,33 @@
+"""What the items of a batch are to a Delta table."""
+
+from databus.core import ControlKind, Pair
+from databus.flow import Item, StagedRows, TableControl, TableRows, last_pair
+from databus.sinks.delta._table import DeltaTarget
+
+
+def is_of(item: StagedRows, target: DeltaTarget) -> bool:
+    """Whether what a task has made at once is of the table as it is."""
+    return item.at_once is None or (target.exists and item.at_once.version == target.table.version())
+
+
+def begins(item: Item) -> bool:
+    """Whether nothing of the table from before this item is needed."""
+    if not isinstance(item, TableControl):
+        return False
+    if item.kind is ControlKind.SCHEMA:
+        return not item.body.get("previous")
+    return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
+
+
+def pair_of(item: Item) -> Pair:
+    """Up to which a table is once it has been applied."""
+    if isinstance(item, TableRows):
+        return last_pair(item.rows)
+    return item.last if isinstance(item, StagedRows) else item.pair
+
+
+def count_of(item: Item) -> int:
+    """Its rows."""
+    if isinstance(item, TableRows):
+        return int(item.rows.num_rows)
+    return item.count if isinstance(item, StagedRows) else 0

@@ -1,0 +1,502 @@
+"""Delta tables kept identical to their sources (`mode: mirror`), or holding every change (`mode: history`).
+
+Exactly once: the commit that holds a batch's rows also stores the pair at the batch's end, and rows at or below the
+stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from databus.core import (
+    ControlKind,
+    CorruptData,
+    DatabusError,
+    Pair,
+    SourceCheckpoint,
+    TransientError,
+    UnsupportedFeature,
+)
+from databus.disk import Location
+from databus.flow import (
+    Batch,
+    ChangeBatch,
+    FolderWriter,
+    Item,
+    KeyChoice,
+    KnownTable,
+    MirrorWriter,
+    PartWriter,
+    Restage,
+    StagedBatch,
+    StagedRows,
+    Stored,
+    TableControl,
+    TableRows,
+    Tasks,
+    Work,
+    is_passing_file,
+    log_number,
+    rows_above,
+    run_all,
+    run_here,
+    seeds_after,
+    spelled,
+    staged_rows,
+    user_rows_schema,
+)
+from databus.operate import logger_of
+from databus.places import Held, Noted, identity, place_at
+from databus.plugins import Delivery, Output, OutputConfig, OutputContext
+from databus.schema import TableSchema
+from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
+from databus.sinks.delta._config import DeltaConfig
+from databus.sinks.delta._history import History
+from databus.sinks.delta._items import begins, count_of, is_of, pair_of
+from databus.sinks.delta._known import Known
+from databus.sinks.delta._known_mirrors import KnownMirrors
+from databus.sinks.delta._mirror import Mirror, mirror_schema
+from databus.sinks.delta._shared import SOURCE_FIELD, SharedHistory, SharedMirror
+from databus.sinks.delta._table import DeltaTarget
+
+_CRASH_POINTS: Final = {
+    "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
+    "history": ("delta.history.before_commit", "delta.history.after_commit"),
+}
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The copy of one source, in one of the two modes."""
+
+    target: DeltaTarget
+    kind: Mirror | History
+
+
+class DeltaOutput(Output):
+    """Writes Delta tables, one for each source. Spark's tasks write files; the driver commits them with delta-rs."""
+
+    config_model: ClassVar[type[OutputConfig]] = DeltaConfig
+    delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    takes_stores: ClassVar[bool] = True
+    config: DeltaConfig
+
+    def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
+        super().__init__(config, context)
+        self._copies: dict[tuple[str, str], _Copy] = {}
+        self._places = TableFolders(config.path, context, spelled)
+        self._known: Known | None = None
+        self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
+        self._seen: dict[Location, Seen] = {}
+        self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
+        self._known_mirrors = KnownMirrors()
+
+    @property
+    def is_refilled(self) -> bool:
+        """See `Output.is_refilled`."""
+        return self.config.mode == "mirror"
+
+    def table_path(self, physical: str, source: str) -> Location:
+        """Where the copy of `source` (`db.table`) is."""
+        return path_of(self.config.path, self.context, physical, source, spelled)
+
+    def ledger_folder(self) -> Location | None:
+        """The folder that all of its tables are in."""
+        return root_of(self.config.path, self.context)
+
+    def form(self, source: str) -> Mapping[str, Any]:
+        """See `Output.form`."""
+        key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
+        controls = {"controls": "all"} if self._has_all_controls else {}
+        return {"mode": self.config.mode, "merge": self.config.merge, "key": key, **controls}
+
+    @property
+    def _has_all_controls(self) -> bool:
+        return self.config.mode == "history" and self.config.controls == "all"
+
+    @property
+    def key(self) -> KeyChoice:
+        """See `Output.key`: a history has no use for one."""
+        return KeyChoice(() if self.config.mode == "history" else self.config.key or ())
+
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
+        """See `Output.held`. A table of which something is noted is opened only if its log has gone on since then."""
+        return {name: word for name, noted in tables.items() if (word := self._held(name, noted)) is not None}
+
+    def _held(self, name: str, noted: Noted | None) -> Held | None:
+        path = self.table_path(*name.split("/", 1))
+        if noted is None or not noted.mark:
+            return self._now(name)
+        if not still_holds(path, noted, lambda: self._now(name), appends_only=self.config.mode == "history"):
+            return self._now(name)
+        version = Mark.parse(noted.mark).version
+        if commit_path(path, version).exists() and not commit_path(path, version + 1).exists():
+            return Held(place_at(noted.pair), noted.mark)
+        now = self._now(name)
+        return None if now is None else replace(now, mark=noted.mark)
+
+    def _now(self, name: str) -> Held | None:
+        """What the table says, once it is opened."""
+        copy = self._copy(*name.split("/", 1))
+        return copy.target.held(str(copy.target.mark(copy.kind.partition))) if copy.target.exists else None
+
+    def mark(self, name: str, end: Pair) -> Noted | None:
+        """See `Output.mark`: the version, and how many rows that has, up to which SCN."""
+        del end  # no commit says so where nothing but a control came last
+        copy = self._copy(*name.split("/", 1))
+        stored = copy.target.stored() if copy.target.exists else None
+        return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
+
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`: a mirror needs a key."""
+        if self.config.mode == "mirror":
+            self._key(table)
+
+    def tables(self) -> Collection[str]:
+        """See `Output.tables`."""
+        return self._read_known().tables
+
+    def part_writer(self) -> PartWriter | None:
+        """See `Output.part_writer`."""
+        return self._writer
+
+    @property
+    def _writer(self) -> PartWriter:
+        folders = folders_of(self.config.path, self.context, spelled)
+        if self.config.mode == "history":
+            return FolderWriter(folders)
+        return MirrorWriter(folders, self.config.merge_rows_max, self._known_mirrors.said())
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
+        self._apply(batch, tasks)
+
+    def discard(self, batch: StagedBatch) -> None:
+        """See `Output.discard`. What a commit names stays, also one that a store may carry out later."""
+        written, self._written = self._written, {}
+        for item in batch.items:
+            if isinstance(item, StagedRows):
+                written.setdefault(item.table.source, set()).update(file.name for file in item.written)
+        for source, names in written.items():
+            self._copy(batch.physical, source).target.discard(names)
+
+    def write(self, batch: ChangeBatch) -> None:
+        """See `Output.write`."""
+        try:
+            with suppress(Restage):
+                self._apply(batch, run_here)
+                return
+            self._apply(batch, run_here)  # on top of what others have committed meanwhile
+        except BaseException:
+            with suppress(DatabusError, OSError):
+                self.discard(StagedBatch(batch.physical, batch.start, batch.end, ()))
+            raise
+
+    def _apply(self, batch: Batch, tasks: Tasks) -> None:
+        known = self._read_known()
+        known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
+        by_source: dict[str, list[Item]] = {item.table.source: [] for item in batch.items}
+        for item in batch.items:
+            by_source[item.table.source].append(item)
+        works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
+        self._written = {}
+        try:
+            counts = run_all(works, tasks, side_by_side=not self.config.merge)
+            if self.config.merge:
+                self._maintain_shared(batch, by_source, tasks)
+        except (Restage, TransientError):
+            raise
+        except Exception as error:  # a commit that was refused, or a task that found no file, wrapped by Spark
+            moved = self._moved(batch.physical, by_source)
+            if not moved:
+                raise
+            raise Restage(above=moved) from error
+        self.written = dict(zip(by_source, counts, strict=True))
+
+    def _moved(self, physical: str, sources: Iterable[str]) -> dict[str, Pair]:
+        """The tables, by full name, to which others have committed something without changing rows, each with the pair
+        that it has: what was made for an older version of them is made again. Raises what `DeltaTarget.refresh` does.
+        """
+        found: dict[str, Pair] = {}
+        for source in sources:
+            name, copy = f"{physical}/{source}", self._copies.get((physical, source))
+            if copy is not None and copy.target.exists and copy.target.refresh(alone=True):
+                self._known_mirrors.forget(name)
+                stored = copy.target.stored()
+                found[name] = (0, 0) if stored is None else stored.pair
+        return found
+
+    def _maintain_shared(self, batch: Batch, sources: Iterable[str], tasks: Tasks) -> None:
+        """Once all are committed: what tasks have written for another source may be older than upkeep leaves alone."""
+        targets = [self._copy(batch.physical, source).target for source in sources]
+        for target in {each.path: each for each in targets if each.exists}.values():
+            target.refresh()
+            run_all([target.maintain(joins=self.config.mode == "history")], tasks)
+
+    def _read_known(self) -> Known:
+        if self._known is None:
+            root, output = root_of(self.config.path, self.context), self.context.output
+            self._known = Known.load(root / f".databus-{self.context.pipeline}-{output}.tables.json")
+        return self._known
+
+    def remove(self, tables: Collection[str]) -> list[Location]:
+        """See `Output.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
+        known = self._read_known()
+        if self.config.merge and not set(tables).issuperset(known.tables):
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: with `merge: true` several sources share a table; have the whole "
+                f"output made anew: `databus rebuild FILE {self.context.output}` (FILE is the pipeline's file)"
+            )
+        folders = remove_folders(self.config.path, self.context, tables, spelled)
+        known.remove(tables)
+        return folders
+
+    def close(self) -> None:
+        """See `Output.close`."""
+        self._copies.clear()
+        self._known_mirrors.clear()
+        self._known, self._seen = None, {}
+
+    def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
+        """Returns how many rows were new."""
+        self._named.setdefault((batch.physical, source), {}).clear()
+        count = yield from self._noting(source, self._work(known, batch, source, items))
+        written = self._written.pop(source, set())
+        given = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
+        for name in filter(is_passing_file, given | written):
+            (self.table_path(batch.physical, source) / name).remove()
+        return count
+
+    def _noting(self, source: str, work: Work[int]) -> Work[int]:
+        """The same, with a note of the files that its jobs have written."""
+        try:
+            job = next(work)
+            while True:
+                done = yield job
+                self._written.setdefault(source, set()).update(file.name for file in done.added)
+                job = work.send(done)
+        except StopIteration as end:
+            return int(end.value)
+
+    def _work(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
+        copy = self._copy(batch.physical, source)
+        if self.config.merge:
+            copy.target.refresh()
+        self._tell(copy.target, f"{batch.physical}/{source}")
+        new = self._new_items(copy, batch, source, items)
+        if not new:
+            return 0
+        is_new = not copy.target.exists or (self.config.merge and copy.target.stored() is None)
+        if is_new:
+            self._check_new(known, copy, batch, items[0])
+        self._make(copy, batch, new[0].table, is_new=is_new)
+        ahead = yield from self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
+        for index, item in enumerate(new):
+            is_last = index == len(new) - 1
+            if is_last:  # a snapshot that is open at the end counts only for who was given its begin
+                seeds = seeds_after(self.seeds, replace(batch, items=tuple(items)))
+                copy.target.seed = seeds.get(f"{batch.physical}/{source}", batch.end.snapshots.get(source))
+            pair = batch.end.pair if is_last else pair_of(item)
+            stored = Stored(pair, log_number(batch.end.log), ahead)
+            yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
+        if copy.target.stored() is not None:
+            known.add(f"{batch.physical}/{source}", copy.target.path)
+        if not self.config.merge:
+            yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
+        if isinstance(batch, StagedBatch):
+            self._note(f"{batch.physical}/{source}", copy, new[-1].table)
+        return sum(count_of(item) for item in new)
+
+    def _make(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> None:
+        """Have the table be there."""
+        if not copy.target.exists:
+            copy.target.create(self._schema(table))
+        if is_new and self.config.merge:  # the table does not say by being there that this source has begun
+            copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
+
+    def _tell(self, target: DeltaTarget, name: str) -> None:
+        """Have the commits of a table say what is known of its rows."""
+        target.way = "" if self.way_of is None else self.way_of(name)
+        target.db, target.seed = identity(self.db) if self.db else "", self.seeds.get(name)
+
+    def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
+        """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
+        stored = copy.target.stored()
+        self._known_mirrors.forget(name)
+        if not isinstance(copy.kind, Mirror) or self.config.merge or stored is None:
+            return
+        key, version = self._key(table), copy.target.table.version()
+        files = copy.target.live(key)
+        layout = copy.kind.layout(files, key)
+        self._known_mirrors.add(name, KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout))
+
+    def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:
+        if isinstance(item, TableControl):
+            if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
+                yield from kind.control(item, stored)
+        elif isinstance(kind, Mirror):
+            staged = item if isinstance(item, StagedRows) else self._staged_here(name, item)
+            yield from kind.commit(staged, self._key(item.table), stored)
+        elif isinstance(item, StagedRows):
+            yield from kind.commit(item, stored)
+        else:
+            yield from kind.write(item.table, item.rows, stored)
+
+    def _staged_here(self, name: str, rows: TableRows) -> StagedRows:
+        """Rows as tasks would have staged them."""
+        files = tuple(self._writer.write(name, rows))
+        self._written.setdefault(rows.table.source, set()).update(file.name for file in files)
+        return staged_rows(rows.table, rows.rows, files)
+
+    def _follow_ahead(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> Work[Pair]:
+        """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
+        stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
+        if batch.ahead is None:
+            return stored.ahead
+        steps = None if is_new else batch.ahead.steps(stored.follows)
+        through = max(stored.ahead, batch.ahead.through)
+        if steps is not None and isinstance(copy.kind, Mirror):
+            following = replace(stored, ahead=through)
+            yield from copy.kind.follow(table, steps, following, "a change of its schema")
+            if copy.target.stored() != following:  # nothing to change; but what comes next begins behind the changes
+                copy.target.append(copy.target.schema().empty_table(), following)
+        return through
+
+    def _new_items(self, copy: _Copy, batch: Batch, source: str, items: Sequence[Item]) -> list[Item]:
+        """What is above the stored pair, without controls that change nothing here."""
+        stored = copy.target.stored() if copy.target.exists else None
+        if stored is not None:
+            self._check_log(copy, stored, batch.end, source, batch.physical)
+        pair = stored.pair if stored is not None else (0, 0)
+        new: list[Item] = []
+        is_awaited = f"{batch.physical}/{source}" in self.seeds and source not in batch.start.snapshots
+        for item in items:
+            if isinstance(item, TableControl):
+                is_awaited = is_awaited and item.kind is not ControlKind.SNAPSHOT_BEGIN
+                says_nothing = self._says_nothing(batch, item, stored, is_awaited=is_awaited)
+                if item.pair > pair and not says_nothing:
+                    new.append(item)
+                continue
+            if isinstance(item, StagedRows):
+                if item.first <= pair < item.last or not is_of(item, copy.target):
+                    self._known_mirrors.forget(f"{batch.physical}/{source}")
+                    raise Restage(above={f"{batch.physical}/{source}": pair})
+                if item.first > pair:
+                    new.append(item)
+                continue
+            rows = rows_above(item.rows, pair)
+            if rows.num_rows:
+                new.append(TableRows(item.table, rows))
+        return new
+
+    def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
+        """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
+        owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
+        if self.config.on_gap == "continue" or owner in self.seeds or begins(first):
+            return
+        if owner in known.tables:
+            raise CorruptData(
+                f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it. Or: "
+                f"{self._reset(batch.physical, first.table.source)}"
+            )
+        if isinstance(copy.kind, Mirror) and batch.start.scn and not known.from_beginning[batch.physical]:
+            raise UnsupportedFeature(
+                f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before. Leave out "
+                f"where the input starts. Or have the table read anew (`databus snapshot {batch.physical} "
+                f"{first.table.source}`) and say `on_gap: continue` in this output: the copy is right when that "
+                f"snapshot has ended"
+            )
+
+    def _says_nothing(self, batch: Batch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
+        """Whether a control changes nothing here.
+
+        is_awaited: the snapshot that completes the copy has not begun, so that a gap of a mirror, or the end of
+        another snapshot, need not be minded. Raises what `_is_known_in_part` does.
+        """
+        if item.kind is ControlKind.SNAPSHOT_BEGIN:
+            return stored is not None and not self._has_all_controls
+        if item.kind is ControlKind.GAP:
+            return is_awaited and self.config.mode == "mirror"
+        return self._is_known_in_part(batch, item, is_awaited=is_awaited)
+
+    def _is_known_in_part(self, batch: Batch, item: TableControl, *, is_awaited: bool) -> bool:
+        """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
+
+        Raises `UnsupportedFeature` unless the mirror is to go on with gaps.
+        """
+        is_end = item.kind is ControlKind.SNAPSHOT_END and item.body.get("complete", False)
+        if not is_end or self.config.mode == "history" or batch.has_begin_of(item):
+            return False
+        if is_awaited:
+            return True
+        name = f"{batch.physical}/{item.table.source}"
+        said = f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
+        if self.config.on_gap != "continue":
+            again = self._reset(batch.physical, item.table.source)
+            raise UnsupportedFeature(f"{said}, so that rows of it are missing. {again}")
+        logger_of("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
+        return True
+
+    def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
+        if stored.is_part and stored.log != log_number(end.log):
+            raise UnsupportedFeature(
+                f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {physical}/{source}, "
+                f"from another log than {end.log}, whose rows cannot be told from those. "
+                f"{self._reset(physical, source)}"
+            )
+
+    def _reset(self, physical: str, source: str) -> str:
+        table = "" if self.config.merge else f" {physical}/{source}"
+        what = "the output" if self.config.merge else "the table"
+        return (
+            f"Have {what} made anew: `databus rebuild FILE {self.context.output}{table}` (FILE is the pipeline's file)."
+        )
+
+    def _copy(self, physical: str, source: str) -> _Copy:
+        copy = self._copies.get((physical, source))
+        if copy is not None:
+            return copy
+        name = f"{physical}/{source}"
+        application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
+        config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
+        points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
+        rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
+        history: dict[str, Any] = {"all_controls": self._has_all_controls, **reset}
+        is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
+        given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
+        kind: Mirror | History
+        if self.config.merge:
+            path = self.table_path(physical, source)
+            owner = f"several, by {self.context.pipeline}/{self.context.output}"
+            seen = self._seen.setdefault(path, Seen())
+            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, seen=seen, **given)
+            kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **history)
+        else:
+            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, **given)
+            kind = Mirror(target, **rules) if is_mirror else History(target, **history)
+        copy = self._copies[physical, source] = _Copy(target, kind)
+        return copy
+
+    def _schema(self, table: TableSchema) -> pa.Schema:
+        if self.config.mode == "mirror":
+            self._key(table)
+        schema = user_rows_schema(table) if self.config.mode == "history" else mirror_schema(table)
+        return schema.append(SOURCE_FIELD) if self.config.merge else schema
+
+    def _key(self, table: TableSchema) -> tuple[str, ...]:
+        """The columns that identify a row. Raises `UnsupportedFeature` for a mirror of a table that has none."""
+        chosen = self.config.key.get(table.source) if isinstance(self.config.key, dict) else self.config.key
+        key = tuple(chosen) if chosen else table.key
+        missing = [name for name in key if name not in table.names]
+        if not key or missing:
+            what = f"has no column {missing[0]!r}" if missing else "comes without a key"
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
+                f"columns that identify a row (`key: {{{table.source}: [...]}}`), use `mode: history`, or leave the "
+                f"table out of the output's input (`inputs: ... exclude: [{table.source}]`)"
+            )
+        return key

@@ -1,0 +1,498 @@
+"""One Delta table on disk: what it holds, the pair that it has, commits that store the next pair, upkeep.
+
+The pair (SCN, `_seq`) and the log's number are `txn` actions of the same commit as the rows they speak of, so that a
+commit is either there with its pair or not at all. Nothing here knows what the rows mean.
+"""
+
+import contextlib
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import (
+    COMMIT_VERSION,
+    SOURCE,
+    CorruptData,
+    LockHeld,
+    ServiceUnavailable,
+    UnsupportedFeature,
+    crash_point,
+)
+from databus.disk import Location, finished_name
+from databus.flow import (
+    Change,
+    DataFile,
+    JoinJob,
+    LiveFile,
+    RemakeJob,
+    Stored,
+    Work,
+    groups_to_join,
+    is_data_file,
+    live_files,
+    write_data_file,
+)
+from databus.places import ASKED, Held, Seed, place_at
+from databus.sinks.delta._commits import Mark, Seen, check_commits, commit_path, is_commit
+from databus.sinks.delta._errors import engine_errors
+from databus.sinks.delta._features import check_features, check_may_remove, lacks_local_times
+from databus.sinks.delta._read import BATCH_ROWS, dataset_of, opened_delta
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+_OWNER: Final = "databus.source"
+_AHEAD: Final = ("/schema", "/schema/seq")
+_SEEDS_FROM: Final = 2  # generations of snapshots; below stand none, and one that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How a table is kept small; see `DeltaConfig`, where each of these is an option."""
+
+    compact_every_commits: int = 200
+    vacuum_hours: int = 168
+    log_hours: int = 24
+    checkpoint_every_commits: int = 50
+    file_bytes_max: int = 64 << 20
+    rewrite_bytes_max: int = 16 << 30
+
+    def properties(self, owner: str) -> dict[str, str]:
+        """As properties of a Delta table."""
+        return {
+            _OWNER: owner,
+            "delta.checkpointInterval": str(self.checkpoint_every_commits),
+            "delta.logRetentionDuration": f"interval {self.log_hours} hours",
+            "delta.deletedFileRetentionDuration": f"interval {self.vacuum_hours} hours",
+            "delta.targetFileSize": str(self.file_bytes_max),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Of which key marks stay true in a partition whose values change, as `RemakeJob` has it; elsewhere all do."""
+
+    partition: Mapping[str, str]
+    of_key: str
+
+
+class DeltaTarget:
+    """A Delta table that this output alone writes.
+
+    owner: full name of the source, kept in the table, so that two sources never share one unawares. application: the id
+    that the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
+    is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
+    own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
+    versions that these were to make: a store may carry out a commit after it has told us of an error.
+    seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
+    way: by which rows come, 63 bits in hexadecimal digits; db: the identity of the database that they are of, in the
+    same form; seed: see `Position.seeds`. A commit stores them unless they are empty.
+    """
+
+    def __init__(
+        self,
+        path: Location,
+        owner: str,
+        application: str,
+        upkeep: Upkeep,
+        crash_points: tuple[str, str],
+        *,
+        is_shared: bool = False,
+        named: dict[str, int] | None = None,
+        seen: Seen | None = None,
+        may_change: bool = False,
+    ) -> None:
+        self.path = path
+        self._named = {} if named is None else named
+        self._seen = seen or Seen()
+        self._is_shared = is_shared
+        self._may_change = may_change
+        self._crash_points = crash_points
+        self.owner = owner
+        self.upkeep = upkeep
+        self._application = application
+        self.way = self.db = ""
+        self.seed: Seed | None = None
+        self._version_seen = 0  # by `maintain`
+        self._tried_on: int | None = None  # the version for which the last commit was made, if others came first
+        self._vacuumed_s: float | None = None
+        self._table: DeltaTable | None = None
+        self._stored: Stored | None = None
+        self._stored_of: int | None = None  # version
+        self._next: Stored | None = None  # what the commit that is being made stores
+        self._adding: frozenset[str] = frozenset()  # the files that it adds
+        self._live: tuple[object, list[LiveFile]] | None = None  # as asked for last
+        self._open()
+
+    def _open(self) -> None:
+        if self._was_begun():
+            with self._errors("open"):
+                self._table = opened_delta(self.path)
+            self._version_seen = self._table.version()
+            if self._seen.version < 0:
+                self._seen.version = self._version_seen
+            check_features(self.path, self._table)
+            self._check_owner(self._table)
+
+    def _was_begun(self) -> bool:
+        """Whether there is a table, sound or not. A kill in the middle of its creation leaves a log without a commit,
+        and beside it at most what tasks have written and no commit shows.
+        """
+        log = self.path / "_delta_log"
+        names = [each for each in self.path.names() if not is_data_file(finished_name(each))]
+        return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
+
+    def refresh(self, *, alone: bool = False) -> bool:
+        """See what others have committed; returns whether they have. alone: whether no other source has, either.
+
+        Raises `CorruptData` where somebody has changed rows, `LockHeld` where another databus writes, and
+        `UnsupportedFeature` for what a table has been given that we do not write.
+        """
+        if self._table is None:
+            self._open()
+            return self._table is not None
+        before = self.mark({}) if alone else Mark(self._table.version())
+        with self._errors("read"):
+            self._table.update_incremental()
+        self._tried_on = before.version
+        since = before.version if alone else self._seen.version
+        version: int = self._table.version()
+        if version > since:
+            check_features(self.path, self._table)
+            self._check_owner(self._table)
+            marks = (before, self.mark({})) if alone else None
+            check_commits(self.path, since, version, marks, may_change=self._may_change)
+            self._seen.version = max(self._seen.version, version)
+        return version > before.version
+
+    def _check_owner(self, table: "DeltaTable") -> None:
+        found = table.metadata().configuration.get(_OWNER)
+        if found != self.owner:
+            whose = f"the copy of {found}" if found else "a Delta table that databus did not make"
+            raise UnsupportedFeature(
+                f"{self.path}: is {whose}, and would get {self.owner}; give this output another `path` "
+                f"(`{{physical}}`, `{{db}}` and `{{table}}` stand for the source's names), or remove the folder"
+            )
+        if not self._is_shared and self.stored() is None and table.file_uris():
+            raise UnsupportedFeature(
+                f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
+                f"where its table stands. Give it its name back, or another `path`, where it begins as at a first start"
+            )
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+        return self._table is not None
+
+    @property
+    def table(self) -> "DeltaTable":
+        """The open table; for a table that exists."""
+        if self._table is None:
+            raise RuntimeError(f"{self.path}: not created yet")
+        return self._table
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make an empty table."""
+        from deltalake import DeltaTable
+
+        with self._errors("create"):
+            self._table = DeltaTable.create(
+                self.path.engine_uri,
+                schema,
+                storage_options=self.path.engine_options,
+                partition_by=SOURCE if self._is_shared else None,
+                configuration=self.upkeep.properties(self.owner),
+                raise_if_key_not_exists=False,
+            )
+        self._seen.version = self._table.version()
+
+    def stored(self) -> Stored | None:
+        """The pair that the table has; None where nothing was stored."""
+        version = self.table.version()
+        if self._stored_of != version:  # to find it out takes milliseconds, and in a store many requests
+            self._stored, self._stored_of = self._read_stored(), version
+        return self._stored
+
+    def _read_stored(self) -> Stored | None:
+        scn = self.table.transaction_version(self._application)
+        if scn is None:
+            return None
+        seq = self.table.transaction_version(f"{self._application}/seq")
+        log = self.table.transaction_version(f"{self._application}/log")
+        if seq is None:
+            raise CorruptData(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
+        ahead = [self.table.transaction_version(f"{self._application}{name}") for name in _AHEAD]
+        return Stored((scn, seq), log, (ahead[0] or 0, ahead[1] or 0))
+
+    def held(self, mark: str) -> Held | None:
+        """What the table says of itself; None where nothing was stored. mark: by which it is known."""
+        stored = self.stored()
+        if stored is None:
+            return None
+        names = (f"{self._application}{name}" for name in ("/way", "/db", "/seed"))
+        way, db, seed = (self.table.transaction_version(name) or 0 for name in names)
+        older = (None, ASKED)[seed] if seed < _SEEDS_FROM else seed - _SEEDS_FROM
+        return Held(place_at(stored.pair, _digits(stored.log or 0) or None), mark, _digits(db), _digits(way), older)
+
+    def schema(self) -> pa.Schema:
+        """The table's columns in Arrow, as we write them."""
+        return pa.schema(self.table.schema().to_arrow())
+
+    def bytes_total(self) -> int:
+        """Size of the files that the table is made of."""
+        sizes = pa.table(self.table.get_add_actions()).column("size_bytes")
+        return sum(sizes.to_pylist())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table has no files."""
+        return not self.table.file_uris()
+
+    def commit(self, stored: Stored) -> "CommitProperties":
+        """Properties of a commit that stores the pair."""
+        from deltalake import CommitProperties, Transaction
+
+        self._next = stored
+        scn, seq = stored.pair
+        numbers = {"": scn, "/seq": seq} | ({} if stored.log is None else {"/log": stored.log})
+        numbers |= {name: int(text, 16) for name, text in (("/way", self.way), ("/db", self.db)) if text}
+        numbers["/seed"] = _SEEDS_FROM + self.seed if isinstance(self.seed, int) else int(self.seed is not None)
+        if stored.ahead > stored.pair:
+            numbers |= zip(_AHEAD, stored.ahead, strict=True)
+        transactions = [Transaction(f"{self._application}{name}", number) for name, number in numbers.items()]
+        return CommitProperties(app_transactions=transactions, max_commit_retries=0)
+
+    def append(self, rows: pa.Table, stored: Stored, partition: Mapping[str, str] | None = None) -> None:
+        """Add rows and store the pair; see `replace`."""
+        rows = rows.drop_columns([*(partition or ())])
+        files = [write_data_file(self.path, rows)] if rows.num_rows else []
+        self.replace(files, (), stored, partition)
+
+    def replace(
+        self,
+        files: Iterable[DataFile],
+        removes: Iterable[LiveFile],
+        stored: Stored,
+        partition: Mapping[str, str] | None = None,
+        *,
+        is_data: bool = True,
+    ) -> None:
+        """Make files in the table's folder part of it in the place of others, and store the pair.
+
+        partition: columns that stand in no file, and the value that all these rows have. is_data: whether rows change.
+        """
+        from deltalake.transaction import RemoveAction
+
+        now_ms, values = time.time_ns() // 1_000_000, dict(partition or {})
+        gone = [
+            RemoveAction(each.name, is_data, now_ms, partition_values=values, size=each.size_bytes) for each in removes
+        ]
+        if gone and is_data:
+            check_may_remove(self.path, self.table)
+        with self._committing("write to"):
+            added = self._added(files, values, now_ms, is_data=is_data)
+            self._transact([*added, *gone], "append", self.table.schema(), stored)
+
+    def overwrite(self, schema: pa.Schema, files: Iterable[tuple[DataFile, Mapping[str, str]]], stored: Stored) -> None:
+        """Put files, each with its partition, in another schema, in the place of all, and store the pair."""
+        from deltalake import Schema, TableFeatures
+
+        if lacks_local_times(self.table, schema):  # a commit of its own keeps the pair that the table has
+            with self._committing("prepare"):
+                kept, feature = self.stored() or Stored((0, 0), stored.log), TableFeatures.TimestampWithoutTimezone
+                self.table.alter.add_feature(feature, True, commit_properties=self.commit(kept))
+        now_ms = time.time_ns() // 1_000_000
+        actions = [action for each, values in files for action in self._added([each], values, now_ms)]
+        check_may_remove(self.path, self.table)
+        with self._committing("rewrite"):
+            self._transact(actions, "overwrite", Schema.from_arrow(schema), stored)
+        self._check_schema(schema)
+
+    def remade(self, change: Change, schema: pa.Schema, stored: Stored, marks: Marks | None = None) -> Work[None]:
+        """Change all rows and the columns that there are, and store the pair. change: gives rows of `schema`."""
+        files: list[tuple[DataFile, Mapping[str, str]]] = []
+        for partition in self.partitions():
+            held = self.live((), partition)
+            if held:
+                kept = marks.of_key if marks is not None and marks.partition == partition else None
+                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition, kept)
+                files += [(each, partition) for each in done.added]
+        self.overwrite(schema, files, stored)
+
+    @staticmethod
+    def _added(
+        files: Iterable[DataFile], partition: Mapping[str, str], now_ms: int, *, is_data: bool = True
+    ) -> list[Any]:
+        from deltalake.transaction import AddAction
+
+        return [
+            AddAction(each.name, each.size_bytes, dict(partition), now_ms, data_change=is_data, stats=each.stats)
+            for each in files
+        ]
+
+    def _transact(self, actions: list[Any], mode: Any, schema: Any, stored: Stored) -> None:
+        from deltalake.transaction import AddAction
+
+        partition_by = [SOURCE] if self._is_shared else None
+        self._named |= dict.fromkeys((each.path for each in actions), self.table.version() + 1)
+        self._adding = frozenset(each.path for each in actions if isinstance(each, AddAction))
+        self.table.create_write_transaction(
+            actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
+        )
+        self.table.update_incremental()
+
+    def _join(self) -> Work[None]:
+        """Join small files. Rows stay what they are, so that who follows the table's commits is told of none."""
+        for partition in self.partitions():
+            files = self.live([COMMIT_VERSION], partition)
+            groups = groups_to_join(files, self.upkeep.file_bytes_max)
+            stored = self.stored()
+            if not groups or stored is None:
+                continue
+            done = yield JoinJob(self.path, groups, self.file_schema())
+            gone = frozenset(done.removed)
+            removes = (each for each in files if each.name in gone)
+            self.replace(done.added, removes, stored, partition, is_data=False)
+
+    def live(self, columns: Sequence[str], partition: Mapping[str, str] | None = None) -> list[LiveFile]:
+        """The files of the table, or of a partition of it, with bounds of these columns."""
+        asked = (self.table.version(), tuple(columns), dict(partition or {}))
+        if self._live is None or self._live[0] != asked:
+            self._live = asked, live_files(self._actions(partition or {}), columns)
+        return [*self._live[1]]
+
+    def mark(self, partition: Mapping[str, str]) -> Mark:
+        """How it is now; of a partition."""
+        return Mark.of(self.table.version(), self._actions(partition))
+
+    def _actions(self, partition: Mapping[str, str]) -> pa.Table:
+        with self._errors("read"):
+            actions = pa.table(self.table.get_add_actions(flatten=True))
+        for name, value in partition.items():
+            actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
+        return actions
+
+    def partitions(self) -> list[dict[str, str]]:
+        """Those that have files; one, without columns, of a table that is not divided."""
+        if not self._is_shared:
+            return [{}]
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        return [{SOURCE: each} for each in pc.unique(actions.column(f"partition.{SOURCE}")).to_pylist()]
+
+    def file_schema(self) -> pa.Schema:
+        """The columns that stand in its files."""
+        return pa.schema([field for field in self.schema() if not (self._is_shared and field.name == SOURCE)])
+
+    def discard(self, names: Collection[str]) -> None:
+        """Remove files in its folder that no commit has named, and none can any more: another has taken its version."""
+        before = (self.table.version() if self._tried_on is None else self._tried_on) if self.exists else -1
+        self._open()
+        now = self.table.version() if self.exists else -1
+        held = {each.rpartition("/")[2] for each in self.table.file_uris()} if self.exists else set()
+        kept = {name for name, version in self._named.items() if not before < version <= now}
+        for name in set(names) - kept - held:
+            (self.path / name).remove()
+
+    def add_columns(self, fields: Iterable[pa.Field], stored: Stored) -> None:
+        """Add columns that are null in all rows, and store the pair."""
+        from deltalake import write_deltalake
+
+        wider = pa.schema([*self.schema(), *(pa.field(f.name, f.type) for f in fields)])
+        with self._committing("add columns to"):
+            write_deltalake(
+                self.table,
+                wider.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=self.commit(stored),
+            )
+        self._check_schema(wider)
+
+    def _check_schema(self, wanted: pa.Schema) -> None:
+        found = self.schema()
+        if {field.name: field.type for field in found} != {field.name: field.type for field in wanted}:
+            raise CorruptData(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, in bounded batches."""
+        with self._errors("read"):
+            yield from self._dataset().scanner(columns=columns, batch_size=BATCH_ROWS).to_batches()
+
+    def read(self) -> pa.Table:
+        """All rows at once: for tests and comparisons."""
+        with self._errors("read"):
+            return self._dataset().to_table()
+
+    def _dataset(self) -> Any:
+        return dataset_of(self.table, self.path, self.schema())
+
+    def maintain(self, *, joins: bool) -> Work[None]:
+        """Remove files and log entries that nobody needs any more, now and then.
+
+        When, is told by the table's version, so that runs of one batch each come to it, too. joins: whether small files
+        are joined before.
+        """
+        from deltalake import PostCommitHookProperties
+
+        seen, self._version_seen = self._version_seen, self.table.version()
+        every = self.upkeep.compact_every_commits
+        if self._version_seen // every == seen // every:
+            return
+        if joins:
+            yield from self._join()
+        with self._errors("clean up"):
+            now_s = time.monotonic()
+            if self._vacuumed_s is None or now_s - self._vacuumed_s >= 3600:
+                self._vacuumed_s = now_s
+                self.table.vacuum(
+                    self.upkeep.vacuum_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                )
+                self._remove_left()
+
+    def _remove_left(self) -> None:
+        """Remove what tasks that were killed have left, which is in no log; nothing that may be somebody else's, such
+        as the files of a table in a folder below.
+        """
+        hours = self.upkeep.vacuum_hours
+        for name in self.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
+            if is_data_file(name):
+                (self.path / name).remove()
+        self.path.remove_half_written(is_data_file, older_than_s=hours * 3600)
+
+    @contextlib.contextmanager
+    def _committing(self, verb: str) -> Iterator[None]:
+        crash_point(self._crash_points[0])
+        known, before = self.stored(), self.table.version()
+        self._adding, self._tried_on = frozenset(), None
+        try:
+            with self._errors(verb):
+                yield
+        except LockHeld:
+            if not commit_path(self.path, before + 1).exists():  # such as S3's 409, of another request under way
+                raise ServiceUnavailable(
+                    f"{self.path}: the store refused to {verb} the table for a request that was under way; this is "
+                    f"tried again"
+                ) from None
+            if self._next is None or not is_commit(self.path, before + 1, self._application, self._next, self._adding):
+                raise
+            with self._errors(verb):  # the store carried it out, said that it had not, and was asked once more
+                self.table.update_incremental()
+        if self.table.version() == before + 1 and self._next is not None:
+            self._stored, self._stored_of = self._next.over(known), before + 1
+            self._seen.version += self._seen.version == before
+        crash_point(self._crash_points[1])
+
+    def _errors(self, verb: str) -> contextlib.AbstractContextManager[None]:
+        return engine_errors(self.path, self.owner, verb)
+
+
+def _digits(number: int) -> str:
+    """A version of a transaction as an identity is written; 0 is none."""
+    return f"{number:016x}" if number else ""
