@@ -174,6 +174,16 @@ def test_a_table_that_is_taken_away_keeps_its_place(tmp_path):
     assert run.handle.known("shop").places == {TABLES[1]: at(9)}
 
 
+@pytest.mark.parametrize(("has", "asked"), [(5, [TABLES[1]]), (12, [])], ids=["before", "since"])
+def test_a_table_that_is_refused_no_longer_goes_on_behind_the_rows_that_could_not_be_taken(tmp_path, has, asked):
+    """Also where its target has rows from before: those that follow were refused. Has it more, the ledger is old."""
+    ledger = Position(at(9), choice(TABLES[0])).refusing([TABLES[1]])
+    run = Run(tmp_path, Relay(), (has, has), ledger)
+    known = run.handle.known("shop")
+    assert (known.place(TABLES[1]), run.relay.asked) == (at(max(9, has)), asked)
+    assert known.seeds == dict.fromkeys(asked, "gap"), "what a history does not get is a gap in it"
+
+
 def test_an_output_whose_place_the_log_has_lost_stops_and_says_the_way_out(tmp_path):
     with pytest.raises(PositionPurged, match=r"lost the changes of shop/main.orders.*Give outputs.topics another name"):
         Run(tmp_path, Relay(floor=20), ledger=Position(at(9), choice(*TABLES)))

@@ -125,10 +125,10 @@ class Position:
 
     def refusing(self, names: Collection[str]) -> Self:
         """The same where some tables cannot be taken: nothing is known of where they stand, and once they can be taken
-        they are read by a snapshot, behind the rows that could not.
+        they are read by a snapshot, behind the rows that could not. Those are a gap behind what is there.
         """
         places = {name: place for name, place in self.places.items() if name not in names}
-        return replace(self, places=places, seeds={**self.seeds, **dict.fromkeys(names, ASKED)})
+        return replace(self, places=places, seeds={**self.seeds, **dict.fromkeys(names, GAP)})
 
     def choosing(self, choice: Choice, there: Collection[str]) -> Self:
         """The same where `at` speaks of other tables. Of those that there are, the ones that are taken away keep their
@@ -185,7 +185,8 @@ class Position:
 
     def reading(self, names: Iterable[str], at: SourceCheckpoint | None = None, seed: Seed = ASKED) -> Self:
         """The same where tables are to be read by a snapshot, and ride with the others, or stand at a place that is
-        given. A snapshot that has begun already does not count, for what it read before went elsewhere.
+        given. A snapshot that has begun already does not count, for what it read before went elsewhere; a gap that was
+        not told does.
         """
         names = set(names)
         sources = {_source(name) for name in names}
@@ -199,7 +200,7 @@ class Position:
         places = {name: place for name, place in self.places.items() if name not in names}
         if at is not None:
             places |= dict.fromkeys(names - rides, unread(at))
-        seeds = {**self.seeds, **dict.fromkeys(names, seed)}
+        seeds = {**self.seeds, **{name: GAP if self.seeds.get(name) == GAP else seed for name in names}}
         return replace(self, at=None if own is None else unread(own), places=places, seeds=seeds)
 
     def without(self, names: Collection[str]) -> Self:

@@ -122,7 +122,7 @@ def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, w
     if not wanted.may_lack:
         _stop(MissingRows, (name for name in mine if _lacks(before.marks.get(name), held.get(name))))
     position = before.choosing(wanted.choice, wanted.tables) if wanted.are_together else before
-    ahead = {name for name in mine if _is_ahead(held.get(name), before.place(name))}
+    ahead = {name for name in mine if _is_ahead(held.get(name), _known(name, before))}
     _stop(ForeignTarget, (name for name in ahead if not _is_known(held[name], log.log)))
     position = _with_words(position, {name: held[name] for name in mine if name in held}, ahead, log)
     unknown = [name for name in mine if name not in ahead and _is_nowhere(name, before)]
@@ -196,7 +196,7 @@ def _in_this_log(
         return place if is_here else replace(place, seq=None)
 
     others = [name for name in mine if (place := position.place(name)) is not None and not _is_log(place.log, log.log)]
-    position = position.seeded({name: ASKED for name in others if name in position.seeds})
+    position = position.seeded({name: ASKED for name in others if isinstance(position.seeds.get(name), int)})
     at, parts = position.at, []
     places = {name: fitted(place) for name, place in position.places.items()}
     position = replace(position, at=None if at is None else fitted(at), places=places)
@@ -253,6 +253,13 @@ def _is_ahead(word: Held | None, known: SourceCheckpoint | None) -> bool:
     """Whether a target has more of a table than the ledger says."""
     place = None if word is None else word.place
     return place is not None and (known is None or place.pair > known.pair)
+
+
+def _known(name: str, ledger: Position) -> SourceCheckpoint | None:
+    """Where a ledger has a table. One without a place that is to be read by a snapshot was refused: it goes on with the
+    others, and not where its target has it, since the rows behind that could not be taken.
+    """
+    return ledger.place(name) or (ledger.at if name in ledger.seeds else None)
 
 
 def _is_nowhere(name: str, ledger: Position) -> bool:
