@@ -201,7 +201,7 @@ def test_rows_that_were_made_in_another_way_stop_the_output(tmp_path):
     noted = {TABLES[0]: ((9, 1), "7")}
     ledger = replace(Position(at(9), choice(*TABLES)), ways=dict.fromkeys(TABLES, "old"))
     run.handle.put("shop", Position.from_json({**ledger.to_json(), "marks": noted}, "ledger"))
-    run.handle.output._check_topics = lambda names: None
+    run.handle.output._check_topics = lambda names: set()
     run.handle.bringing = {"q": Bringing("shop/*", choice(*TABLES), lambda _: "new")}
     feed = Feed("outputs.topics", choice(*TABLES))
     plan = QueryPlan("q", Shape.TABLES, "inputs.shop", (feed,), physical="shop")

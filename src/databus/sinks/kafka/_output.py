@@ -153,15 +153,18 @@ class KafkaOutput(LettersOutput):
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`. Raises `CorruptData` where a topic is gone that is not to be done without."""
-        self._marks |= {name: noted.mark for name, noted in tables.items() if noted is not None}
-        self._check_topics([name for name, noted in tables.items() if noted is not None])
+        noted = {name: each.mark for name, each in tables.items() if each is not None}
+        self._marks |= noted
+        missed = self._check_topics(noted)
+        # Topics that were made since are no other ones: what was noted is still there.
+        marks = {**self._marks, **{name: mark for name, mark in noted.items() if name not in missed}}
         found = {}
         records = self._records()
         for name in tables:
             mine = records.get(name.partition("/")[0], {})
             buckets = max((record.buckets for record in mine.values()), default=0)
             parts = [None if (record := mine.get(number)) is None else record.position for number in range(buckets)]
-            word, mark = Position.least_of(parts, name), self._marks.get(name, "")
+            word, mark = Position.least_of(parts, name), marks.get(name, "")
             if word is not None:
                 found[name] = Held(word[0], mark, word[0].uuid, seed=word[1])
             elif mark:
@@ -191,14 +194,15 @@ class KafkaOutput(LettersOutput):
         mark = self._marks.get(name)
         return Noted(end, mark) if mark else None
 
-    def _check_topics(self, names: Iterable[str]) -> None:
+    def _check_topics(self, names: Iterable[str]) -> set[str]:
         """Look whether the topics of tables are those that have the messages from before; note which they are.
 
-        Raises `CorruptData` where one is not, unless the options say that its readers can do without.
+        Returns the tables of which one is not, where the options say that its readers can do without; else raises
+        `CorruptData`.
         """
-        topics = {name: self._topics_of(name) for name in names}
+        topics, missed = {name: self._topics_of(name) for name in names}, set[str]()
         if not topics:
-            return
+            return missed
         before = {
             name: {topic: uuid for topic, uuid in _marked(self._marks.get(name, "")) if topic in mine}
             for name, mine in topics.items()
@@ -208,7 +212,9 @@ class KafkaOutput(LettersOutput):
             for topic, uuid in before[name].items():
                 if found.get(topic) not in ("", uuid):
                     self._miss(name, topic)
+                    missed.add(name)
             self._marks[name] = ",".join(f"{topic}/{found[topic]}" for topic in mine if found.get(topic))
+        return missed
 
     def _topics_of(self, name: str) -> list[str]:
         """Those that messages of a table are in, its controls and the transactions of its source included."""
