@@ -113,7 +113,7 @@ def test_positions_whose_leader_is_away_are_not_taken_for_none(brokers, tmp_path
     cluster = output_of(first, tmp_path, prefix, request_ms_max=500).direct_writer().cluster
     positions = positions_of(cluster, f"{prefix}.control")
     known = in_the_end(positions.read)
-    assert [each.at.scn for each in known.values()] == [3]
+    assert [each.position.at.scn for each in known.values()] == [3]
     second.kill()
     says_nothing_wrong(positions.read, known)
 

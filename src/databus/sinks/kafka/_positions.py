@@ -1,6 +1,6 @@
 """The control topic: how far each bucket has come, written in the transactions that bring its rows.
 
-A message for each bucket, whose key says which: `["pipeline", "output", "stream", number]`. The topic is compacted, so
+A message for each bucket, whose key says which: `["pipeline", "output", "source", number]`. The topic is compacted, so
 that the last one of each stays.
 """
 
