@@ -105,6 +105,14 @@ def test_changes_that_begin_above_what_the_target_has_are_refused(tmp_path):
     later.write("a", log.batch(0, 3))
 
 
+def test_an_output_is_busy_for_as_long_as_it_writes(tmp_path, monkeypatch):
+    """Also once its target was asked what it has of a table: else nobody is told of one that hangs."""
+    to, busy = handle(tmp_path), []
+    monkeypatch.setattr(to.output, "write", lambda batch: busy.append(to.busy_s > 0))
+    to.write("a", log_of(1).batch(0, 1))
+    assert (busy, to.busy_s) == ([True], 0)
+
+
 def test_who_takes_a_target_later_stops_the_one_before(tmp_path):
     log = log_of(1, 2, 3)
     first, second = handle(tmp_path), handle(tmp_path)

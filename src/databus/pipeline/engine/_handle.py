@@ -136,11 +136,12 @@ class OutputHandle:
     @contextmanager
     def _held(self) -> Iterator[None]:
         with self._lock:
-            self._busy_since_s = time.monotonic()
+            before = self._busy_since_s  # it may ask its target something in the middle of what it does
+            self._busy_since_s = before or time.monotonic()
             try:
                 yield
             finally:
-                self._busy_since_s = 0.0
+                self._busy_since_s = before
 
     # Where it stands
 
