@@ -11,11 +11,13 @@ from databus.bootstrap._config import (
     RelayAt,
     load_bootstrap,
 )
+from databus.bootstrap._look_back import Key, diff_of, history_of, lines_of, written_into
 from databus.bootstrap._noting import NoteTaker
 from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind, is_eligible, kinds_of, plan
 from databus.bootstrap._render import Stores, answered, every_change
 from databus.bootstrap._service import BootstrapServer, keyless_tables, run_bootstrap
 from databus.bootstrap._standing import Standing, standing_at
+from databus.bootstrap._table_past import Moment, TablePast
 
 __all__ = [
     "Answer",
@@ -28,19 +30,26 @@ __all__ = [
     "EveryChange",
     "KeepSection",
     "Kept",
+    "Key",
     "Kind",
+    "Moment",
     "NoteTaker",
     "RelayAt",
     "Standing",
     "Stores",
+    "TablePast",
     "answered",
+    "diff_of",
     "every_change",
+    "history_of",
     "is_eligible",
     "keyless_tables",
     "kinds_of",
+    "lines_of",
     "load_bootstrap",
     "plan",
     "run_bootstrap",
     "standing_at",
     "status_of",
+    "written_into",
 ]

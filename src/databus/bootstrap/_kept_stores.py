@@ -8,7 +8,7 @@ from databus.bootstrap._plan import Kept
 from databus.bootstrap._render import Stores
 from databus.core import ServiceUnavailable
 from databus.disk import Location
-from databus.stores import KnownSchemas, LogStore, NoteFolder, StateRows
+from databus.stores import KnownSchemas, LogLook, LogStore, NoteFolder, StateRows
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Look:
     kept: Kept
     stores: Stores
     schemas: KnownSchemas
+    log: LogLook
 
 
 class PhysicalStores:
@@ -40,4 +41,4 @@ class PhysicalStores:
         schemas = self._schemas[1]
         log = self._log.look()  # after the notes: it has all that they say
         kept = Kept(self._notes.states(), head, log.controls, time.time_ns())
-        return Look(kept, Stores(schemas, log.controls, log.pieces, self._states.batches), schemas)
+        return Look(kept, Stores(schemas, log.controls, log.pieces, self._states.batches), schemas, log)

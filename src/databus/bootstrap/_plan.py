@@ -170,18 +170,13 @@ def _check_keyless(state: StateNote, kept: Kept, ask: Ask, *, is_new: bool, is_l
     """Of a table without a key there is the log store alone, from its beginning or not at all."""
     for source in sorted(ask.sources & kept.head.keyless - {*state.tables}):
         controls = kept.controls(source)
-        begins = _begins(controls[0]) if controls else kept.head.low <= (0, 0)
+        begins = controls[0].begins_table if controls else kept.head.low <= (0, 0)
         if is_lost or (is_new and not begins):
             raise PositionPurged(
                 f"{ask.physical}/{source}: has no key, so there is no state of it, and the log store does not go back "
                 f"to its beginning. Follow it from where the relay still has it, or leave it out",
                 physical=ask.physical,
             )
-
-
-def _begins(first: LoggedControl) -> bool:
-    is_first_sight = first.kind is ControlKind.SCHEMA and first.body.get("previous") is None
-    return is_first_sight or first.kind is ControlKind.SNAPSHOT_BEGIN
 
 
 def is_eligible(state: StateNote, ask: Ask, kept: Kept) -> bool:

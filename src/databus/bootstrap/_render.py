@@ -33,7 +33,7 @@ from databus.core import (
 from databus.filters import FrameFilter
 from databus.log import SchemaStore
 from databus.schema import TableSchema
-from databus.stores import LoggedControl, Piece, StateNote, StateTable, Wanted, control_of, frame_rows
+from databus.stores import LoggedControl, Piece, StateNote, StateTable, Wanted, control_of, definition_at, frame_rows
 from databus.wire import (
     CONTINUES_AT,
     Commit,
@@ -189,7 +189,7 @@ def _logged(
     for each in sorted((each for source in sources for each in stores.controls(source)), key=lambda each: each.pair):
         if each.pair <= after:
             _follow(open_now, each)
-    tables = {source: _table_at(source, after, stores) for source in sources}
+    tables = {source: definition_at(source, after, stores.controls(source), stores.schemas) for source in sources}
     for piece in stores.pieces(sources, after, until):
         for control, rows in _parts(piece):
             if control is not None:
@@ -200,21 +200,6 @@ def _logged(
                 if shown is not None:
                     yield _control_step(shown, dict(open_now))
             yield from _row_steps(rows, tables, told_of, dict(open_now))
-
-
-def _table_at(source: str, pair: Pair, stores: Stores) -> TableSchema | None:
-    """The definition in force at a pair: what the last control before it names, or the first one after it. Where there
-    is none, it has not changed since.
-    """
-    controls = stores.controls(source)
-    before = [each for each in controls if each.pair <= pair]
-    if before:
-        return before[-1].table
-    first = controls[0] if controls else None
-    if first is not None and first.kind is not ControlKind.SCHEMA:
-        return first.table
-    previous = None if first is None else first.body.get("previous")
-    return stores.schemas.definition(int(previous, 16)) if previous else stores.schemas.definition_now(source)
 
 
 def _parts(piece: Piece) -> Iterator[tuple[LoggedControl | None, dict[str, pa.Table]]]:

@@ -15,6 +15,7 @@ _VERBS: Final = (
     "control",
     "dead_letters",
     "demo",
+    "diff",
     "graph",
     "history",
     "init",

@@ -22,7 +22,7 @@ _STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
 }
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_SCN: Final = re.compile(r"\d{1,19}")
+SCN: Final = re.compile(r"\d{1,19}")
 _ON_THE_WAY_S: Final = 1.0  # what was committed just before a time that comes may take so long to arrive
 
 
@@ -43,22 +43,22 @@ def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str
         return Begin(_STARTS[text])
     if option == "--from" and Path(text).is_file():
         return Begin("beginning", _checkpoint_in(text, option))
-    if option == "--from" and _SCN.fullmatch(text):
+    if option == "--from" and SCN.fullmatch(text):
         physical = _physical_of(client, tables, f"--from {text}")
         scn = int(text)
         position = client.position(physical, scn=scn - 1) if scn > 1 else client.position(physical, start="beginning")
         return Begin("latest", Checkpoint({physical: position}))
-    at = _time_of(text, option)
+    at = time_of(text, option)
     return Begin(at, since_us=us_of(at))
 
 
 def place_of(text: str, option: str) -> dict[str, str]:
     """The same words for where a group is to stand, as the relay is told. A number is an SCN, which is done."""
-    if text in _STARTS or _SCN.fullmatch(text):
+    if text in _STARTS or SCN.fullmatch(text):
         return {"to": text}
     if Path(text).is_file():
         return {"from": _checkpoint_in(text, option).dumps()}
-    return {"to": _time_of(text, option).isoformat()}
+    return {"to": time_of(text, option).isoformat()}
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def end_of(text: str | None, client: "RelayClient", tables: Sequence[str] | None
     """What --until says. The transaction of an SCN belongs to it, and what was committed at the time itself."""
     if text is None:
         return End(follow)
-    if _SCN.fullmatch(text):
+    if SCN.fullmatch(text):
         physical = _physical_of(client, tables, f"--until {text}")
         return End(follow, {physical: (int(text), SEQ_DONE)})
-    at = _time_of(text, "--until")
+    at = time_of(text, "--until")
     return End(follow and at > dt.datetime.now(dt.UTC), at_us=us_of(at))
 
 
@@ -127,7 +127,7 @@ def _checkpoint_in(path: str, option: str) -> Checkpoint:
     return Checkpoint.from_json(lines[0] if len(lines) == 2 else text, f"{option} {path}")
 
 
-def _time_of(text: str, option: str) -> dt.datetime:
+def time_of(text: str, option: str) -> dt.datetime:
     """A time, or how long ago it is."""
     if found := _AGO.fullmatch(text):
         ago_s = int(found[1]) * _SECONDS[found[2]]

@@ -1,28 +1,46 @@
-"""`databus history`: what a pipeline did in the last days."""
+"""`databus history`: what a pipeline did in the last days, or what happened to a table that a service keeps."""
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
 from databus.cli._file import DEFAULT_FILE, File
+from databus.cli._past import Into, Until, end_of, moment_of, past_of, say
 
 Event = Mapping[str, Any]
 _TROUBLE: Final = ("failed", "retry", "restart", "refused", "hanging", "no_source", "relay_died")
 
 
-@app.command(epilog="Example: databus history databus.yml --days 1")
+@app.command(epilog="Example: databus history shop/main.orders --key 'id = 7' --since 30d -f bootstrap.yml")
 def history(
+    table: Annotated[
+        str | None, typer.Argument(help="A table, such as shop/main.orders, that a bootstrap service keeps.")
+    ] = None,
     pipeline: File = DEFAULT_FILE,
-    days: Annotated[float, typer.Option(min=0.01, max=3650, help="How far to look back.")] = 7.0,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="How far to look back, at a pipeline.")] = 7.0,
+    key: Annotated[str | None, typer.Option(help="Of a table: one row alone, such as 'id = 7'.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Of a table: from when on, a time, an SCN, or 15m or 30d ago; else from its begin."),
+    ] = None,
+    until: Until = None,
+    into: Into = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a pipeline did in the last days: its runs, rows by day and table, changes of tables, and errors.
 
     It is kept in the pipeline's state folder, as journal.jsonl, in 8 MiB at most; `--json` prints its lines.
+
+    With TABLE: every change of a table that a bootstrap service keeps, as lines of JSON, with its controls. FILE is the
+    service's then, `bootstrap.yml` by default. The service need not run, and the database is not asked.
     """
+    if table is not None:
+        _of_table(table, pipeline, key, since, until, into)
+        return
     import time
 
     from databus.pipeline import read_journal, state_of
@@ -47,6 +65,15 @@ def history(
         if found:
             typer.echo(f"\n{name}")
             say_table(columns, found)
+
+
+def _of_table(table: str, file: Path, key: str | None, since: str | None, until: str | None, into: Path | None) -> None:
+    from databus.bootstrap import Key, history_of
+
+    past = past_of(file, table)
+    wanted = None if key is None else Key.of(key, past)
+    begin = None if since is None else moment_of(since, "--since")
+    say(past, history_of(past, wanted, begin, end_of(until, past)), into)
 
 
 def _at(us: int) -> str:

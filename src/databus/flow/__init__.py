@@ -33,7 +33,14 @@ from databus.flow._batch import (
     seeds_after,
 )
 from databus.flow._change_filters import Dedupe, Sample, Tombstones
-from databus.flow._data_file import DataFile, is_data_file, is_passing_file, write_data_file, write_passing_file
+from databus.flow._data_file import (
+    DataFile,
+    is_data_file,
+    is_passing_file,
+    write_data_file,
+    write_data_pieces,
+    write_passing_file,
+)
 from databus.flow._decode import (
     BATCH_BYTES,
     CONTROL_LABEL,
@@ -100,6 +107,7 @@ from databus.flow._rewrite_job import (
     run_here,
     run_part,
 )
+from databus.flow._schema_steps import steps_at
 from databus.flow._stage import RECEIPTS, Decode, Done, PartWriter, Stage, StagedFeed, joined, receipts_for, staged_rows
 from databus.flow._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
 from databus.flow._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
@@ -244,10 +252,12 @@ __all__ = [
     "selects",
     "spelled",
     "staged_rows",
+    "steps_at",
     "stored_at",
     "to_user_rows",
     "user_rows_schema",
     "whole_changes",
     "write_data_file",
+    "write_data_pieces",
     "write_passing_file",
 ]

@@ -90,6 +90,8 @@ class TableControl:
     kind: ControlKind
     pair: Pair
     body: Mapping[str, Any]
+    commit_us: int = 0
+    """When it was committed, microseconds since 1970; 0 where nobody knows."""
 
     @property
     def missing(self) -> str | None:

@@ -5,7 +5,7 @@ it. Start with `decode_frames`; typed rows of one table go through `decode_typed
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from databus.core import (
     BUS_COLUMNS,
     CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     CONTROL,
     SEQ,
@@ -132,21 +133,21 @@ class _Collector:
     position: Mapping[str, Any] | None = None
 
     def add(self, group: FrameGroup, place: str) -> None:
-        control = group.control
+        control, commit = group.control, Commit.from_header(group.commit, place)
+        rows = _in_order(group.rows)
         if control is not None and self.after < control.header.first <= self.until:
-            self._control(control)
-        for frame in _in_order(group.rows):
+            self._control(control, _first_us(rows, commit))
+        for frame in rows:
             self._rows(frame)
-        commit = Commit.from_header(group.commit, place)
         self.position = commit.position
         if commit.pair <= self.until:
             self.commit = commit
 
-    def _control(self, frame: Frame) -> None:
+    def _control(self, frame: Frame, commit_us: int) -> None:
         table = self.table_of(frame.header.fingerprint)
         body = frame.control
         kind = _kind_of(body, frame.place)
-        self.items.append(TableControl(table, kind, frame.header.first, body))
+        self.items.append(TableControl(table, kind, frame.header.first, body, commit_us))
         self.snapshots = snapshots_after(self.snapshots, table.source, kind, body)
         self.open.pop(table.source, None)
 
@@ -174,6 +175,12 @@ def _closed(run: _Run) -> TableRows:
     rows = pa.Table.from_batches(run.batches)
     run.batches.clear()
     return TableRows(run.table, to_user_rows(run.table, rows), run.is_being_read)
+
+
+def _first_us(frames: Sequence[Frame], commit: Commit) -> int:
+    """When a control at the head of a group was committed: not after the first row behind it."""
+    times = [frame.batch.column(COMMIT_TIMESTAMP)[0].cast(pa.int64()).as_py() for frame in frames[:1]]
+    return min(commit.commit_us, *times) if times else commit.commit_us
 
 
 def _in_order(frames: Iterable[Frame]) -> list[Frame]:

@@ -180,7 +180,8 @@ def _to_json(batch: StagedBatch) -> dict[str, Any]:
 def _item_to_json(item: StagedRows | TableControl) -> dict[str, Any]:
     table = f"{item.table.fingerprint:016x}"
     if isinstance(item, TableControl):
-        return {"table": table, "kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body)}
+        told = {"kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body), "us": item.commit_us}
+        return {"table": table, **told}
     files = [file.to_json() for file in item.files]
     pairs = {"first": list(item.first), "ends": [list(pair) for pair in item.ends]}
     fitted = None if item.fitted is None else item.fitted.serialize().to_pybytes().hex()
@@ -207,7 +208,7 @@ def _from_json(text: str) -> StagedBatch:
 def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows | TableControl:
     if "kind" in value:
         scn, seq = value["pair"]
-        return TableControl(table, ControlKind(value["kind"]), (scn, seq), value["body"])
+        return TableControl(table, ControlKind(value["kind"]), (scn, seq), value["body"], value["us"])
     files = tuple(map(DataFile.from_json, value["files"]))
     first, *ends = ((scn, seq) for scn, seq in (value["first"], *value["ends"]))
     fitted = None if value["fitted"] is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(value["fitted"])))

@@ -3,12 +3,12 @@
 Both are plain Delta tables that a pipeline fills; here they are read without Spark, in pieces, as Arrow.
 """
 
-from databus.stores._frame_rows import frame_rows
+from databus.stores._frame_rows import frame_rows, user_rows
 from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of
 from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
 from databus.stores._parquet import StoredFile, file_of
-from databus.stores._schemas import KnownSchemas
+from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._state_rows import StateRows
 from databus.stores._tables import StoreTable, table_folder
 
@@ -28,9 +28,11 @@ __all__ = [
     "StoredFile",
     "Wanted",
     "control_of",
+    "definition_at",
     "file_of",
     "frame_rows",
     "merged_rows",
     "note_physicals",
     "table_folder",
+    "user_rows",
 ]

@@ -1,4 +1,4 @@
-"""Rows of a store as they stand in frames. No Python object is made for a row."""
+"""Rows of a store as they stand in frames, and as users see them. No Python object is made for a row."""
 
 from functools import cache
 from typing import TypeAlias
@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, TXID, ChangeType, UnrepresentableValue
+from databus.flow import fitted_rows, user_rows_schema
 from databus.schema import TableSchema, frame_schema
 
 Rows: TypeAlias = pa.Table
@@ -20,6 +21,16 @@ def _labels() -> pa.Array:
 @cache
 def _numbers() -> pa.Array:
     return pa.array([int(kind) for kind in ChangeType], pa.int8())
+
+
+def user_rows(table: TableSchema, rows: Rows) -> Rows:
+    """Rows of a table as `databus.flow.user_rows_schema` has them; a column that the store lacks is null. Raises
+    `UnrepresentableValue` for a value that would change.
+    """
+    try:
+        return fitted_rows(rows, user_rows_schema(table))
+    except pa.ArrowException as error:
+        raise UnrepresentableValue(f"{table.source}: the stores hold what its definition cannot: {error}") from error
 
 
 def frame_rows(table: TableSchema, rows: Rows) -> pa.RecordBatch:

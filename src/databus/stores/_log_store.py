@@ -8,7 +8,10 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from databus.core import COMMIT_VERSION, CONTROL, SEQ, ControlKind, CorruptData, Pair
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, CONTROL, SEQ, ControlKind, CorruptData, Pair
 from databus.disk import Location
 from databus.schema import TableSchema
 from databus.stores._merged import Piece, RowGroup, merged_rows
@@ -34,6 +37,12 @@ class LoggedControl:
     body: Mapping[str, Any]
     table: TableSchema
 
+    @property
+    def begins_table(self) -> bool:
+        """Whether nothing was before it, as the first control of a table."""
+        is_first_sight = self.kind is ControlKind.SCHEMA and self.body.get("previous") is None
+        return is_first_sight or self.kind is ControlKind.SNAPSHOT_BEGIN
+
 
 class LogStore:
     """Keeps what never changes of its files, for all who look. Any thread may ask."""
@@ -56,6 +65,12 @@ class LogStore:
             if table is None:
                 table = self._tables[source] = StoreTable(table_folder(self.root, self.physical, source))
             return table.files() if table.refresh() else ()
+
+    def schema(self, source: str) -> pa.Schema:
+        """The columns of a source's table, of all its definitions together."""
+        with self._lock:
+            table = self._tables.setdefault(source, StoreTable(table_folder(self.root, self.physical, source)))
+            return table.schema() if table.refresh() else pa.schema([])
 
     def controls_in(self, file: StoredFile, source: str) -> tuple[LoggedControl, ...]:
         """The controls in a file."""
@@ -86,6 +101,33 @@ class LogLook:
         """No row of these sources is before this pair; None if there is none at all."""
         bounds = [group.first for source in sources for file in self._files(source) for group in file.groups]
         return min(bounds, default=None)
+
+    def last_until(self, source: str, at_us: int) -> Pair | None:
+        """The last pair of a source that was committed at a time, microseconds since 1970, or before; None of none."""
+        groups = [(group, file, number) for file in self._files(source) for number, group in enumerate(file.groups)]
+        last: Pair | None = None
+        for group, file, number in sorted(groups, key=lambda each: each[0].last, reverse=True):
+            if last is not None and group.last <= last:
+                break
+            if group.least_us > at_us:
+                continue
+            rows = file.read(number, [COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP])
+            times = rows.column(COMMIT_TIMESTAMP).cast(pa.int64())
+            mine = rows.filter(pc.less_equal(times, at_us)).select([COMMIT_VERSION, SEQ])
+            if mine.num_rows:
+                newest = mine.take(pc.select_k_unstable(mine, 1, [(COMMIT_VERSION, "descending"), (SEQ, "descending")]))
+                pair = newest.column(COMMIT_VERSION)[0].as_py(), newest.column(SEQ)[0].as_py()
+                last = pair if last is None else max(last, pair)
+        return last
+
+    def schema(self, source: str) -> pa.Schema:
+        """The columns of a source's table, of all its definitions together."""
+        return self._store.schema(source)
+
+    def count(self, source: str, after: Pair, until: Pair) -> int:
+        """How many rows of a source there may be in (after, until], controls too; never fewer than there are."""
+        groups = (group for file in self._files(source) for group in file.groups)
+        return sum(group.rows for group in groups if group.last > after and group.first <= until)
 
     def pieces(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> Iterator[Piece]:
         """The rows of sources in (after, until], controls too, in order; see `merged_rows`. wanted: by `db.table`; what

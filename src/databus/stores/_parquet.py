@@ -6,7 +6,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, ChangeType, CorruptData, Pair
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    CONTROL,
+    SEQ,
+    ChangeType,
+    CorruptData,
+    Pair,
+    us_of,
+)
 from databus.disk import Location
 
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -27,6 +37,8 @@ class StoredGroup:
     has_controls: bool
     has_removals: bool
     """Whether there may be deletes, or first images of updates."""
+    least_us: int = 0
+    """Nothing in it was committed before; microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +122,6 @@ def _group(group: Any, places: dict[str, int]) -> StoredGroup:
     changes = said(CHANGE_TYPE)
     is_bounded = changes is not None and changes.has_min_max
     has_removals = not is_bounded or changes.min <= _DELETE or changes.max >= _FIRST_IMAGE
-    return StoredGroup(group.num_rows, first, last, has_controls, has_removals)
+    times = said(COMMIT_TIMESTAMP)
+    least_us = us_of(times.min) if times is not None and times.has_min_max else 0
+    return StoredGroup(group.num_rows, first, last, has_controls, has_removals, least_us)

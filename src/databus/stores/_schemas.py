@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from databus.core import CorruptData
+from databus.core import ControlKind, CorruptData, Pair
 from databus.log import SchemaStore, SchemaVersion
 from databus.schema import TableSchema
+from databus.stores._log_store import LoggedControl
 
 
 class KnownSchemas(SchemaStore):
@@ -18,3 +19,19 @@ class KnownSchemas(SchemaStore):
         """Raises `CorruptData`: a frame cannot name a definition that the relay has given no number."""
         names = ", ".join(sorted(table.source for table in tables))
         raise CorruptData(f"{self.physical}: the notes of the store lack a definition of {names}")
+
+
+def definition_at(
+    source: str, pair: Pair, controls: Sequence[LoggedControl], schemas: SchemaStore
+) -> TableSchema | None:
+    """The definition in force at a pair: what the last control before it names, or the first one after it. Where there
+    is none, it has not changed since. controls: all of the source's, in order.
+    """
+    before = [each for each in controls if each.pair <= pair]
+    if before:
+        return before[-1].table
+    first = controls[0] if controls else None
+    if first is not None and first.kind is not ControlKind.SCHEMA:
+        return first.table
+    previous = None if first is None else first.body.get("previous")
+    return schemas.definition(int(previous, 16)) if previous else schemas.definition_now(source)

@@ -7,17 +7,38 @@ has its JSON and the table's definition, so that the whole stream can be told ag
 """
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    CONTROL,
+    SEQ,
+    ControlKind,
+    LimitExceeded,
+    UnsupportedFeature,
+)
 from databus.flow import Move, Plan, Restage, StagedRows, Stored, TableControl, Work, fitted_rows, user_rows_schema
 from databus.schema import TableSchema, widens_to
 from databus.sinks.delta._table import DeltaTarget
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 _CONTROL_FIELD: Final = pa.field(CONTROL, pa.string())
+
+
+def control_row(control: TableControl, *, has_body: bool) -> pa.Table:
+    """A control as a row of a history. has_body: whether with its JSON and the table's definition."""
+    scn, seq = control.pair
+    told: dict[str, Any] = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
+    schema = user_rows_schema(control.table)
+    if has_body:
+        schema = schema.append(_CONTROL_FIELD)
+        told[COMMIT_TIMESTAMP] = control.commit_us or None  # what the rows were at a time depends on it
+        told[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
+    return pa.Table.from_pylist([told], schema=schema)
 
 
 class History:
@@ -62,14 +83,7 @@ class History:
             none = user_rows_schema(control.table).empty_table()
             yield from self._fit(control.table, self._named(none).schema, stored)
         if self._all_controls or control.kind in RECORDED:
-            scn, seq = control.pair
-            told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
-            schema = user_rows_schema(control.table)
-            if self._all_controls:
-                schema = schema.append(_CONTROL_FIELD)
-                told[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
-            row = pa.Table.from_pylist([told], schema=schema)
-            yield from self.write(control.table, row, stored)
+            yield from self.write(control.table, control_row(control, has_body=self._all_controls), stored)
 
     def _named(self, rows: pa.Table) -> pa.Table:
         """Rows as the table has them."""

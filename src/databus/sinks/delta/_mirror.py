@@ -5,9 +5,9 @@ that may hold it, and all of a table is one commit; a row of the mirror that is 
 that speak of the rows before them (`truncate`, `snapshot_end`...) touch only rows whose pair is below theirs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,9 +30,9 @@ from databus.flow import (
     TableControl,
     Work,
     plan,
+    steps_at,
 )
-from databus.formats import scalar_of
-from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
+from databus.schema import TableSchema, converts_exactly, sink_schema
 from databus.sinks.delta._table import DeltaTarget, Marks
 
 _MERGE_BYTES_MAX: Final = 512 << 20  # of files that tasks have staged
@@ -150,13 +150,7 @@ class Mirror:
 
     def _follow(self, control: TableControl, stored: Stored) -> Work[None]:
         """Give the mirror the columns that its source has now."""
-        have = self._target.schema()
-        change = SchemaChange.of_control(control.pair, control.body, None, control.table)
-        now = origins(dict.fromkeys(have.names, ""), [change])
-        moved = {name: origin.column for name, origin in now.items() if origin.column is not None}
-        fill = fill_of(control)
-        younger = {name: name for name in fill if name in have.names and name not in moved}  # rows above its pair
-        steps = CopySteps({**younger, **moved}, fill, (), change.needs_snapshot, control.pair)
+        steps = steps_at(control, self._target.schema().names)
         yield from self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
 
     def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> Work[None]:
@@ -214,15 +208,6 @@ class Mirror:
                 f"anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` of this output and start the "
                 f"pipeline again. Or: {self._how_to_reset}"
             )
-
-
-def fill_of(control: TableControl) -> dict[str, pa.Scalar]:
-    """The values that rows before a `schema` control have in its new columns, by name; nulls left out."""
-    fill: Mapping[str, Any] = control.body.get("fill") or {}
-    types = {column.name: column.type for column in control.table.columns}
-    return {
-        name: scalar_of(value, [types[name]]) for name, value in fill.items() if name in types and value is not None
-    }
 
 
 def _columns(schema: pa.Schema) -> str:
