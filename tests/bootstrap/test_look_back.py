@@ -125,6 +125,17 @@ def test_diff_is_what_select_said_then_and_what_it_said_later(day, one, other, b
     assert told == want
 
 
+@pytest.mark.parametrize("by_scn", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
+def test_state_is_what_select_said_then(day, number, by_scn, tmp_path):
+    """Before the first state, between two, and at one: over a change of its columns, a new snapshot and deletes."""
+    said = day.said("state", ORDERS, "--at", day.moments[number][by_scn], "--into", tmp_path / "then")
+    assert said.exception is None, said.exception
+    rows = read_delta(tmp_path / "then").drop_columns(["_commit_version", "_seq"])
+    assert f"{rows.num_rows} rows" in said.stdout
+    assert dict_of([tuple(row.values()) for row in rows.to_pylist()]) == day.moments[number][2]
+
+
 def test_mistakes_about_the_past_say_what_to_do(day):
     def refused(*words, code=2):
         error = day.said(*words).exception
@@ -138,4 +149,7 @@ def test_mistakes_about_the_past_say_what_to_do(day):
     assert "has no key" in refused("diff", "shop/main.notes", "--from", "1d")
     assert "is before --from" in refused("diff", ORDERS, "--from", day.at(2), "--to", day.at(1))
     assert "has come to SCN" in refused("diff", ORDERS, "--from", "999999", code=75)
+    assert "has no key" in refused("state", "shop/main.notes", "--at", "1", "--into", "x")
+    assert "was not there" in refused("state", ORDERS, "--at", "2020-01-01T00:00Z", "--into", "x")
+    assert "is not empty" in refused("state", ORDERS, "--at", day.at(1), "--into", day.folder)
     assert "neither a time" in refused("diff", ORDERS, "--from", "yesterday")

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from databus.bootstrap import _net_changes as module
+from databus.bootstrap import _shares
 from databus.core import ChangeType, ControlKind
 from databus.flow import TableControl, TableRows
 from databus.schema import Column, TableSchema
@@ -74,11 +75,12 @@ def state_of(entries):
     return {key: row for (key,), (row, _) in mirror_of(entries, "main.t").items()}
 
 
-@pytest.mark.parametrize("share_rows", [4, 1000])
+@pytest.mark.parametrize("share_rows", [4, 1 << 20])
 def test_what_changes_come_to_makes_the_later_state_of_the_earlier_one(share_rows, monkeypatch):
     """Over columns that are added, renamed and dropped, in one piece and dealt over files."""
     monkeypatch.setattr(module, "SHARE_ROWS", share_rows)
-    for seed in range(40):
+    monkeypatch.setattr(_shares, "HELD_BYTES_MAX", share_rows)
+    for seed in range(20):
         dice = random.Random(seed)
         log, table = history(dice, 40)
         cut = dice.randrange(len(log.entries))

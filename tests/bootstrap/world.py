@@ -119,6 +119,7 @@ class World:
         own = [each for each in table.names if each != "id"]
         free = [each for each in "abxy" if each not in own]
         previous, body = f"{table.fingerprint:016x}", {}
+        self.rows[name] = {at: dict(row) for at, row in self.rows[name].items()}  # images stay what they were
         self.log.begin()
         if kind == "truncate":
             self.rows[name].clear()

@@ -17,7 +17,9 @@ from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind, is_eligible
 from databus.bootstrap._render import Stores, answered, every_change
 from databus.bootstrap._service import BootstrapServer, keyless_tables, run_bootstrap
 from databus.bootstrap._standing import Standing, standing_at
+from databus.bootstrap._state_copy import CopiedState, copy_state
 from databus.bootstrap._table_past import Moment, TablePast
+from databus.bootstrap._verify import Verified, verified
 
 __all__ = [
     "Answer",
@@ -27,6 +29,7 @@ __all__ = [
     "BootstrapFile",
     "BootstrapSection",
     "BootstrapServer",
+    "CopiedState",
     "EveryChange",
     "KeepSection",
     "Kept",
@@ -38,7 +41,9 @@ __all__ = [
     "Standing",
     "Stores",
     "TablePast",
+    "Verified",
     "answered",
+    "copy_state",
     "diff_of",
     "every_change",
     "history_of",
@@ -51,5 +56,6 @@ __all__ = [
     "run_bootstrap",
     "standing_at",
     "status_of",
+    "verified",
     "written_into",
 ]

@@ -4,17 +4,15 @@ Rows are dealt by the hash of their key into files beside, and a share of them i
 the columns that the table has at the end of the range.
 """
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from databus.bootstrap._shares import Shares
 from databus.core import CHANGE_TYPE, ChangeType
 from databus.filters import differs, row_hashes
 from databus.flow import TableControl, TableRows, steps_at, user_rows_schema
@@ -42,56 +40,6 @@ def through(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
     return rows
 
 
-class Shares:
-    """Rows dealt by the hash of their key, on the disk where there are many. A context manager."""
-
-    def __init__(self, rows_max: int) -> None:
-        self._count = max(-(-rows_max // SHARE_ROWS), 1)
-        self._held: list[pa.Table] = []
-        self._open = ExitStack()
-        self._writers: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, BinaryIO]] = {}
-        self._folder: Path | None = None
-
-    def __enter__(self) -> Self:
-        if self._count > 1:
-            self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="databus-")))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
-
-    def add(self, table: TableSchema, rows: pa.Table) -> None:
-        """Add rows; all have the same columns."""
-        if self._folder is None:
-            self._held.append(rows)
-            return
-        numbers = row_hashes(table, rows) % self._count
-        order = np.argsort(numbers, kind="stable")
-        starts = np.searchsorted(numbers[order], np.arange(self._count + 1))
-        rows = rows.take(pa.array(order))
-        for number in np.flatnonzero(np.diff(starts)).tolist():
-            part = rows.slice(starts[number], starts[number + 1] - starts[number])
-            self._writer(number, rows.schema).write_table(part)
-
-    def _writer(self, number: int, schema: pa.Schema) -> "pa.ipc.RecordBatchStreamWriter":
-        if number not in self._writers:
-            assert self._folder is not None  # noqa: S101 - there are several shares
-            file = self._open.enter_context((self._folder / str(number)).open("wb"))
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writers[number] = pa.ipc.new_stream(file, schema, options=options), file
-        return self._writers[number][0]
-
-    def each(self) -> Iterator[pa.Table]:
-        """The shares, each with its rows in the order in which they were added."""
-        if self._held:
-            yield pa.concat_tables(self._held)
-        for writer, file in self._writers.values():
-            writer.close()
-            file.close()
-            with Path(file.name).open("rb") as written:
-                yield pa.ipc.open_stream(written).read_all()
-
-
 def net_changes(
     items: Callable[[], Iterable[TableRows | TableControl]], end: TableSchema, rows_max: int
 ) -> Iterator[pa.Table]:
@@ -101,14 +49,16 @@ def net_changes(
     read. end: the definition behind them. rows_max: at least as many as there are.
     """
     steps = _steps(items())
-    with Shares(rows_max) as shares:
+    count = max(-(-rows_max // SHARE_ROWS), 1)
+    with Shares() as shares:
         passed = 0
         for item in items():
             if isinstance(item, TableControl):
                 passed += item.kind == "schema"
             else:
-                shares.add(end, through(item.rows, steps[passed:]))
-        for rows in shares.each():
+                rows = through(item.rows, steps[passed:])
+                shares.add(row_hashes(end, rows) % count, rows)
+        for _, rows in shares.each():
             found = _net(rows, end)
             if found.num_rows:
                 yield found

@@ -52,6 +52,16 @@ class TablePast:
     look: Look
 
     @classmethod
+    def all(cls, config: BootstrapConfig) -> "list[Self]":
+        """All tables that there are states of."""
+        looks = {each: PhysicalStores(config.root, each).look() for each in note_physicals(config.root)}
+        return [
+            cls(config, physical, source, look)
+            for physical, look in looks.items()
+            for source in sorted({name for state in look.kept.states for name in state.tables})
+        ]
+
+    @classmethod
     def of(cls, config: BootstrapConfig, name: str) -> Self:
         """By its full name. Raises `UnknownSource`, and `ServiceUnavailable` while nothing is kept."""
         physicals = note_physicals(config.root)

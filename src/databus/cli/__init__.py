@@ -29,6 +29,7 @@ _VERBS: Final = (
     "snapshot",
     "sources",
     "sqlite",
+    "state",
     "status",
     "tail",
     "test",

@@ -1,5 +1,6 @@
 """`databus bootstrap`: keep what a relay forgets, and serve it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +8,7 @@ import typer
 
 from databus.cli._app import AsJson, LogFormat, LogLevel, app, say_json, say_table
 from databus.cli._file import Commands
+from databus.cli._past import SERVICE_FILE, ServiceFile
 
 _COLUMNS = ("physical", "log_scn", "oldest_scn", "state_scn", "states", "rows", "incomplete")
 
@@ -30,6 +32,32 @@ def run(
     config = load_bootstrap(file)
     configure_logs(level=log_level, style=log_format, pipeline=config.name)
     raise typer.Exit(run_bootstrap(config, master=master))
+
+
+@bootstrap_app.command(epilog="Example: databus bootstrap verify shop/main.orders -f bootstrap.yml")
+def verify(
+    table: Annotated[str | None, typer.Argument(help="A table, such as shop/main.orders; else all.")] = None,
+    file: ServiceFile = SERVICE_FILE,
+    as_json: AsJson = False,
+) -> None:
+    """Whether each state is what the log store makes of the state before it, by counts and hashes per bucket of keys.
+
+    Exits with 1 where one is not. The service may run meanwhile; the database is not asked.
+    """
+    from databus.bootstrap import TablePast, load_bootstrap, verified
+
+    config, is_wrong = load_bootstrap(file), False
+    for past in TablePast.all(config) if table is None else [TablePast.of(config, table)]:
+        for each in verified(past):
+            is_wrong |= each.is_equal is False
+            word = {None: "not compared", True: "right", False: "WRONG"}[each.is_equal]
+            if as_json:
+                say_json(asdict(each))
+                continue
+            reason = f": {each.reason}" if each.reason else ""
+            typer.echo(f"{each.name} at SCN {each.scn}: {each.rows:,} rows, {word}{reason}")
+    if is_wrong:
+        raise typer.Exit(1)
 
 
 @bootstrap_app.command(epilog="Example: databus bootstrap status bootstrap.yml")

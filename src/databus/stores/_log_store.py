@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, CONTROL, SEQ, ControlKind, CorruptData, Pair
 from databus.disk import Location
+from databus.flow import rows_above
 from databus.schema import TableSchema
 from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._parquet import StoredFile
@@ -115,10 +116,25 @@ class LogLook:
             times = rows.column(COMMIT_TIMESTAMP).cast(pa.int64())
             mine = rows.filter(pc.less_equal(times, at_us)).select([COMMIT_VERSION, SEQ])
             if mine.num_rows:
-                newest = mine.take(pc.select_k_unstable(mine, 1, [(COMMIT_VERSION, "descending"), (SEQ, "descending")]))
-                pair = newest.column(COMMIT_VERSION)[0].as_py(), newest.column(SEQ)[0].as_py()
+                pair = _extreme(mine, "descending")
                 last = pair if last is None else max(last, pair)
         return last
+
+    def first_after(self, source: str, pair: Pair) -> Pair | None:
+        """The pair of a source's first row, or control, above a pair; None if there is none."""
+        groups = [(group, file, number) for file in self._files(source) for number, group in enumerate(file.groups)]
+        found: Pair | None = None
+        for group, file, number in sorted(groups, key=lambda each: each[0].first):
+            if group.last <= pair:
+                continue
+            if found is not None and group.first >= found:
+                break
+            rows = file.read(number, [COMMIT_VERSION, SEQ])
+            above = rows_above(rows, pair)
+            if above.num_rows:
+                least = _extreme(above, "ascending")
+                found = least if found is None else min(found, least)
+        return found
 
     def schema(self, source: str) -> pa.Schema:
         """The columns of a source's table, of all its definitions together."""
@@ -147,6 +163,12 @@ class LogLook:
         if found is None:
             found = self._files_of[source] = self._store.files(source)
         return found
+
+
+def _extreme(rows: pa.Table, order: str) -> Pair:
+    """The pair that is first in an order."""
+    (at,) = pc.select_k_unstable(rows, 1, [(COMMIT_VERSION, order), (SEQ, order)]).to_pylist()
+    return rows.column(COMMIT_VERSION)[at].as_py(), rows.column(SEQ)[at].as_py()
 
 
 def _controls_in(file: StoredFile, source: str) -> Iterator[LoggedControl]:

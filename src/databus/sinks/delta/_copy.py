@@ -62,6 +62,11 @@ class DeltaCopy:
         """Carry the mirror on; items are in order, above all that it has."""
         run_all([self._work(items)], run_here)
 
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(file.rows for file in self._target.live(()))
+
     def _work(self, items: Sequence[TableRows | TableControl]) -> Work[None]:
         for item in items:
             if isinstance(item, TableControl):
