@@ -11,6 +11,7 @@ from databus.bootstrap._config import (
     RelayAt,
     load_bootstrap,
 )
+from databus.bootstrap._erase import Erasure, erase
 from databus.bootstrap._look_back import Key, diff_of, history_of, lines_of, written_into
 from databus.bootstrap._noting import NoteTaker
 from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind, is_eligible, kinds_of, plan
@@ -30,6 +31,7 @@ __all__ = [
     "BootstrapSection",
     "BootstrapServer",
     "CopiedState",
+    "Erasure",
     "EveryChange",
     "KeepSection",
     "Kept",
@@ -45,6 +47,7 @@ __all__ = [
     "answered",
     "copy_state",
     "diff_of",
+    "erase",
     "every_change",
     "history_of",
     "is_eligible",

@@ -6,15 +6,16 @@ from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from databus.bootstrap._net_changes import net_changes
 from databus.bootstrap._plan import NOTHING
 from databus.bootstrap._table_past import Moment, TablePast
 from databus.core import ControlKind, InputError, Pair
 from databus.disk import Location
-from databus.filters import Flags, begins_update
+from databus.filters import begins_update
 from databus.flow import TableControl, TableRows, control_text, row_lines
-from databus.schema import NEEDS_SNAPSHOT, Predicate, TableSchema, column_named
+from databus.schema import NEEDS_SNAPSHOT, Predicate, column_named
 from databus.sinks import DeltaCopy, control_row
 
 
@@ -22,7 +23,12 @@ from databus.sinks import DeltaCopy, control_row
 class Key:
     """A condition that says which rows are meant, such as `id = 7`."""
 
+    text: str
     predicate: Predicate
+    names: tuple[str, ...]
+    """The columns that it speaks of; of a table with a key, those of the key."""
+    before: tuple[tuple[str, ...], ...] = ()
+    """What these were called in earlier definitions."""
 
     @classmethod
     def of(cls, text: str, past: TablePast) -> Self:
@@ -34,13 +40,28 @@ class Key:
             raise InputError(f"--key {text}: {past.name} has no column {unknown[0]!r}; it has {', '.join(table.names)}")
         if table.key and names != set(table.key):
             raise InputError(f"--key {text}: name the key of {past.name}, which is {', '.join(table.key)}, and no more")
-        return cls(predicate)
+        if not table.key:
+            return cls(text, predicate, tuple(sorted(names)))
+        ever = past.look.schemas.definitions(past.source)
+        before = dict.fromkeys(each.key for each in ever if len(each.key) == len(table.key) and each.key != table.key)
+        for key in before:  # a row does not say which definition it is of
+            other = sorted({name for name in key for each in ever if name in each.names and name not in each.key})
+            if other:
+                raise InputError(
+                    f"--key {text}: {past.name} had the key {', '.join(key)} once, and {other[0]} is another column at "
+                    "another time, so its rows cannot be told apart by that"
+                )
+        return cls(text, predicate, table.key, tuple(before))
 
-    def finds(self, table: TableSchema, rows: pa.Table) -> Flags:
-        """By row, whether it is meant. A definition of older times may lack the columns."""
-        if any(column_named(name, table.names) is None for name in self.predicate.columns):
-            return np.zeros(rows.num_rows, bool)
-        return np.asarray(self.predicate.over(rows.schema).holds(rows))
+    def finds(self, rows: pa.Table) -> pa.Array:
+        """By row, whether it is meant. Rows of older times may have the key under other names."""
+        found = pa.repeat(False, rows.num_rows)
+        for names in (self.names, *self.before):
+            if all(name in rows.column_names for name in names):
+                key = rows.select(names).rename_columns(list(self.names))
+                holds = self.predicate.over(key.schema).holds(key)
+                found = pc.or_(found, holds.combine_chunks() if isinstance(holds, pa.ChunkedArray) else holds)
+        return found
 
 
 Items = Iterator[TableRows | TableControl]
@@ -55,7 +76,7 @@ def history_of(past: TablePast, key: Key | None, since: Moment | None, until: Mo
         if isinstance(item, TableControl) or key is None:
             yield item
             continue
-        is_meant, begins = key.finds(item.table, item.rows), begins_update(item.rows)
+        is_meant, begins = np.array(key.finds(item.rows)), begins_update(item.rows)
         ends = np.append(False, begins[:-1])
         follows, precedes = np.append(is_meant[1:], False), np.append(False, is_meant[:-1])
         is_meant |= (follows & begins) | (precedes & ends)

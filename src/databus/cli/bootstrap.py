@@ -8,7 +8,7 @@ import typer
 
 from databus.cli._app import AsJson, LogFormat, LogLevel, app, say_json, say_table
 from databus.cli._file import Commands
-from databus.cli._past import SERVICE_FILE, ServiceFile
+from databus.cli._past import SERVICE_FILE, ServiceFile, Table
 
 _COLUMNS = ("physical", "log_scn", "oldest_scn", "state_scn", "states", "rows", "incomplete")
 
@@ -58,6 +58,46 @@ def verify(
             typer.echo(f"{each.name} at SCN {each.scn}: {each.rows:,} rows, {word}{reason}")
     if is_wrong:
         raise typer.Exit(1)
+
+
+@bootstrap_app.command(epilog="Example: databus bootstrap erase shop/main.users --key 'id = 7' --reason 'ticket 12'")
+def erase(
+    table: Table,
+    key: Annotated[str, typer.Option(help="Which row, such as 'id = 7'.")],
+    reason: Annotated[str, typer.Option(help="Why; it is noted, beside a hash of the key.")],
+    file: ServiceFile = SERVICE_FILE,
+    as_json: AsJson = False,
+) -> None:
+    """Take all images of a row out of the stores: out of the log, and out of every state. Stop the service before.
+
+    Each file that holds one is written again without it, and removed. Killed half-way, the same command does the rest.
+    The relay's log is not rewritten: it forgets what its retention lets go, and the command says whether it has.
+    """
+    from databus.bootstrap import erase as erase_key
+    from databus.bootstrap import load_bootstrap
+
+    found = erase_key(load_bootstrap(file), table, key, reason)
+    if as_json:
+        say_json(asdict(found))
+        return
+    typer.echo(
+        f"{table}: {found.rows:,} images in {found.files:,} files are gone; {found.states:,} states were noted again"
+    )
+    if found.is_still_there:
+        typer.echo(
+            f"{table}: the newest state had the row, so the source may have it still; its next change comes again"
+        )
+    if not found.last_scn:
+        return
+    if found.relay_scn is None:
+        typer.echo(f"the relay could not be asked; its log may hold images up to SCN {found.last_scn}")
+    elif found.relay_scn >= found.last_scn:
+        typer.echo("the relay's log has forgotten it too")
+    else:
+        typer.echo(
+            f"the relay's log begins at SCN {found.relay_scn}; it has forgotten all images when that is "
+            f"{found.last_scn} or more (`databus bootstrap status` shows it)"
+        )
 
 
 @bootstrap_app.command(epilog="Example: databus bootstrap status bootstrap.yml")

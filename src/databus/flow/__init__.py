@@ -69,7 +69,7 @@ from databus.flow._fetch import Definitions, RangeDecoder, RelayTables
 from databus.flow._filters import Mask, Project, Rename, TableFilter, Where
 from databus.flow._folders import Folders, FolderWriter, Named, quoted, spelled
 from databus.flow._key_ids import key_ids
-from databus.flow._layout import Layout, LiveFile, Parts, divided, live_files
+from databus.flow._layout import Layout, LiveFile, Parts, divided, live_files, mark_of
 from databus.flow._letters import DeadLetters, Letter, LetterFile, Letters, Taken, released_below
 from databus.flow._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.flow._lines import as_captured, control_text, row_lines
@@ -91,7 +91,7 @@ from databus.flow._pairs import (
 )
 from databus.flow._parking import Parking
 from databus.flow._restage import Restage
-from databus.flow._rewrite import Images, Rewritten, last_images, rewrite
+from databus.flow._rewrite import Images, Rewritten, last_images, opened, rewrite
 from databus.flow._rewrite_job import (
     Change,
     Job,
@@ -226,11 +226,13 @@ __all__ = [
     "last_pair",
     "live_files",
     "log_number",
+    "mark_of",
     "matches",
     "may_select",
     "name_if_there",
     "names_for_relay",
     "nearest",
+    "opened",
     "pairs_of",
     "part_of_other_log",
     "parted",

@@ -18,6 +18,7 @@ from databus.pipeline.graph import (
     relay_at,
     render,
     state_of,
+    while_stopped,
 )
 from databus.pipeline.running import (
     OutputLetters,
@@ -106,5 +107,6 @@ __all__ = [
     "status_of",
     "unwell",
     "validate",
+    "while_stopped",
     "worst_backlogs",
 ]

@@ -17,7 +17,7 @@ from databus.pipeline.graph._plugins import Plugin, plugin, plugins
 from databus.pipeline.graph._reference import options_markdown, reference_markdown
 from databus.pipeline.graph._registry import Kind, plugin_class
 from databus.pipeline.graph._render import render
-from databus.pipeline.graph._state import StateLock, holder_of, is_held
+from databus.pipeline.graph._state import StateLock, holder_of, is_held, while_stopped
 
 __all__ = [
     "BRANCHES_MAX",
@@ -47,4 +47,5 @@ __all__ = [
     "render",
     "state_folder",
     "state_of",
+    "while_stopped",
 ]

@@ -4,6 +4,8 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +46,17 @@ class StateLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+@contextmanager
+def while_stopped(folder: Path, pipeline: str) -> Iterator[None]:
+    """Keep a pipeline from running. Raises `LockHeld` if it runs."""
+    lock = StateLock(folder, pipeline)
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _named(note: str) -> str:

@@ -55,6 +55,7 @@ from databus.schema import TableSchema
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
 from databus.sinks.delta._config import DeltaConfig
+from databus.sinks.delta._erase import Erased, Finds, erase_rows
 from databus.sinks.delta._history import History
 from databus.sinks.delta._items import begins, count_of, is_of, pair_of
 from databus.sinks.delta._known import Known
@@ -254,6 +255,15 @@ class DeltaOutput(Output):
         folders = remove_folders(self.config.path, self.context, tables, spelled)
         known.remove(tables)
         return folders
+
+    def erase(self, physical: str, source: str, finds: Finds, also: Collection[str]) -> Erased:
+        """Take rows out of the table of `source` (`db.table`), and out of files besides; see `erase_rows`."""
+        target = self._copy(physical, source).target
+        if not target.exists:
+            return Erased()
+        held = self._now(f"{physical}/{source}")
+        target.seed = None if held is None else held.seed
+        return erase_rows(target, finds, also)
 
     def close(self) -> None:
         """See `Output.close`."""
