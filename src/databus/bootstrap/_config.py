@@ -172,6 +172,7 @@ class BootstrapConfig:
                     "from": "changes",
                     "mode": "history",
                     "controls": "all",
+                    "retype": "new_column",
                     "path": f"{path}/log/{_BELOW}",
                 },
                 STATE: {

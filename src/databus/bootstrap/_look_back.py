@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, Self
 
 import numpy as np
@@ -11,10 +12,10 @@ import pyarrow.compute as pc
 from databus.bootstrap._net_changes import net_changes
 from databus.bootstrap._plan import NOTHING
 from databus.bootstrap._table_past import Moment, TablePast
-from databus.core import ControlKind, InputError, Pair
+from databus.core import ConfigError, ControlKind, InputError, Pair
 from databus.disk import Location
 from databus.filters import begins_update
-from databus.flow import TableControl, TableRows, control_text, row_lines
+from databus.flow import TableControl, TableRows, as_stored, control_text, is_stored_as, retyping, row_lines
 from databus.schema import NEEDS_SNAPSHOT, Predicate, column_named
 from databus.sinks import DeltaCopy, control_row
 
@@ -57,9 +58,13 @@ class Key:
         """By row, whether it is meant. Rows of older times may have the key under other names."""
         found = pa.repeat(False, rows.num_rows)
         for names in (self.names, *self.before):
-            if all(name in rows.column_names for name in names):
-                key = rows.select(names).rename_columns(list(self.names))
-                holds = self.predicate.over(key.schema).holds(key)
+            columns = [[each for each in rows.column_names if is_stored_as(each, name)] for name in names]
+            for variant in product(*columns):
+                key = rows.select(variant).rename_columns(list(self.names))
+                try:
+                    holds = self.predicate.over(key.schema).holds(key)
+                except ConfigError:  # the key had another type then, and no value like this one
+                    continue
                 found = pc.or_(found, holds.combine_chunks() if isinstance(holds, pa.ChunkedArray) else holds)
         return found
 
@@ -137,7 +142,8 @@ def written_into(folder: Location, past: TablePast, items: Items) -> int:
     check_new(folder)
     schema = past.look.log.schema(past.source)
     found = (item.rows if isinstance(item, TableRows) else control_row(item, has_body=True) for item in items)
-    return DeltaCopy(folder, past.name).begin(schema, found)
+    named = (as_stored(rows, retyping(schema)) for rows in found)
+    return DeltaCopy(folder, past.name).begin(schema, named)
 
 
 def check_new(folder: Location) -> None:

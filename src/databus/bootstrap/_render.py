@@ -33,7 +33,17 @@ from databus.core import (
 from databus.filters import FrameFilter
 from databus.log import SchemaStore
 from databus.schema import TableSchema
-from databus.stores import LoggedControl, Piece, StateNote, StateTable, Wanted, control_of, definition_at, frame_rows
+from databus.stores import (
+    LoggedControl,
+    Piece,
+    StateNote,
+    StateTable,
+    Wanted,
+    control_of,
+    definition_at,
+    frame_rows,
+    under_own_names,
+)
 from databus.wire import (
     CONTINUES_AT,
     Commit,
@@ -266,7 +276,7 @@ def _row_steps(
         table = tables[source]
         if table is None:
             raise UnknownSource(f"{source}: the log store has rows of it, and no definition that they are in")
-        batch = frame_rows(table, each)
+        batch = frame_rows(table, under_own_names(table, each))
         told = told_of(source)
         left = batch if told is None else told.rows(table, batch)
         if left is not None and left.num_rows:

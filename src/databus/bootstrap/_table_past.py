@@ -26,7 +26,7 @@ from databus.core import (
 from databus.filters import nearest
 from databus.flow import TableControl, TableRows
 from databus.schema import TableSchema
-from databus.stores import Wanted, control_of, definition_at, note_physicals, user_rows
+from databus.stores import Wanted, control_of, definition_at, note_physicals, under_own_names, user_rows
 
 _SEQ_MAX: Final = (1 << 63) - 1  # also above what the bus itself has made at an SCN
 
@@ -153,7 +153,8 @@ class TablePast:
                 if at > start:
                     if table is None:
                         raise InputError(f"{self.name}: the log store has rows of it, and no definition of them")
-                    yield TableRows(table, user_rows(table, rows.slice(start, at - start)))
+                    own = under_own_names(table, rows.slice(start, at - start))
+                    yield TableRows(table, user_rows(table, own))
                 if at < rows.num_rows:
                     found = _control_at(self.source, rows, at)
                     table = found.table

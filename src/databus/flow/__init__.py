@@ -91,6 +91,7 @@ from databus.flow._pairs import (
 )
 from databus.flow._parking import Parking
 from databus.flow._restage import Restage
+from databus.flow._retyped import as_stored, is_stored_as, own_name, retyped_name, retyping, stored_name
 from databus.flow._rewrite import Images, Rewritten, last_images, opened, rewrite
 from databus.flow._rewrite_job import (
     Change,
@@ -203,6 +204,7 @@ __all__ = [
     "Where",
     "Work",
     "as_captured",
+    "as_stored",
     "before_updates",
     "control_text",
     "decode_frames",
@@ -217,6 +219,7 @@ __all__ = [
     "is_data_file",
     "is_meta",
     "is_passing_file",
+    "is_stored_as",
     "joined",
     "joined_buckets",
     "joined_parts",
@@ -233,6 +236,7 @@ __all__ = [
     "names_for_relay",
     "nearest",
     "opened",
+    "own_name",
     "pairs_of",
     "part_of_other_log",
     "parted",
@@ -243,6 +247,8 @@ __all__ = [
     "receipts_for",
     "released_below",
     "result_table",
+    "retyped_name",
+    "retyping",
     "rewrite",
     "row_lines",
     "rows_above",
@@ -256,6 +262,7 @@ __all__ = [
     "staged_rows",
     "steps_at",
     "stored_at",
+    "stored_name",
     "to_user_rows",
     "user_rows_schema",
     "whole_changes",

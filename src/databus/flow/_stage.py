@@ -21,6 +21,7 @@ from databus.flow._data_file import DataFile
 from databus.flow._decode import fitted_rows
 from databus.flow._lineage import SchemaAhead
 from databus.flow._pairs import first_pair, last_pair, rows_above
+from databus.flow._retyped import as_stored
 from databus.places import Position
 from databus.schema import SchemaChange, TableSchema, widens_to
 
@@ -126,10 +127,12 @@ def _staged(
             if at_once is not None:
                 yield replace(staged_rows(each.table, rows, ()), ends=(last_pair(rows),), at_once=at_once)
                 continue
-        schema = _room_for(rows.schema, feed.fits.get(name))
-        files = tuple(
-            feed.writer.write(name, TableRows(each.table, rows if schema is None else fitted_rows(rows, schema)))
-        )
+        named, schema = rows, feed.fits.get(name)
+        if schema is not None:
+            named = as_stored(rows, schema)
+            schema = _room_for(named.schema, schema)
+        written = rows if schema is None else fitted_rows(named, schema)
+        files = tuple(feed.writer.write(name, TableRows(each.table, written)))
         yield staged_rows(each.table, rows, files, schema)
 
 
@@ -142,10 +145,8 @@ def staged_rows(
     return StagedRows(table, files, ends, first_pair(rows), rows.num_rows, _newest_us(rows), fitted)
 
 
-def _room_for(rows: pa.Schema, wanted: pa.Schema | None) -> pa.Schema | None:
+def _room_for(rows: pa.Schema, wanted: pa.Schema) -> pa.Schema | None:
     """The schema that is wanted, if it has room for every value of such rows: it was asked for before they came."""
-    if wanted is None:
-        return None
     has_room = all(
         field.name in wanted.names and widens_to(field.type, wanted.field(field.name).type) for field in rows
     )

@@ -3,7 +3,7 @@
 Both are plain Delta tables that a pipeline fills; here they are read without Spark, in pieces, as Arrow.
 """
 
-from databus.stores._frame_rows import frame_rows, user_rows
+from databus.stores._frame_rows import frame_rows, under_own_names, user_rows
 from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of
 from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
@@ -34,5 +34,6 @@ __all__ = [
     "merged_rows",
     "note_physicals",
     "table_folder",
+    "under_own_names",
     "user_rows",
 ]

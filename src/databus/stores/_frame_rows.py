@@ -6,9 +6,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, TXID, ChangeType, UnrepresentableValue
-from databus.flow import fitted_rows, user_rows_schema
-from databus.schema import TableSchema, frame_schema
+from databus.core import CHANGE_TYPE, RESERVED_COLUMNS, TXID, ChangeType, UnrepresentableValue
+from databus.flow import fitted_rows, stored_name, user_rows_schema
+from databus.schema import TableSchema, frame_schema, sink_schema
 
 Rows: TypeAlias = pa.Table
 
@@ -21,6 +21,15 @@ def _labels() -> pa.Array:
 @cache
 def _numbers() -> pa.Array:
     return pa.array([int(kind) for kind in ChangeType], pa.int8())
+
+
+def under_own_names(table: TableSchema, rows: Rows) -> Rows:
+    """Rows of the log store with the table's own names, where a column goes on under another; see `stored_name`."""
+    names = {stored_name(field, rows.column_names): field.name for field in sink_schema(table)}
+    if all(stored == name for stored, name in names.items()):
+        return rows
+    kept = [each for each in rows.column_names if each in names or each in RESERVED_COLUMNS]
+    return rows.select(kept).rename_columns([names.get(each, each) for each in kept])
 
 
 def user_rows(table: TableSchema, rows: Rows) -> Rows:

@@ -30,6 +30,12 @@ class DeltaConfig(OutputConfig):
         "rows would say something wrong. `all`: every control; column `_control` has its JSON with the table's "
         "definition.",
     )
+    retype: Literal["stop", "new_column"] = Field(
+        "stop",
+        description="What a history does where a column gets a type that its values do not fit into: `stop`, or go on "
+        "with a `new_column`, `NAME__TYPE`; the old one is null from then on. With it nothing is written anew beyond "
+        "`rewrite_bytes_max` either.",
+    )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
     merge: bool = Field(
         False,

@@ -21,7 +21,21 @@ from databus.core import (
     LimitExceeded,
     UnsupportedFeature,
 )
-from databus.flow import Move, Plan, Restage, StagedRows, Stored, TableControl, Work, fitted_rows, user_rows_schema
+from databus.flow import (
+    Move,
+    Plan,
+    Restage,
+    StagedRows,
+    Stored,
+    TableControl,
+    Work,
+    as_stored,
+    fitted_rows,
+    retyped_name,
+    retyping,
+    stored_name,
+    user_rows_schema,
+)
 from databus.schema import TableSchema, widens_to
 from databus.sinks.delta._table import DeltaTarget
 
@@ -42,11 +56,14 @@ def control_row(control: TableControl, *, has_body: bool) -> pa.Table:
 
 
 class History:
-    """The history of one table in a Delta table. all_controls: whether every control is a row."""
+    """The history of one table in a Delta table. all_controls: whether every control is a row. retypes: whether a
+    column whose new type its values do not fit into goes on as a new column.
+    """
 
-    def __init__(self, target: DeltaTarget, *, all_controls: bool, how_to_reset: str) -> None:
+    def __init__(self, target: DeltaTarget, *, all_controls: bool, retypes: bool, how_to_reset: str) -> None:
         self._target = target
         self._all_controls = all_controls
+        self._retypes = retypes
         self._how_to_reset = how_to_reset
 
     def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> Work[None]:
@@ -54,7 +71,8 @@ class History:
         rows = self._named(rows)
         have = self._target.schema()
         if not rows.schema.equals(have):
-            rows = fitted_rows(rows, (yield from self._fit(table, rows.schema, stored)))
+            have = yield from self._fit(table, rows.schema, stored)
+            rows = fitted_rows(as_stored(rows, have), have)
         self._target.append(rows, stored, self.partition)
 
     def commit(self, staged: StagedRows, stored: Stored) -> Work[None]:
@@ -62,9 +80,12 @@ class History:
         rows = user_rows_schema(staged.table) if staged.fitted is None else staged.fitted
         none = self._named(user_rows_schema(staged.table).empty_table())
         have = yield from self._fit(staged.table, none.schema, stored)
-        if any(field.name not in have.names or have.field(field.name).type != field.type for field in rows):
+        named = rows if staged.fitted is not None else as_stored(rows.empty_table(), have).schema
+        if named.names != rows.names or any(
+            field.name not in have.names or have.field(field.name).type != field.type for field in rows
+        ):
             wanted = [field for field in have if field.name not in self.partition]
-            raise Restage(fits={self._name: pa.schema(wanted)})
+            raise Restage(fits={self._name: pa.schema(wanted, have.metadata)})
         self._target.replace(staged.files, (), stored, self.partition)
 
     @property
@@ -91,25 +112,41 @@ class History:
 
     def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> Work[pa.Schema]:
         """Make room for columns and types. A commit of its own keeps the pair that the table has."""
-        have = self._target.schema()
+        have = self._schema()
         kept = self._target.stored() or Stored((0, 0), stored.log)
-        added = [field for field in want if field.name not in have.names]
-        wider = {
-            field.name: field.type
-            for field in want
-            if field.name in have.names and not widens_to(field.type, have.field(field.name).type)
-        }
-        for name, kind in wider.items():
-            if not widens_to(have.field(name).type, kind):
-                raise UnsupportedFeature(
-                    f"{self._target.path}: column {name} of {table.source} became {kind}, and the history holds "
-                    f"{have.field(name).type}, neither of which holds every value of the other. {self._how_to_reset}"
-                )
+        added: list[pa.Field] = []
+        wider: dict[str, pa.DataType] = {}
+        for field in want:
+            name = stored_name(field, have.names) if self._retypes else field.name
+            if name not in have.names:
+                added.append(field.with_name(name))
+            elif not widens_to(field.type, have.field(name).type):
+                if widens_to(have.field(name).type, field.type) and not (self._retypes and self._is_too_large):
+                    wider[name] = field.type
+                elif self._retypes:
+                    added.append(field.with_name(retyped_name(field)))
+                else:
+                    raise self._cannot_hold(table, field, have.field(name).type)
         if added:
             self._target.add_columns(added, kept)
         if wider:
             yield from self._widen(table, wider, kept)
-        return self._target.schema()
+        return self._schema()
+
+    def _schema(self) -> pa.Schema:
+        have = self._target.schema()
+        return retyping(have) if self._retypes else have
+
+    @property
+    def _is_too_large(self) -> bool:
+        return self._target.bytes_total() > self._target.upkeep.rewrite_bytes_max
+
+    def _cannot_hold(self, table: TableSchema, field: pa.Field, held: pa.DataType) -> UnsupportedFeature:
+        return UnsupportedFeature(
+            f"{self._target.path}: column {field.name} of {table.source} became {field.type}, and the history holds "
+            f"{held}, neither of which holds every value of the other. Say `retype: new_column` in this output: the "
+            f"column goes on under another name. Or: {self._how_to_reset}"
+        )
 
     def _widen(self, table: TableSchema, wider: dict[str, pa.DataType], kept: Stored) -> Work[None]:
         size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max

@@ -40,6 +40,7 @@ from databus.flow import (
     Work,
     is_passing_file,
     log_number,
+    own_name,
     rows_above,
     run_all,
     run_here,
@@ -475,7 +476,11 @@ class DeltaOutput(Output):
         config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
         points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
         rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
-        history: dict[str, Any] = {"all_controls": self._has_all_controls, **reset}
+        history: dict[str, Any] = {
+            "all_controls": self._has_all_controls,
+            "retypes": config.retype == "new_column",
+            **reset,
+        }
         is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
         given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
         kind: Mirror | History
@@ -495,6 +500,8 @@ class DeltaOutput(Output):
         if self.config.mode == "mirror":
             self._key(table)
         schema = user_rows_schema(table) if self.config.mode == "history" else mirror_schema(table)
+        if self.config.mode == "history" and self.config.retype == "new_column":
+            schema = pa.schema([field.with_name(own_name(field.name)) for field in schema])
         return schema.append(SOURCE_FIELD) if self.config.merge else schema
 
     def _key(self, table: TableSchema) -> tuple[str, ...]:

@@ -32,8 +32,10 @@ def with_source(rows: pa.Table, source: str) -> pa.Table:
 class SharedHistory(History):
     """The history of one source in a table that it shares."""
 
-    def __init__(self, target: DeltaTarget, source: str, *, all_controls: bool, how_to_reset: str) -> None:
-        super().__init__(target, all_controls=all_controls, how_to_reset=how_to_reset)
+    def __init__(
+        self, target: DeltaTarget, source: str, *, all_controls: bool, retypes: bool, how_to_reset: str
+    ) -> None:
+        super().__init__(target, all_controls=all_controls, retypes=retypes, how_to_reset=how_to_reset)
         self._source = source
 
     def _named(self, rows: pa.Table) -> pa.Table:
