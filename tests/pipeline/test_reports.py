@@ -47,7 +47,7 @@ class Outputs:
     def __init__(self, url: str) -> None:
         self.url, self.config = url, SimpleNamespace(name="shop", access=Access())
         self.copy, self.index = (
-            SimpleNamespace(name=name, ledger=SimpleNamespace(positions={})) for name in ("copy", "index")
+            SimpleNamespace(name=name, guards=False, ledger=SimpleNamespace(positions={})) for name in ("copy", "index")
         )
 
     def relay(self) -> str:
@@ -63,6 +63,25 @@ class Outputs:
             yield reports
         finally:
             reports.end()
+
+
+def test_the_relay_keeps_its_log_for_an_output_with_guard_until_the_guard_has_ended(tmp_path: Path) -> None:
+    """A guard that ended begins again with the next run, not with the next report."""
+    with relay_in(tmp_path / "guarding") as relay:
+        outputs = Outputs(relay.url)
+        outputs.copy.guards = True
+        outputs.comes_to(1)
+        group = Groups(RelayClient(relay.url))
+        with outputs.reported():
+            wait_for(lambda: shown_at(relay.url) == {"shop.copy": 1}, "the report")
+            assert group.group("shop.copy")["guard"]
+            relay._commands.groups.keeper.end_guards("shop", "the disk is full")
+            wait_for(lambda: not group.group("shop.copy")["guard"], "the end of the guard")
+            outputs.comes_to(2)
+            wait_for(lambda: shown_at(relay.url) == {"shop.copy": 2}, "the next report")
+            assert not group.group("shop.copy")["guard"]
+        with outputs.reported():
+            wait_for(lambda: group.group("shop.copy")["guard"], "the guard of the next run")
 
 
 def relay_in(folder: Path, **more: Any) -> Relay:

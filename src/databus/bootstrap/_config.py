@@ -16,6 +16,7 @@ from databus.relay import RelayConfig, ServeConfig, address_of
 
 LOG: Final = "log"
 STATE: Final = "state"
+_REST: Final = 9  # so that merging takes a tenth of the time at most
 _BELOW: Final = "{physical}/{db}.{table}"
 
 
@@ -66,8 +67,8 @@ class BootstrapSection(BaseModel):
         60_000,
         ge=0,
         le=3_600_000,
-        description="Least time between the starts of two merges of the state store, in milliseconds. A state is noted "
-        "after each.",
+        description="Least time between the starts of two merges of the state store, in milliseconds. A merge also waits "
+        "for nine times what the last one took. A state is noted after each.",
     )
     keep: KeepSection = Field(default_factory=KeepSection, description="Which states are kept.")
     listen: str = Field("127.0.0.1:11111", description="Address and port of the server; port 0 takes a free one.")
@@ -173,6 +174,7 @@ class BootstrapConfig:
                     "mode": "history",
                     "controls": "all",
                     "retype": "new_column",
+                    "guard": True,
                     "path": f"{path}/log/{_BELOW}",
                 },
                 STATE: {
@@ -181,6 +183,8 @@ class BootstrapConfig:
                     "mode": "mirror",
                     "path": f"{path}/state/{_BELOW}",
                     "trigger_ms": self.options.merge_ms,
+                    "rest": _REST,
+                    "guard": True,
                     "vacuum_hours": self.options.keep.file_hours,
                 },
             },

@@ -76,6 +76,13 @@ class OutputConfig(NodeConfig):
         le=3_600_000,
         description="Least time between the starts of two of its micro-batches. Default: `run.trigger_ms`.",
     )
+    rest: int = Field(
+        0,
+        ge=0,
+        le=1_000,
+        description="After each of its micro-batches its query rests for so many times as long as that took: with 9, "
+        "a tenth of the time is spent in micro-batches at most. Of a lane, the longest.",
+    )
     max_rows_per_trigger: int | None = Field(
         None, ge=1, le=2**31 - 1, description="Most rows in one of its micro-batches. Default: as its input says."
     )
@@ -103,6 +110,11 @@ class OutputConfig(NodeConfig):
         "continues holds only rows of the new way then.",
     )
 
+    guard: bool = Field(
+        False,
+        description="Have the relay keep what this output has not written, beyond the retention of its log: up to the "
+        "relay's `groups.guard_bytes_max`, and never against its `free_bytes_min`. It begins with the first batch.",
+    )
     catch_up: Literal["together", "apart"] | None = Field(
         None,
         description="What to do where some tables are behind the others, as tables are that were left out for a while: "

@@ -172,7 +172,7 @@ class GroupCommands:
         machine, body, name = self._machine(ask), ask.body, ask.path[1]
         sources = None if body.sources is None else tuple(sorted(set(body.sources)))
         checkpoint = Checkpoint.from_json(body.checkpoint, "checkpoint")
-        report(machine, name, sources, checkpoint, self.keeper.now(), ask.grant.name)
+        report(machine, name, sources, checkpoint, self.keeper.now(), ask.grant.name, guard=body.guard)
         self.keeper.changed(name)
         await self.keeper.durable()
         return json_answer({})

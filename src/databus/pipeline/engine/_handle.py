@@ -100,6 +100,12 @@ class OutputHandle:
             self.refused = {**self.refused, name: refused}
 
     @property
+    def guards(self) -> bool:
+        """Whether the relay keeps its log for it."""
+        config: OutputConfig = self.output.config
+        return config.guard
+
+    @property
     def how_to_begin_anew(self) -> str:
         """The way out where it cannot go on from where it stands."""
         if isinstance(self.output, Output) and self.output.can_be_made_anew:

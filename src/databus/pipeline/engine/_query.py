@@ -260,6 +260,7 @@ class QueryThread(threading.Thread):
                 if self._ends:
                     return None
                 rows, writer = self._build()
+                writer.rest = 0 if self._settings.once else max(each.rest for each in self._output_configs)
                 self._writer = writer
                 query = self._start(rows, writer)
                 self._say("started", None)

@@ -71,6 +71,7 @@ Report = Callable[[Mapping[str, Any]], None]
 BatchT = TypeVar("BatchT", bound=Batch)
 _TOLD_MAX: Final = 100
 """Controls that an event of a batch names."""
+_REST_LOOK_S: Final = 0.2
 _STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
 
 
@@ -98,6 +99,8 @@ class Writer:
     """
 
     _staging: Staging
+    rest = 0
+    """For how many times as long as a micro-batch took it waits behind it."""
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Writer:
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
         self.is_idle.clear()
+        began_s = time.monotonic()
         try:
             with self.turn:
                 crash_point("pipeline.batch.before")
@@ -149,6 +153,13 @@ class Writer:
             self.batches += 1
         finally:
             self.is_idle.set()
+        self._rest_until(began_s + (time.monotonic() - began_s) * (1 + self.rest))
+
+    def _rest_until(self, until_s: float) -> None:
+        """Wait here, and not before the next one begins: that is to take what comes until then."""
+        while (left_s := until_s - time.monotonic()) > 0 and not self._wants_stop.is_set():
+            if self._ends_batch.wait(min(left_s, _REST_LOOK_S)):
+                return
 
     def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
         """A feed without the tables that stand below where a batch begins."""

@@ -70,8 +70,11 @@ class Reports:
             told = self._told.get(handle.name)
             if report is None or (told is not None and told.is_enough(report)):
                 continue
+            begins = (
+                {"guard": handle.guards} if handle.guards and (told is None or told.is_refused) else {}
+            )  # one that ended stays so
             try:
-                self._report(handle.name, report)
+                self._report(handle.name, {**report, **begins})
             except DatabusError as error:
                 is_away = isinstance(error, TransientError) and not isinstance(error, TooManyRequests)
                 self._note("" if is_away else handle.name, error)

@@ -83,6 +83,9 @@ class ReportBody(BaseModel):
     sources: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="The names that it follows, to be shown."
     )
+    guard: bool | None = Field(
+        None, description="Whether the log is kept for it beyond retention; missing where nothing changes."
+    )
 
 
 @dataclass(frozen=True, slots=True)

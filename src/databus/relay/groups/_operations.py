@@ -39,9 +39,17 @@ class Exported(BaseModel):
 
 
 def report(
-    coordinator: Coordinator, name: str, sources: tuple[str, ...] | None, checkpoint: Checkpoint, now: Now, access: str
+    coordinator: Coordinator,
+    name: str,
+    sources: tuple[str, ...] | None,
+    checkpoint: Checkpoint,
+    now: Now,
+    access: str,
+    *,
+    guard: bool | None = None,
 ) -> None:
     """Note how far somebody has come who keeps that elsewhere, and holds no partition. access: under which it reports.
+    guard: whether the log is kept for it; None where that stays as it is, also where a guard has ended meanwhile.
 
     Raises `GroupDiffers` for a name that members have, or had.
     """
@@ -60,8 +68,9 @@ def report(
         group = Group.made(name, sources, {}, 1, checkpoint)
         group.access, group.is_reported = access, True
         coordinator.add(group, now, waits=False)
-    if (group.sources, group.start.sources.keys()) != (sources, checkpoint.sources.keys()):
-        group.sources, group.start = sources, checkpoint
+    guards = group.guard if guard is None else guard
+    if (group.sources, group.start.sources.keys(), group.guard) != (sources, checkpoint.sources.keys(), guards):
+        group.sources, group.start, group.guard = sources, checkpoint, guards
         group.note_head()
     group.save(0, checkpoint)
     group.note_use()
