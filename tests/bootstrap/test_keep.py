@@ -1,12 +1,15 @@
 """Which states stay, and that a table whose files were arranged otherwise is a new state."""
 
+from dataclasses import replace
+
 from deltalake import DeltaTable
 
 from databus.bootstrap import KeepSection
 from databus.bootstrap._keep import forgotten
 from databus.core import SourceCheckpoint
-from databus.stores import HeadNote, StateNote
-from tests.bootstrap.filled import Shop
+from databus.pipeline import load_pipeline
+from databus.stores import HeadNote, NoteFolder, StateNote, _notes
+from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
 
 HOUR_US = 3_600_000_000
@@ -28,6 +31,9 @@ def test_all_of_the_last_hour_stay_then_one_an_hour_then_one_a_day():
     ages = [200, 60, 50, 30.5, 29.9, 5.7, 5.2, 5.1, 2, 0]
     assert ages_left(ages, KeepSection(hours=6, days=3)) == [60, 30.5, 5.7, 2, 0]
     assert ages_left(ages, KeepSection(hours=1, days=0)) == [0]
+    months = [24 * 31 * age for age in (13, 5.2, 5.1, 4.5, 0)]
+    assert ages_left(months, KeepSection(months=6))[-1] == 0
+    assert len(ages_left(months, KeepSection(months=6))) == 3
 
 
 def test_the_newest_that_may_be_served_stays_however_old_it_is():
@@ -53,3 +59,42 @@ def test_files_that_somebody_has_arranged_otherwise_are_a_new_state(tmp_path):
         new = Copy()
         follow(shop, new)
         assert_equal(shop, new)
+
+
+def test_upkeep_leaves_what_a_state_names_and_removes_the_rest(tmp_path, monkeypatch):
+    """Also what somebody has joined in between; a state that is forgotten keeps its files for a while."""
+    with Shop(tmp_path, f"{TABLES} INSERT INTO ballast VALUES (1, 0, '{'x' * 2000}');").captured_by_a_relay() as shop:
+        folder = shop.folder / "lake/state/shop/main.orders"
+        churn(shop, 1, 10)
+        shop.fill()
+        for number in range(10, 14):
+            churn(shop, number, number + 1)
+            shop.fill()
+        DeltaTable(str(folder)).optimize.compact(target_size=1 << 30)
+        states = shop.states()
+        named = {name for each in states for name, _ in each.tables["main.orders"].files}
+        stray = folder / f"rows-{'0' * 32}.parquet"
+        stray.write_bytes(b"")
+        target_of(shop)._remove_left()
+        assert not stray.exists()
+        assert {name for name in named if not (folder / name).exists()} == set()
+        notes = NoteFolder(shop.config.root, PHYSICAL)
+        notes.forget(states[:-1])
+        target_of(shop)._remove_left()
+        assert {name for name in named if not (folder / name).exists()} == set()
+        monkeypatch.setattr(_notes, "_ANSWER_S", -1)
+        notes.forget(())
+        target_of(shop)._remove_left()
+        left = {path.name for path in folder.glob("*.parquet")}
+        live = {each.rpartition("/")[2] for each in DeltaTable(str(folder)).file_uris()}
+        assert left == live | {name for name, _ in states[-1].tables["main.orders"].files}
+        assert named - left
+
+
+def target_of(shop):
+    pipeline = load_pipeline(shop.config.pipeline_path).config
+    node = pipeline.nodes["outputs.state"]
+    output = node.plugin(node.config, pipeline.context_of("state"))
+    target = output._copy(PHYSICAL, "main.orders").target
+    target.upkeep = replace(target.upkeep, vacuum_hours=0)  # as if all had been written long ago
+    return target

@@ -16,6 +16,7 @@ from databus.relay import RelayConfig, ServeConfig, address_of
 
 LOG: Final = "log"
 STATE: Final = "state"
+_UNNAMED_HOURS: Final = 25  # a file that no state names; longer than anybody takes to note one
 _REST: Final = 9  # so that merging takes a tenth of the time at most
 _BELOW: Final = "{physical}/{db}.{table}"
 
@@ -33,22 +34,13 @@ class RelayAt(BaseModel):
 
 
 class KeepSection(BaseModel):
-    """Which states are kept: all of the last hour, and of those before one an hour, then one a day."""
+    """Which states are kept: all of the last hour, and of those before one an hour, one a day, one a month."""
 
     model_config = ConfigDict(extra="forbid")
 
     hours: int = Field(24, ge=1, le=744, description="For how many hours one state an hour is kept.")
-    days: int = Field(
-        7,
-        ge=0,
-        le=366,
-        description="For how many days one state a day is kept. Files that a merge has replaced stay for as long.",
-    )
-
-    @property
-    def file_hours(self) -> int:
-        """How long files have to stay that a state may name."""
-        return max(self.hours, 24 * self.days) + 24
+    days: int = Field(7, ge=0, le=366, description="For how many days one state a day is kept.")
+    months: int = Field(0, ge=0, le=120, description="For how many months, of 31 days, one state a month is kept.")
 
 
 class BootstrapSection(BaseModel):
@@ -67,8 +59,8 @@ class BootstrapSection(BaseModel):
         60_000,
         ge=0,
         le=3_600_000,
-        description="Least time between the starts of two merges of the state store, in milliseconds. A merge also waits "
-        "for nine times what the last one took. A state is noted after each.",
+        description="Least time between the starts of two merges of the state store, in milliseconds. A merge also "
+        "waits for nine times what the last one took. A state is noted after each.",
     )
     keep: KeepSection = Field(default_factory=KeepSection, description="Which states are kept.")
     listen: str = Field("127.0.0.1:11111", description="Address and port of the server; port 0 takes a free one.")
@@ -185,7 +177,8 @@ class BootstrapConfig:
                     "trigger_ms": self.options.merge_ms,
                     "rest": _REST,
                     "guard": True,
-                    "vacuum_hours": self.options.keep.file_hours,
+                    "pins": path,
+                    "vacuum_hours": _UNNAMED_HOURS,
                 },
             },
         }

@@ -92,7 +92,7 @@ def _renamed(notes: NoteFolder, states: list[StateNote], source: str, erased: Er
         left: StateTable = replace(table, files=replaced_in(table.files, erased.replaced))
         made = replace(state, base=max(BUS_SEQ_MIN, seq + 1, *earlier), tables={**state.tables, source: left})
         notes.add(made)
-        notes.remove([state])
+        notes.remove(state)
         known.append(made)
         count += 1
     return count

@@ -8,6 +8,7 @@ from databus.stores import HeadNote, StateNote
 from databus.wire import is_inside_transaction
 
 _HOUR_US: Final = 3_600_000_000
+_MONTH_DAYS: Final = 31
 
 
 def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, now_us: int) -> list[StateNote]:
@@ -26,6 +27,8 @@ def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, no
             kept["hour", hour] = each
         if age_hours < 24 * keep.days:
             kept["day", hour // 24] = each
+        if age_hours < 24 * _MONTH_DAYS * keep.months:
+            kept["month", hour // (24 * _MONTH_DAYS)] = each
     names = {each.name for each in kept.values()}
     return [each for each in states[:end] if each.name not in names]
 

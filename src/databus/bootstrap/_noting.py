@@ -73,7 +73,7 @@ class Noting:
             return None
         self._folder.add(noted)
         keep = self._config.options.keep
-        self._folder.remove(forgotten([*states, noted], head, keep, noted.noted_us))
+        self._folder.forget(forgotten([*states, noted], head, keep, noted.noted_us))
         return noted
 
     def _is_time(self) -> bool:

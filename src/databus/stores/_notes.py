@@ -6,6 +6,7 @@ store has come, and the definitions of all tables with the numbers that the rela
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -17,6 +18,7 @@ from databus.schema import TableSchema
 
 _VERSION: Final = 1
 _HEAD: Final = "head.json"
+_ANSWER_S: Final = 6 * 3600  # longer than most answers take; who takes longer is given another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +178,28 @@ class NoteFolder:
         """Note a state."""
         self._put(f"state-{state.name}.json", state.to_json())
 
-    def remove(self, states: Iterable[StateNote]) -> None:
-        """Forget states; their files are the table's upkeep's then."""
+    def forget(self, states: Iterable[StateNote]) -> None:
+        """Serve states no more. Their files stay for `_ANSWER_S`, so that answers that are being given end."""
+        now_s = time.time_ns() // 1_000_000_000
         for state in states:
-            (self._folder / f"state-{state.name}.json").remove()
+            (self._folder / f"state-{state.name}.json").give_name(f"gone-{now_s}-{state.name}.json")
+        for name in self._folder.names():
+            if name.startswith("gone-") and int(name.split("-")[1]) < now_s - _ANSWER_S:
+                (self._folder / name).remove()
+
+    def remove(self, state: StateNote) -> None:
+        """Remove a note whose files are removed, too."""
+        (self._folder / f"state-{state.name}.json").remove()
+
+    def pinned(self, source: str) -> set[str]:
+        """The files of a source's table that upkeep leaves alone: a state names them, or did just now."""
+        names = {name for name in self._folder.names() if name.startswith(("state-", "gone-"))}
+        for name in names - self._read.keys():
+            if (found := (self._folder / name).read()) is not None:
+                self._read[name] = StateNote.from_json(_value(found.content, self._folder / name))
+        self._read = {name: each for name, each in self._read.items() if name in names}
+        tables = (each.tables.get(source) for each in self._read.values())
+        return {file for table in tables if table is not None for file, _ in table.files}
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
         self._folder.make()

@@ -81,6 +81,12 @@ class DeltaConfig(OutputConfig):
         le=87_600,
         description="How long files of older versions are kept, in hours; longer than any batch takes to be written.",
     )
+    pins: str | None = Field(
+        None,
+        description="Folder of a bootstrap service: files of older versions that a state there names are kept, however "
+        "old they are.",
+        examples=["lake/bootstrap"],
+    )
     log_hours: int = Field(
         _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."
     )

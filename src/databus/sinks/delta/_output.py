@@ -7,6 +7,7 @@ stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.wr
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -64,6 +65,7 @@ from databus.sinks.delta._known_mirrors import KnownMirrors
 from databus.sinks.delta._mirror import Mirror, mirror_schema
 from databus.sinks.delta._shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.sinks.delta._table import DeltaTarget
+from databus.stores import NoteFolder
 
 _CRASH_POINTS: Final = {
     "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
@@ -483,6 +485,9 @@ class DeltaOutput(Output):
         }
         is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
         given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
+        if config.pins is not None:
+            notes = NoteFolder(self.context.locate(config.pins), physical)
+            given["pinned"] = partial(notes.pinned, source)
         kind: Mirror | History
         if self.config.merge:
             path = self.table_path(physical, source)

@@ -6,7 +6,7 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +89,7 @@ class DeltaTarget:
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
     versions that these were to make: a store may carry out a commit after it has told us of an error.
     seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
+    pinned: the files that upkeep leaves alone whatever the table says, by their names; None where there are none such.
     way: by which rows come, 63 bits in hexadecimal digits; db: the identity of the database that they are of, in the
     same form; seed: see `Position.seeds`. A commit stores them unless they are empty.
     """
@@ -105,8 +106,10 @@ class DeltaTarget:
         named: dict[str, int] | None = None,
         seen: Seen | None = None,
         may_change: bool = False,
+        pinned: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.path = path
+        self._pinned = pinned
         self._named = {} if named is None else named
         self._seen = seen or Seen()
         self._is_shared = is_shared
@@ -448,21 +451,24 @@ class DeltaTarget:
             now_s = time.monotonic()
             if self._vacuumed_s is None or now_s - self._vacuumed_s >= 3600:
                 self._vacuumed_s = now_s
-                self.table.vacuum(
-                    self.upkeep.vacuum_hours,
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
-                )
+                if self._pinned is None:
+                    self.table.vacuum(
+                        self.upkeep.vacuum_hours,
+                        dry_run=False,
+                        enforce_retention_duration=False,
+                        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                    )
                 self._remove_left()
 
     def _remove_left(self) -> None:
         """Remove what tasks that were killed have left, which is in no log; nothing that may be somebody else's, such
-        as the files of a table in a folder below.
+        as the files of a table in a folder below. Of a table with pinned files, also what no version needs.
         """
-        hours = self.upkeep.vacuum_hours
+        hours, pinned = self.upkeep.vacuum_hours, self._pinned
+        kept = frozenset[str]() if pinned is None else frozenset(pinned())
         for name in self.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
-            if is_data_file(name):
+            is_mine = is_data_file(name) or (pinned is not None and "/" not in name)
+            if is_mine and name not in kept:
                 (self.path / name).remove()
         self.path.remove_half_written(is_data_file, older_than_s=hours * 3600)
 
