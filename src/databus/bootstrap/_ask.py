@@ -20,13 +20,18 @@ class Ask:
     written: Sequence[str] | None = None
     """The names and patterns by which they were; None for all."""
     filter: StreamFilter = field(default_factory=StreamFilter)
+    every: bool = False
+    """Whether each change is wanted, in the place of what became of them."""
+    by_table: bool = False
+    """Whether who asks knows of each table where it stands, so that positions inside of an answer are good for other
+    tables, too."""
 
     @cached_property
     def digest(self) -> str:
         """Of two that ask for the same it is the same, whatever tables are known meanwhile."""
-        written = None if self.written is None else sorted(set(self.written))
+        written = None if self.written is None or self.by_table else sorted(set(self.written))
         rules = [[each.tables, each.where, each.columns] for each in self.filter.rules]
-        text = json.dumps([written, rules, str(self.filter.partition)], separators=(",", ":"))
+        text = json.dumps([written, rules, str(self.filter.partition), self.by_table], separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def conditions(self, source: str) -> frozenset[str]:

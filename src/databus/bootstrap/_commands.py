@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -14,7 +15,8 @@ from databus.bootstrap._ask import Ask as AnswerAsk
 from databus.bootstrap._config import BootstrapConfig
 from databus.bootstrap._kept_stores import Look, PhysicalStores
 from databus.bootstrap._metrics import metrics_text
-from databus.bootstrap._plan import Answer, EveryChange, Kind, plan
+from databus.bootstrap._parts import Outline, measured, outline_json
+from databus.bootstrap._plan import EveryChange
 from databus.bootstrap._render import answered, every_change
 from databus.core import (
     SEQ_DONE,
@@ -31,15 +33,19 @@ from databus.core import (
 from databus.filters import FrameFilter, StreamFilter, matches
 from databus.operate import logger_of
 from databus.relay import (
+    FLAG,
     Ask,
     Catalog,
     Command,
     Grant,
+    Parameter,
     Router,
     Selection,
+    ServeConfig,
     StartName,
     Stats,
     Table,
+    choice,
     command_named,
     definition_json,
     help_text,
@@ -50,24 +56,10 @@ from databus.relay import (
 )
 from databus.schema import TableSchema
 from databus.stores import note_physicals
-from databus.wire import answer_log
+from databus.wire import is_inside_answer
 
 T = TypeVar("T")
 _SMALL_THREADS: Final = 4
-_PATHS: Final = (
-    "/sources",
-    "/register",
-    "/stream",
-    "/position",
-    "/range",
-    "/metrics",
-    "/admin",
-    "/admin/live",
-    "/admin/ready",
-    "/admin/status",
-    "/help",
-    "/openapi.json",
-)
 _logger = logger_of("databus.bootstrap")
 
 
@@ -77,7 +69,8 @@ class Commands:
     def __init__(self, config: BootstrapConfig) -> None:
         self.stats = Stats(config.options.serve.clients_max)
         self._config = config
-        self._router = Router(Table([_command(path, config) for path in _PATHS]), config.options.serve.request_ms_max)
+        table = Table([_command(path, each, config.options.serve) for path, each in ANSWERS.items()])
+        self._router = Router(table, config.options.serve.request_ms_max)
         self._stores: dict[str, PhysicalStores] = {}
         self._answers = ThreadPoolExecutor(config.options.answers_max, "bootstrap-answer")
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "bootstrap-small")
@@ -97,7 +90,7 @@ class Commands:
     async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
         """Answer one request. Raises a `DatabusError` to be made an answer."""
         ask = await self._router.ask(request, client, grant, Catalog({}, None, grant))
-        return await ANSWERS[ask.command.path](self, ask)
+        return await ANSWERS[ask.command.path].answer(self, ask)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
@@ -175,7 +168,14 @@ class Commands:
         if written is None or any(map(is_pattern, written)):  # what is not kept is not meant by a pattern
             kept = look.kept.head.tables
             sources = frozenset(each for each in sources if matches(f"{physical}/{each}", kept))
-        return AnswerAsk(physical, sources, None if written is None else tuple(written), wanted.within(physical))
+        return AnswerAsk(
+            physical,
+            sources,
+            None if written is None else tuple(written),
+            wanted.within(physical),
+            ask.given["look_back"] is LookBack.ALL,
+            ask.given["by_table"],
+        )
 
     async def stream(self, ask: Ask) -> web.StreamResponse:
         """GET /stream: one answer, from its begin or from where it broke off."""
@@ -193,13 +193,16 @@ class Commands:
 
     def _answer(self, ask: Ask, look: Look) -> tuple[str, str, Iterator[bytes]]:
         """Its kind, the name of what it comes from, and its bytes, whole groups at a time."""
-        position, asked = _position_of(ask, look), self._asked(ask, look)
-        found, now_us = plan(position, asked, look.kept), time.time_ns() // 1000
+        outline, to = self._outline(ask, look), ask.given["to"]
+        found, now_us = outline.found, time.time_ns() // 1000
         if isinstance(found, EveryChange):
-            head = look.kept.head.position
-            return "every", head.log or "", every_change(found.start, head, asked, look.stores, now_us)
-        kind = "state" if found.name.since is None else "since"
-        return kind, answer_log(str(found.name)), answered(found, asked, look.stores, now_us)
+            parts = every_change(found.start, look.kept.head.position, outline.ask, look.stores, now_us, to)
+        else:
+            parts = answered(found, outline.ask, look.stores, now_us, to if _is_inside(ask, look) else None)
+        return outline.kind, outline.log, parts
+
+    def _outline(self, ask: Ask, look: Look) -> Outline:
+        return look.outline(_position_of(ask, look), self._asked(ask, look))
 
     async def _send(self, ask: Ask, look: Look, log: str, parts: Iterator[bytes]) -> web.StreamResponse:
         loop, write_s_max = asyncio.get_running_loop(), self._config.options.serve.write_ms_max / 1e3
@@ -252,17 +255,12 @@ class Commands:
         """GET /range: what an answer would be made of."""
 
         def find() -> dict[str, Any]:
-            look = self._chosen(ask)
-            found = plan(_position_of(ask, look), self._asked(ask, look), look.kept)
-            if not isinstance(found, Answer):
-                return {"kind": "every", "rows": None, "position": look.kept.head.position.to_json()}
-            state = found.state
-            kind = "state" if found.name.since is None else "since"
-            whole = sum(state.tables[name].rows for name, each in found.kinds.items() if each is Kind.ALL)
-            most = sum(state.tables[name].rows for name in found.kinds)
-            rows = {"rows": whole, "rows_max": most}
-            kinds = {name: str(each) for name, each in found.kinds.items()}
-            return {"kind": kind, **rows, "tables": kinds, "position": state.position.to_json()}
+            look, given = self._chosen(ask), ask.given
+            outline = self._outline(ask, look)
+            # who does not stand inside of an answer cannot mean a place in it: it comes whole
+            to = given["to"] if isinstance(outline.found, EveryChange) or _is_inside(ask, look) else None
+            limits = {} if given["estimate"] else {name: given[name] for name in ("rows_max", "bytes_max")}
+            return outline_json(outline, measured(outline, to=to, partitions=given["partitions"], **limits))
 
         return json_answer(await self._in_thread(find))
 
@@ -330,8 +328,9 @@ def status_of(config: BootstrapConfig) -> dict[str, dict[str, Any]]:
     return {look.schemas.physical: standing_json(look) for look in found}
 
 
-def _command(path: str, config: BootstrapConfig) -> Command:
-    return command_named(path, config.options.serve)
+def _command(path: str, answering: "Answering", serve: ServeConfig) -> Command:
+    command = command_named(path, serve)
+    return replace(command, parameters=(*command.parameters, *answering.parameters))
 
 
 def _filter_of(ask: Ask) -> StreamFilter:
@@ -358,6 +357,11 @@ def _position_of(ask: Ask, look: Look) -> SourceCheckpoint | None:
     return None if start.pair <= (0, SEQ_DONE) else start
 
 
+def _is_inside(ask: Ask, look: Look) -> bool:
+    position = _position_of(ask, look)
+    return position is not None and is_inside_answer(position)
+
+
 def _headers(look: Look, log: str) -> dict[str, str]:
     head = look.kept.head.position
     seq = "" if head.seq is None else f":{head.seq}"
@@ -371,18 +375,49 @@ def _headers(look: Look, log: str) -> dict[str, str]:
     }
 
 
-ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamResponse]]]] = {
-    "/sources": Commands.sources,
-    "/register": Commands.register,
-    "/stream": Commands.stream,
-    "/position": Commands.position,
-    "/range": Commands.range,
-    "/metrics": Commands.metrics,
-    "/admin": Commands.live,
-    "/admin/live": Commands.live,
-    "/admin/ready": Commands.ready,
-    "/admin/status": Commands.admin_status,
-    "/help": Commands.help,
-    "/openapi.json": Commands.openapi,
+class LookBack(StrEnum):
+    """Values of `look_back`."""
+
+    ALL = "all"
+
+
+_HOW: Final = (
+    Parameter(
+        "look_back", "`all` gives every change, in the place of what became of them", choice(LookBack), default=None
+    ),
+    Parameter(
+        "by_table",
+        "1 says that who asks knows of each table where it stands; a position inside an answer is then good for other "
+        "tables, too",
+        FLAG,
+        default=False,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Who answers a command. parameters: that a relay's does not have."""
+
+    answer: Callable[[Commands, Ask], Awaitable[web.StreamResponse]]
+    parameters: tuple[Parameter, ...] = ()
+
+
+ANSWERS: Final[Mapping[str, Answering]] = {
+    "/sources": Answering(Commands.sources),
+    "/register": Answering(Commands.register),
+    "/stream": Answering(Commands.stream, _HOW),
+    "/position": Answering(Commands.position),
+    "/range": Answering(
+        Commands.range,
+        (*_HOW, Parameter("estimate", "1 measures all of the answer, whatever the limits", FLAG, default=False)),
+    ),
+    "/metrics": Answering(Commands.metrics),
+    "/admin": Answering(Commands.live),
+    "/admin/live": Answering(Commands.live),
+    "/admin/ready": Answering(Commands.ready),
+    "/admin/status": Answering(Commands.admin_status),
+    "/help": Answering(Commands.help),
+    "/openapi.json": Answering(Commands.openapi),
 }
-"""Who answers the commands, by their path."""
+"""The commands, by their path."""

@@ -149,6 +149,7 @@ class BootstrapConfig:
     def pipeline(self, keyless: Collection[str]) -> dict[str, Any]:
         """The pipeline that fills the stores. keyless: tables, by full names, of which there can be no mirror."""
         tables, path = self.options.tables, self.options.path.rstrip("/")
+        own = {"type": "databus", "tables": tables, "look_back": False}  # of which it would ask itself
         relay = {name: each for name, each in self.written["relay"].items() if each is not None}
         shared = {name: self.written[name] for name in ("spark", "storage") if self.written.get(name)}
         return {
@@ -156,8 +157,8 @@ class BootstrapConfig:
             "relay": relay,
             **shared,
             "inputs": {
-                "changes": {"type": "databus", "tables": tables},
-                "keyed": {"type": "databus", "tables": tables, "exclude": sorted(keyless)},
+                "changes": own,
+                "keyed": {**own, "exclude": sorted(keyless)},
             },
             "outputs": {
                 LOG: {

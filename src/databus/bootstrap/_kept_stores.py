@@ -4,9 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from databus.bootstrap._plan import Kept
+from databus.bootstrap._ask import Ask
+from databus.bootstrap._parts import Footers, Outline
+from databus.bootstrap._plan import Kept, plan
 from databus.bootstrap._render import Stores
-from databus.core import ServiceUnavailable
+from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.disk import Location
 from databus.stores import KnownSchemas, LogLook, LogStore, NoteFolder, StateRows
 
@@ -19,6 +21,11 @@ class Look:
     stores: Stores
     schemas: KnownSchemas
     log: LogLook
+    footers: Footers
+
+    def outline(self, position: SourceCheckpoint | None, ask: Ask) -> Outline:
+        """What is answered to who stands there. Raises what `plan` does."""
+        return Outline(plan(position, ask, self.kept), ask, self.kept, self.stores, self.footers)
 
 
 class PhysicalStores:
@@ -41,4 +48,5 @@ class PhysicalStores:
         schemas = self._schemas[1]
         log = self._log.look()  # after the notes: it has all that they say
         kept = Kept(self._notes.states(), head, log.controls, time.time_ns())
-        return Look(kept, Stores(schemas, log.controls, log.pieces, self._states.batches), schemas, log)
+        stores = Stores(schemas, log.controls, log.pieces, self._states.batches)
+        return Look(kept, stores, schemas, log, Footers(log.groups, self._states.groups))

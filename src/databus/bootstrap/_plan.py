@@ -13,6 +13,7 @@ from databus.bootstrap._answer_name import AnswerName
 from databus.bootstrap._ask import Ask
 from databus.core import (
     BUS_SEQ_MIN,
+    SEQ_DONE,
     UNREAD_TABLES,
     ControlKind,
     Pair,
@@ -25,7 +26,7 @@ from databus.core import (
 from databus.filters import matches
 from databus.schema import NEEDS_SNAPSHOT, TableSchema
 from databus.stores import HeadNote, LoggedControl, StateNote
-from databus.wire import answer_name, is_inside_transaction, is_of_other_log
+from databus.wire import answer_name, is_answer, is_inside_transaction, is_of_other_log
 
 NOTHING: Pair = (0, -1)
 
@@ -89,6 +90,9 @@ def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | Ev
                 f"{ask.physical}/{source}: the bootstrap service does not keep it; leave it out, or have it kept by "
                 "`tables` of the service"
             )
+    position = None if position is None else _after_answer(position, kept)
+    if ask.every:
+        return _every(position, ask, kept)
     since, is_inside, told = position, False, NOTHING
     if position is not None and (text := answer_name(position.log)) is not None:
         name = AnswerName.parse(text)
@@ -107,6 +111,42 @@ def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | Ev
         since = None if position is None else _compared(position, kept.head)
         is_inside = since is not None and _is_inside(since, ask)
     return _from_newest(position, since, ask, kept, is_inside=is_inside, told=told)
+
+
+def _after_answer(position: SourceCheckpoint, kept: Kept) -> SourceCheckpoint:
+    """A position as one of a log, where it is the end of an answer: that of the state that was given."""
+    text = answer_name(position.log)
+    if text is None or UNREAD_TABLES in position.snapshots:
+        return position
+    name = AnswerName.parse(text)
+    state = next((each for each in kept.states if each.name == name.state), None)
+    # of a state that is gone nobody knows the log: what the bus put behind the transaction comes again
+    return SourceCheckpoint(scn=position.scn) if state is None else replace(state.position, snapshots={})
+
+
+def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChange:
+    """All that followed a position, or that there ever was. Raises what `plan` does."""
+    head = kept.head
+    if position is not None and is_answer(position.log):
+        raise PositionForeign(
+            f"{ask.physical}: the position is inside an answer that was asked for without `look_back=all`; ask like "
+            "that until it has ended",
+            physical=ask.physical,
+        )
+    since = SourceCheckpoint(scn=0) if position is None else _compared(position, head)
+    is_whole = head.low <= (0, SEQ_DONE) or all(
+        bool(controls := kept.controls(source)) and _begins(controls[0]) for source in ask.sources
+    )
+    if since.pair < head.low and not (position is None and is_whole):
+        raise PositionPurged(
+            f"{ask.physical}: every change is kept from SCN {head.low[0]} on, up to SCN {head.position.scn}; without "
+            "`look_back=all` there is what became of the older ones",
+            physical=ask.physical,
+            oldest=head.low[0],
+        )
+    if since.pair >= head.position.pair:
+        raise _later(ask, f"SCN {since.scn} is ahead of the log store, which is at {head.position.scn}")
+    return EveryChange(since)
 
 
 def _from_newest(

@@ -4,7 +4,7 @@ Everything comes in the order of pairs, so a consumer that breaks off is given t
 name of the answer and the pair that was reached.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ from databus.wire import (
 )
 
 _GROUP_BYTES: Final = 4 << 20
+_SEQ_MAX: Final = (1 << 63) - 1
 
 Pieces = Callable[[Mapping[str, Wanted], Pair, Pair], Iterator[Piece]]
 """Of tables, what the log store holds above a pair, up to another."""
@@ -86,17 +87,28 @@ class Stores:
     batches: StateBatches
 
 
-def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int) -> Iterator[bytes]:
-    """The bytes of an answer, whole groups at a time; the last one says where the relay goes on."""
+def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int, to: Pair | None = None) -> Iterator[bytes]:
+    """The bytes of an answer, whole groups at a time; the last one says where the relay goes on. to: a pair of it
+    after which it may end.
+    """
     frames = None if ask.filter.is_nothing else FrameFilter(ask.filter, ask.physical, stores.schemas)
-    steps = (step for step in _steps(answer, ask, stores, frames) if step.last > answer.after)
+    steps = (step for step in _steps(answer, ask, stores, frames, to) if step.last > answer.after)
     state = answer.state.position
     end = replace(state, snapshots={}, log=state.log if state.seq is not None else None)
+    cut = None if to is None or to >= (state.scn, answer.state.end) else to
     before: Step | None = None
     for step in steps:
+        if cut is not None and step.first > cut:
+            break
         if before is not None:
             yield _encoded(before, stores, frames, now_us, following=step.first)
         before = step
+    if cut is not None:
+        if before is not None:
+            yield _encoded(before, stores, frames, now_us, following=cut)
+        if before is None or before.last < cut:  # whoever reads a part knows by this that it has all
+            yield _encoded(Step(cut, cut, commit_us=state.ts_us), stores, frames, now_us)
+        return
     if before is None:  # there is nothing to say but where to go on
         at = state.scn, answer.state.end
         before = Step(at, at, commit_us=state.ts_us)
@@ -104,9 +116,14 @@ def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int) -> Iterator[
 
 
 def every_change(
-    start: SourceCheckpoint, end: SourceCheckpoint, ask: Ask, stores: Stores, now_us: int
+    start: SourceCheckpoint, end: SourceCheckpoint, ask: Ask, stores: Stores, now_us: int, to: Pair | None = None
 ) -> Iterator[bytes]:
-    """All changes of a range of the log store, as a relay would have given them."""
+    """All changes of a range of the log store, as a relay would have given them. to: a pair of it after which it may
+    end, at the end of a transaction.
+    """
+    if to is not None and to < end.pair:
+        to_seq = to[1] if to[1] >= BUS_SEQ_MIN else None
+        end = min(end, SourceCheckpoint(scn=to[0], seq=to_seq), key=lambda each: each.pair)
     frames = None if ask.filter.is_nothing else FrameFilter(ask.filter, ask.physical, stores.schemas)
     wanted = dict.fromkeys(sorted(ask.sources), Wanted.ALL)
     open_now: dict[str, OpenSnapshot] = {}
@@ -161,18 +178,30 @@ def _bytes(group: Group, stores: Stores, frames: FrameFilter | None, now_us: int
     return found.content
 
 
-def _steps(answer: Answer, ask: Ask, stores: Stores, frames: FrameFilter | None) -> Iterator[Step]:
-    state = answer.state
+def _steps(
+    answer: Answer, ask: Ask, stores: Stores, frames: FrameFilter | None, to: Pair | None = None
+) -> Iterator[Step]:
     cut_of = None if frames is None else frames.cut_of
-    keyless = {source for source in ask.sources if source not in state.tables and _is_keyless(source, stores)}
+    keyless = _keyless(answer, ask, stores)
     told = {source: Told(answer, source, source in keyless, cut_of) for source in sorted(ask.sources)}
-    needed = {
+    after, until = max(answer.begins_after, answer.after), answer.state.position.pair
+    if to is not None:  # to the end of that transaction: images of an update are judged together
+        until = min(until, (to[0], _SEQ_MAX))
+    yield from _logged(needed_of(answer, ask, stores), after, until, stores, told.get, {})
+    yield from _state_steps(answer, ask, stores)
+
+
+def needed_of(answer: Answer, ask: Ask, stores: Stores) -> dict[str, Wanted]:
+    """What of the log store is needed to tell of the time before the state."""
+    keyless = _keyless(answer, ask, stores)
+    return {
         source: Wanted.ALL if source in keyless else _wanted(answer.kinds.get(source))
         for source in sorted(ask.sources if not answer.is_new else keyless)
     }
-    after = max(answer.begins_after, answer.after)
-    yield from _logged(needed, after, state.position.pair, stores, told.get, {})
-    yield from _state_steps(answer, ask, stores)
+
+
+def _keyless(answer: Answer, ask: Ask, stores: Stores) -> set[str]:
+    return {source for source in ask.sources if source not in answer.state.tables and _is_keyless(source, stores)}
 
 
 def _wanted(kind: Kind | None) -> Wanted:
@@ -187,6 +216,13 @@ def _is_keyless(source: str, stores: Stores) -> bool:
 # The log store's range
 
 
+def followed(open_now: dict[str, OpenSnapshot], sources: Iterable[str], until: Pair, stores: Stores) -> None:
+    """Have `open_now` say which snapshots of tables are open at a pair."""
+    for each in sorted((each for source in sources for each in stores.controls(source)), key=lambda each: each.pair):
+        if each.pair <= until:
+            _follow(open_now, each)
+
+
 def _logged(
     sources: Mapping[str, Wanted],
     after: Pair,
@@ -196,9 +232,7 @@ def _logged(
     open_now: dict[str, OpenSnapshot],
 ) -> Iterator[Step]:
     """What the log store holds between two pairs, as far as it is told. open_now: has the snapshots that are open."""
-    for each in sorted((each for source in sources for each in stores.controls(source)), key=lambda each: each.pair):
-        if each.pair <= after:
-            _follow(open_now, each)
+    followed(open_now, sources, after, stores)
     tables = {source: definition_at(source, after, stores.controls(source), stores.schemas) for source in sources}
     for piece in stores.pieces(sources, after, until):
         for control, rows in _parts(piece):

@@ -11,7 +11,7 @@ from databus.core import Pair, SourceCheckpoint, split_physical
 from databus.filters import FrameFilter, StreamFilter
 from databus.flow._batch import ChangeBatch
 from databus.flow._decode import decode_ranges
-from databus.link import Access, RangeReader, RelayClient, any_of
+from databus.link import Access, LookBack, RangeReader, RelayClient, any_of
 from databus.schema import TableSchema
 from databus.wire import FrameGroup
 
@@ -19,9 +19,10 @@ _ALL: Final = StreamFilter()
 
 
 @lru_cache(maxsize=16)
-def _client(relay: str, access: Access | None, wanted: StreamFilter) -> RelayClient:
+def _client(relay: str, access: Access | None, wanted: StreamFilter, look_back: LookBack | None = None) -> RelayClient:
     """One for each process, which serves many batches: it remembers tables by their fingerprints."""
-    return RelayClient(relay, access=access).filtered(wanted)
+    client = RelayClient(relay, access=access).filtered(wanted)
+    return client if look_back is None else client.looking_back(look_back)
 
 
 class Definitions(Protocol):
@@ -61,7 +62,8 @@ class RangeDecoder:
     """Reads from a relay what the rows of `shape=ranges` stand for. Travels to tasks as it is.
 
     access: the files with which it is asked. sources: names to ask for; None for all. wanted: what of their rows and
-    columns. See `RangeReader` for the rest.
+    columns. look_back: how a bootstrap service is asked for
+    what the relay has lost; None: not at all. See `RangeReader` for the rest.
     """
 
     relay: str
@@ -71,17 +73,21 @@ class RangeDecoder:
     wait_ms: int
     retry_ms: int
     wanted: StreamFilter = _ALL
+    look_back: LookBack | None = None
 
     def __call__(self, collected: pa.Table) -> Iterator[ChangeBatch]:
         """The ranges, in any order, as change batches in order, each small enough to be held.
 
         Raises what `decode_frames` does, and `TransientError` for a relay that does not answer.
         """
-        return decode_ranges(collected, self._groups, _client(self.relay, self.access, self.wanted).table_of)
+        return decode_ranges(collected, self._groups, self._client.table_of)
+
+    @property
+    def _client(self) -> RelayClient:
+        return _client(self.relay, self.access, self.wanted, self.look_back)
 
     def _groups(self, start: SourceCheckpoint, until: Pair, log: str) -> Iterator[tuple[list[FrameGroup], str]]:
-        client = _client(self.relay, self.access, self.wanted)
         is_given = any_of(self.sources, self.physical)
-        reader = RangeReader(client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms, log)
+        reader = RangeReader(self._client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms, log)
         for groups, stream in reader.groups(start, until):
             yield groups, stream.log

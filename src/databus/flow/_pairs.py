@@ -1,6 +1,5 @@
 """Pairs in rows: what is above a pair, and how a target remembers which pair it has."""
 
-import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint
+from databus.places import identity
 from databus.wire import is_inside_transaction
 
 Int = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ class Stored:
 
 def log_number(log: str | None) -> int:
     """63 bits that stand for a log's uuid where only an integer can be stored."""
-    return int.from_bytes(hashlib.blake2b((log or "").encode(), digest_size=8).digest(), "little") >> 1
+    return int(identity(log or ""), 16)
 
 
 def stored_at(position: SourceCheckpoint) -> Stored:

@@ -21,7 +21,7 @@ from databus.link._frame_stream import FrameStream
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
 from databus.link._registry_options import RegistryOptions
-from databus.link._relay import ADDRESSES, RelayClient, Start
+from databus.link._relay import ADDRESSES, LookBack, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
@@ -42,6 +42,7 @@ __all__ = [
     "Groups",
     "Head",
     "KeptConnection",
+    "LookBack",
     "NoAnswer",
     "Pieces",
     "Range",

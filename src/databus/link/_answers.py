@@ -60,7 +60,9 @@ class Range:
     """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
 
     controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
-    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay.
+    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay. start:
+    where the same answer of a bootstrap service begins again, which may else give a newer one; None of a relay.
+    has_controls: whether there are controls that nobody names, of a bootstrap service.
     """
 
     position: SourceCheckpoint
@@ -72,10 +74,17 @@ class Range:
     controls: tuple[RangeControl, ...] = ()
     log: str = ""
     oldest_us: int | None = None
+    start: SourceCheckpoint | None = None
+    has_controls: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have neither rows nor controls."""
+        return not (self.rows or self.controls or self.has_controls)
 
     def then(self, following: "Range") -> "Range":
         """This range and the one that was measured from its position on, as one."""
-        inner = (*self.splits, self.position) if self.rows or self.controls else ()
+        inner = () if self.is_empty else (*self.splits, self.position)
         return Range(
             following.position,
             self.rows + following.rows,
@@ -86,4 +95,6 @@ class Range:
             (*self.controls, *following.controls),
             self.log,
             following.oldest_us if self.oldest_us is None else self.oldest_us,
+            self.start,
+            self.has_controls or following.has_controls,
         )

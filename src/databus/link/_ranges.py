@@ -18,7 +18,7 @@ from databus.core import (
 )
 from databus.link._frame_stream import FrameStream
 from databus.link._relay import RelayClient
-from databus.wire import Commit, FrameGroup, Header, done_by, position_after
+from databus.wire import Commit, FrameGroup, Header, done_by, end_of_answer, position_after
 
 _BACK_OFF_MS: Final = (20, 1_000)
 _PAUSE_S: Final = 0.05
@@ -81,7 +81,7 @@ class RangeReader:
                 with stream:
                     for piece, last in pieces_of(stream):
                         yield piece, stream
-                        if done_by(last) >= until:
+                        if done_by(last) >= until or end_of_answer(last, stream.log) is not None:
                             return
                 raise StreamCut(f"{self.physical}: the response ended before {until}")
             except TransientError:

@@ -4,7 +4,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -40,6 +40,21 @@ ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
 Start = SourceCheckpoint | StartName | dt.datetime
 """A position, a word for one, or a time: all committed then or later, and what shares a group with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """How a bootstrap service is asked for what has left the relay's log."""
+
+    by_table: bool = False
+    """Whether one knows of each table where it stands, and may ask for others in the middle of an answer."""
+    every: bool = False
+    """Whether to be given each change, in the place of what became of them."""
+
+    def query(self) -> dict[str, str]:
+        """As parameters."""
+        asked = {"by_table": "1" if self.by_table else None, "look_back": "all" if self.every else None}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 class RelayClient:
@@ -95,6 +110,9 @@ class RelayClient:
         )
         self.url = ",".join(urls)
         self.filters = StreamFilter()
+        self.look_back: LookBack | None = None
+        self._service: str | None = None  # which gave what this relay has lost
+        self.asks: Mapping[str, str] = {}  # parameters of all that is read
         self._tables: dict[int, TableSchema] = {}
         self._tables_lock = threading.Lock()
 
@@ -104,17 +122,37 @@ class RelayClient:
         other.url, other._sockets = self.url, Sockets()
         other._peers = self._peers.clone(other._is_closed)
         other._tables, other._tables_lock = self._tables, self._tables_lock
-        other.filters = self.filters
+        other.filters, other.look_back, other.asks = self.filters, self.look_back, self.asks
+        other._service = self._service
         return other
 
-    def bootstrap(self, url: str) -> "RelayClient":
+    def bootstrap(self, url: str, how: LookBack | None = None) -> "RelayClient":
         """The bootstrap service that the relay names, asked with the same token and filter; closed with this one."""
         other = object.__new__(RelayClient)
-        named = self._peers.now.named_by(url, "its bootstrap service", "bootstrap.url")
+        named, how = self._peers.now.named_by(url, "its bootstrap service", "bootstrap.url"), how or self.look_back
         other.url, other._sockets, other._peers = url, self._sockets, Peers([named], self._is_closed)
         other._tables, other._tables_lock = self._tables, self._tables_lock
-        other.filters = self.filters
+        other.filters, other.look_back, other.asks = self.filters, None, {} if how is None else how.query()
+        other._service = None
         return other
+
+    def looking_back(self, how: LookBack) -> "RelayClient":
+        """One for the same relay whose ranges and streams come from the bootstrap service that it names, where they
+        have left its log; and any position is one that it can go on from.
+        """
+        other = self.clone()
+        other.look_back = how
+        return other
+
+    def _or_past(self, ask: Callable[["RelayClient"], T]) -> T:
+        """What the relay answers; where it has lost that, and names a bootstrap service, what this does."""
+        try:
+            return ask(self)
+        except PositionPurged as error:
+            if self.look_back is None or error.bootstrap is None:
+                raise
+            self._service = error.bootstrap
+        return ask(self.bootstrap(self._service))
 
     def filtered(self, filters: StreamFilter) -> "RelayClient":
         """One for the same relay whose streams and ranges have what passes a filter, in the definitions behind it."""
@@ -258,7 +296,12 @@ class RelayClient:
             found = self._tables.get(fingerprint)
         if found is not None:
             return found
-        table = self._peers.ask(lambda endpoint: self._table_at(endpoint, fingerprint))
+        try:
+            table = self._peers.ask(lambda endpoint: self._table_at(endpoint, fingerprint))
+        except UnknownSource:
+            if self._service is None:
+                raise
+            return self.bootstrap(self._service).table_of(fingerprint)  # this relay is younger than what it named
         with self._tables_lock:
             return self._tables.setdefault(fingerprint, table)
 
@@ -314,7 +357,13 @@ class RelayClient:
         time_us: int | None = None,
     ) -> SourceCheckpoint:
         """The position that a start means: `beginning`, `earliest`, `latest`, after an SCN, or at a time."""
-        return self.head(physical, start=start, scn=scn, time_us=time_us).position
+        try:
+            return self.head(physical, start=start, scn=scn, time_us=time_us).position
+        except PositionPurged as error:
+            is_told = start == "beginning" or isinstance(start, SourceCheckpoint)
+            if not is_told or self.look_back is None or error.bootstrap is None:
+                raise
+            return start if isinstance(start, SourceCheckpoint) else SourceCheckpoint()
 
     def range(
         self,
@@ -349,7 +398,7 @@ class RelayClient:
             **self.filters.within(physical).query(),
             **_start(start),
         }
-        told = self._get("/range", query, wait_ms=wait_ms)
+        told = self._or_past(lambda client: client._get("/range", {**query, **client.asks}, wait_ms=wait_ms))  # noqa: SLF001 - one of its own
         return Range(
             SourceCheckpoint.from_json(told["position"], "position"),
             int(told["rows"]),
@@ -363,6 +412,8 @@ class RelayClient:
             ),
             str(told.get("log", "")),
             told.get("oldest_us"),
+            SourceCheckpoint.from_json(told["start"], "start") if "start" in told else None,
+            bool(told.get("has_controls", False)),
         )
 
     def stream(
@@ -395,7 +446,8 @@ class RelayClient:
             **self.filters.within(physical).query(),
         }
         if not (reads_anew and isinstance(start, SourceCheckpoint) and start.snapshots):
-            return self._peers.ask(lambda endpoint: self._stream_at(endpoint, physical, {**query, **_start(start)}))
+            asked = {**query, **_start(start)}
+            return self._or_past(lambda client: client._stream(physical, {**asked, **client.asks}))  # noqa: SLF001 - one of its own
         bare = replace(start, snapshots={}, log=start.log if start.seq is not None else None)
 
         def stream_anew(endpoint: Endpoint) -> FrameStream:
@@ -407,6 +459,9 @@ class RelayClient:
                 return self._stream_at(endpoint, physical, {**query, **_start(bare)}, error)
 
         return self._peers.ask(stream_anew)
+
+    def _stream(self, physical: str, query: Mapping[str, Any]) -> FrameStream:
+        return self._peers.ask(lambda endpoint: self._stream_at(endpoint, physical, query))
 
     def _stream_at(
         self, endpoint: Endpoint, physical: str, query: Mapping[str, Any], unread: PositionPurged | None = None

@@ -2,9 +2,10 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint
+from databus.wire import ANSWERS, is_answer
 
 
 class Noted(NamedTuple):
@@ -46,7 +47,18 @@ def place_at(pair: Pair, log: str | None = None, txid: str = "", ts_us: int = 0)
     return SourceCheckpoint(scn=scn, seq=None if seq == SEQ_DONE else seq, log=log, txid=txid, ts_us=ts_us)
 
 
+def is_of_answer(log: str | None) -> bool:
+    """Whether a target, or a ledger, says that rows came from an answer of a bootstrap service."""
+    return is_answer(log) or log == _ANSWERS
+
+
 def identity(uuid: str) -> str:
-    """A uuid as what fits where only an integer of 63 bits can be stored, in hexadecimal digits."""
+    """A uuid as what fits where only an integer of 63 bits can be stored, in hexadecimal digits. All answers of
+    bootstrap services have the same.
+    """
+    uuid = ANSWERS if is_answer(uuid) else uuid
     number = int.from_bytes(hashlib.blake2b(uuid.encode(), digest_size=8).digest(), "little") >> 1
     return f"{number:016x}"
+
+
+_ANSWERS: Final = identity(ANSWERS)

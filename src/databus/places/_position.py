@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from databus.core import ControlKind, Pair, SourceCheckpoint, split_physical
 from databus.filters import Selection, TableChoice, patterns_of, selects
 from databus.places._held import Noted
+from databus.wire import is_inside_answer
 
 ASKED: Final = "asked"
 """A seed: the snapshot that brings the table's older rows was asked for, and has not begun."""
@@ -57,8 +58,8 @@ def seed_after(seed: Seed | None, kind: ControlKind, body: Mapping[str, Any]) ->
     if kind is ControlKind.SNAPSHOT_BEGIN:
         return int(body["generation"])
     is_whole = body.get("complete", False) or body.get("as_configured", False)
-    if kind is ControlKind.SNAPSHOT_END and is_whole and body.get("generation") == seed:
-        return None
+    if kind is ControlKind.SNAPSHOT_END and body.get("generation") == seed:
+        return None if is_whole else ASKED  # that was a part: what was asked for is still to come
     return seed
 
 
@@ -109,8 +110,10 @@ class Position:
         return None if self.at is None or not pairs else min(max(pairs), self.at.pair)
 
     def behind(self, start: Pair) -> dict[str, SourceCheckpoint]:
-        """The tables that stand below where a batch begins, which therefore is not for them; and where they stand."""
-        return {name: place for name, place in self.places.items() if place.pair < start}
+        """The tables that stand below where a batch begins, which therefore is not for them; and where they stand.
+        Those in the middle of an answer of a bootstrap service do, whatever its pairs: they lack the rest of it.
+        """
+        return {name: place for name, place in self.places.items() if place.pair < start or is_inside_answer(place)}
 
     def least(self, choice: Choice) -> SourceCheckpoint | None:
         """The lowest place of some tables, those that have none left out; None where nobody has."""

@@ -4,7 +4,8 @@ The ledger may be lost, older than the target, or from after the target was put 
 
 1. Rows of another database stop the output (`ForeignTarget`).
 2. So does one that lacks what it had after the last batch of a table (`MissingRows`).
-3. Of each table the higher of both words counts; its mark and its seed come with it.
+3. Of each table the higher of both words counts; its mark and its seed come with it. Not where the target had it from
+   an answer of a bootstrap service: only the ledger knows which. It comes again, and what is there is dropped.
 4. A table that nobody knows begins where the options say. Where the log has lost that place, it goes on with the
    others, and a snapshot brings what was before. One that was removed comes whole, whatever the options say.
 5. A place in the middle of a transaction of another log stops it (`PartOfTransaction`), unless the target has nothing
@@ -21,9 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint, split_physical
-from databus.places._held import Held, Noted, identity
+from databus.places._held import Held, Noted, identity, is_of_answer
 from databus.places._position import ASKED, GAP, Choice, Position, chosen_by
-from databus.wire import is_inside_transaction
+from databus.wire import is_answer, is_inside_transaction
 
 _BEGINNING: Final[Pair] = (0, SEQ_DONE)
 """Before everything. What snapshots read before the first commit is behind it, and has the same SCN."""
@@ -123,6 +124,7 @@ def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, w
         _stop(MissingRows, (name for name in mine if _lacks(before.marks.get(name), held.get(name))))
     position = before.choosing(wanted.choice, wanted.tables) if wanted.are_together else before
     ahead = {name for name in mine if _is_ahead(held.get(name), _known(name, before))}
+    ahead = {name for name in ahead if (place := held[name].place) is not None and not is_of_answer(place.log)}
     _stop(ForeignTarget, (name for name in ahead if not _is_known(held[name], log.log)))
     position = _with_words(position, {name: held[name] for name in mine if name in held}, ahead, log)
     unknown = [name for name in mine if name not in ahead and _is_nowhere(name, before)]
@@ -143,6 +145,8 @@ def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection
     marks = dict(position.marks)
     for name, word in words.items():
         pair = word.place.pair if word.place is not None else (0, 0)
+        if word.place is not None and is_of_answer(word.place.log):
+            pair = min(pair, position.done(name))
         if not word.mark:
             marks.pop(name, None)
         elif name in marks or word.place is not None:
@@ -287,7 +291,7 @@ def _is_known(word: Held, log: str) -> bool:
 
 
 def _is_log(log: str | None, this: str) -> bool:
-    return log in (None, this, identity(this))
+    return log in (None, this, identity(this)) or is_answer(log)  # which has the pairs of a log, and no other
 
 
 def _stop(kind: type[Stopped], tables: Iterable[str]) -> None:

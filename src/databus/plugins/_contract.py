@@ -7,7 +7,7 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -149,6 +149,13 @@ class Input(ABC):
 
     def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:  # noqa: B027 - see open
         """Raises `PositionForeign` or `PositionPurged` for a checkpoint that its streams cannot go on from."""
+
+    def looks_back(self, context: RunContext, physical: str, tables: Collection[str], place: SourceCheckpoint) -> bool:
+        """Whether what followed a place has left the log that its streams come from, and they get what became of these
+        tables, by full names, from elsewhere. Raises `ServiceUnavailable` where they will.
+        """
+        del context, physical, tables, place
+        return False
 
     @property
     def starting_version(self) -> int:

@@ -6,7 +6,7 @@ from databus.relay._ask import Ask, json_answer
 from databus.relay._audit import Audit, operator
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
-from databus.relay._command import Answer, Command, Parameter, Table
+from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice
 from databus.relay._command_pages import help_text, with_commands
 from databus.relay._command_table import command_named
 from databus.relay._config import (
@@ -31,6 +31,7 @@ from databus.relay._stats import Stats
 from databus.relay._tokens import Tokens, keep_renewing
 
 __all__ = [
+    "FLAG",
     "HTTP_LOGGER",
     "Answer",
     "Ask",
@@ -56,6 +57,7 @@ __all__ = [
     "admit",
     "check_identity",
     "checked_relay",
+    "choice",
     "command_named",
     "definition_json",
     "error_response",

@@ -110,6 +110,13 @@ class DatabusOptions(BaseModel):
         description="With meta=full: `ahead` begins each batch that holds rows from before a change of the schema with "
         "a control of kind `schema_ahead`, which names the changes that its rows have been made through.",
     )
+    look_back: Literal["state", "all", "none"] = Field(
+        "state",
+        alias="lookBack",
+        description="With shape=frames or ranges, where the relay has lost what is asked for and names a bootstrap "
+        "service: `state` reads from there what became of the changes, `all` every change; with `none` the query "
+        "stops, as one with shape=typed does.",
+    )
     inexact: Literal["stop", "leave_out"] = Field(
         "stop",
         description="With shape=typed: what becomes of rows from before a change of the schema that cannot be made "
@@ -202,6 +209,8 @@ class DatabusOptions(BaseModel):
             for name, default in typed_only.items():
                 if getattr(self, name) != default:
                     raise ValueError(f"{_spelling(name)} says something about shape=typed; leave it out")
+        elif self.look_back != "state":
+            raise ValueError("lookBack says something about shape=frames and shape=ranges; leave it out")
         if self.schema_changes == "ahead" and not self.meta_full:
             raise ValueError("schemaChanges=ahead shows changes as controls; it needs meta=full")
         first, last = self.starting_version, self.ending_version

@@ -5,7 +5,7 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -14,11 +14,13 @@ from pyspark.sql.datasource import InputPartition
 from databus.core import (
     CHANGE_TYPE,
     SEQ,
+    UNREAD_TABLES,
     ChangeType,
     Checkpoint,
     ConfigError,
     ControlKind,
     Pair,
+    PositionPurged,
     SchemaChanged,
     SourceCheckpoint,
 )
@@ -28,7 +30,7 @@ from databus.spark._changes import find_changes
 from databus.spark._options import DatabusOptions
 from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
-from databus.wire import is_inside_transaction, is_of_other_log, position_at, resumes_after
+from databus.wire import is_answer, is_inside_answer, is_inside_transaction, is_of_other_log, position_at, resumes_after
 
 if TYPE_CHECKING:
     from databus.client import Window
@@ -118,6 +120,8 @@ class Planner:
         table's schema that the query does not know.
         """
         bound = self.bound if available is None else min(available, self.bound)
+        if is_inside_answer(start):
+            bound = _END  # it is read to its end, wherever its rows stand
         wait_ms = 0 if available is not None else self._options.wait_ms
         if start.pair >= bound or start == self._exhausted:
             if (
@@ -132,11 +136,26 @@ class Planner:
         if found.groups == 0:
             return start
         self._admit(start, found)
+        if is_answer(found.log):
+            self._last = (start, found.position, found)
+            return self._answered(found)
         end = self._within(start, found, rows_max, bytes_max, bound)
         if end == found.position:
             self._last = (start, end, found)
         elif end == start:
             self._exhausted = start  # what comes next lies above the bound
+        return end
+
+    def _answered(self, found: Range) -> SourceCheckpoint:
+        """Where a part of an answer ends. Raises `PositionPurged` where the query is to read less than it has."""
+        end = found.position
+        if end.pair > self.bound:
+            raise PositionPurged(
+                f"{self.target.name}: the relay has lost what is asked for, and its bootstrap service has the tables "
+                f"as they were at SCN {end.scn}, above endingVersion {self._options.ending_version}; ask for that, or "
+                "more",
+                physical=self.target.physical,
+            )
         return end
 
     def _range(
@@ -254,20 +273,43 @@ class Planner:
     def split(self, start: SourceCheckpoint, end: SourceCheckpoint) -> list[RangePartition]:
         """The batch (start, end] as contiguous ranges of groups of like size; none if it has nothing to show."""
         found = None if self._last is None or self._last[:2] != (start, end) else self._last[2]
+        if found is None and is_answer(end.log):
+            found = self._part_of_answer(start, end)
         return self._ranges(start, end.pair, found)
+
+    def _part_of_answer(self, start: SourceCheckpoint, end: SourceCheckpoint) -> Range:
+        """A batch that was planned before, of the same answer. Raises `PositionPurged` where that is gone."""
+        inside = replace(start, log=end.log, snapshots={UNREAD_TABLES: 0})
+        found = self._range(inside, to=end.pair)
+        if found.log != end.log:
+            raise PositionPurged(
+                f"{self.target.name}: a batch was planned of an answer of the bootstrap service that it does not have "
+                f"any more ({end.log}). Start the query with another checkpoint location, from where it stood: SCN "
+                f"{start.scn}",
+                physical=self.target.physical,
+            )
+        return found
 
     def split_all(self) -> list[RangePartition]:
         """All that a query that runs once reads: up to the end of the log when it was loaded."""
-        return self._ranges(self.initial(), min(self.target.published, self.bound), None)
+        start, end = self.initial(), min(self.target.published, self.bound)
+        parts: list[RangePartition] = []
+        while start.pair < end or is_inside_answer(start):
+            found = self._range(start, to=None if is_inside_answer(start) else end, stop_at_controls=False)
+            if not is_answer(found.log):
+                break
+            parts += self._ranges(start, self._answered(found).pair, found)
+            start = found.position
+        return parts + self._ranges(start, end, None)
 
     def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
         if end < (start.scn, 0) or (end <= start.pair and not is_inside_transaction(start.pair)):
             return []
         found = found or self._whole_range(start, end)
         begin = resumes_after(start.pair, is_other_log=bool(found.log) and is_of_other_log(start, found.log))
-        if end <= begin:
-            return []
-        if not found.rows and not found.controls:
+        if is_answer(found.log) and found.start is not None:  # asked for by its name, so that all of it is of one state
+            start, begin = found.start, found.start.pair
+        if end <= begin or found.is_empty:
             return []
         inner = sorted((each for each in found.splits if begin < each.pair < end), key=lambda each: each.pair)
         least = self._options.partition_bytes_min

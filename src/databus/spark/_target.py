@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from databus.core import ConfigError, Pair, UnknownSource, is_pattern, short_name
-from databus.link import RelayClient, SourceInfo, any_of, is_called, other_log
+from databus.link import LookBack, RelayClient, SourceInfo, any_of, is_called, other_log
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
 
 
 def connect(options: DatabusOptions) -> RelayClient:
     """A client of the relay, with what its files hold, or the environment of this process."""
-    return RelayClient(options.relay, access=options.access).filtered(options.filter)
+    client = RelayClient(options.relay, access=options.access).filtered(options.filter)
+    if options.shape == "typed" or options.look_back == "none":  # changes of a schema are looked for in the relay's log
+        return client
+    return client.looking_back(LookBack(by_table=options.shape == "ranges", every=options.look_back == "all"))
 
 
 @dataclass(frozen=True, slots=True)

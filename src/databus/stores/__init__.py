@@ -7,7 +7,7 @@ from databus.stores._frame_rows import frame_rows, under_own_names, user_rows
 from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of
 from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
-from databus.stores._parquet import StoredFile, file_of
+from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._state_rows import StateRows
 from databus.stores._tables import StoreTable, table_folder
@@ -26,6 +26,7 @@ __all__ = [
     "StateTable",
     "StoreTable",
     "StoredFile",
+    "StoredGroup",
     "Wanted",
     "control_of",
     "definition_at",

@@ -16,7 +16,7 @@ from databus.disk import Location
 from databus.flow import rows_above
 from databus.schema import TableSchema
 from databus.stores._merged import Piece, RowGroup, merged_rows
-from databus.stores._parquet import StoredFile
+from databus.stores._parquet import StoredFile, StoredGroup
 from databus.stores._tables import StoreTable, table_folder
 
 
@@ -151,12 +151,22 @@ class LogLook:
         """
         groups = [
             RowGroup(source, group.first, group.last, partial(file.read, number))
-            for source, want in wanted.items()
-            for file in self._files(source)
-            for number, group in enumerate(file.groups)
-            if want is Wanted.ALL or group.has_controls or (want is Wanted.REMOVALS and group.has_removals)
+            for source, file, number, group in self._groups(wanted)
         ]
         return merged_rows(groups, after, until)
+
+    def groups(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> list[tuple[str, StoredGroup]]:
+        """What `pieces` would read, in no order, each with its source."""
+        found = ((source, group) for source, _, _, group in self._groups(wanted))
+        return [(source, group) for source, group in found if group.last > after and group.first <= until]
+
+    def _groups(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, StoredFile, int, StoredGroup]]:
+        for source, want in wanted.items():
+            for file in self._files(source):
+                for number, group in enumerate(file.groups):
+                    has_removals = want is Wanted.REMOVALS and group.has_removals
+                    if want is Wanted.ALL or group.has_controls or has_removals:
+                        yield source, file, number, group
 
     def _files(self, source: str) -> Sequence[StoredFile]:
         found = self._files_of.get(source)

@@ -39,6 +39,8 @@ class StoredGroup:
     """Whether there may be deletes, or first images of updates."""
     least_us: int = 0
     """Nothing in it was committed before; microseconds since 1970."""
+    bytes: int = 0
+    """Of its rows, before they are compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +126,4 @@ def _group(group: Any, places: dict[str, int]) -> StoredGroup:
     has_removals = not is_bounded or changes.min <= _DELETE or changes.max >= _FIRST_IMAGE
     times = said(COMMIT_TIMESTAMP)
     least_us = us_of(times.min) if times is not None and times.has_min_max else 0
-    return StoredGroup(group.num_rows, first, last, has_controls, has_removals, least_us)
+    return StoredGroup(group.num_rows, first, last, has_controls, has_removals, least_us, group.total_byte_size)

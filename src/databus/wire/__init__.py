@@ -39,6 +39,7 @@ from databus.wire._header import (
     whole_commit,
 )
 from databus.wire._position import (
+    ANSWERS,
     CONTINUES_AT,
     answer_log,
     answer_name,
@@ -46,6 +47,7 @@ from databus.wire._position import (
     end_of_answer,
     ends_in_other_log,
     is_answer,
+    is_inside_answer,
     is_inside_transaction,
     is_of_other_log,
     position_after,
@@ -57,6 +59,7 @@ from databus.wire._position import (
 )
 
 __all__ = [
+    "ANSWERS",
     "BODY_BYTES_MAX",
     "COMMIT",
     "CONTINUES",
@@ -95,6 +98,7 @@ __all__ = [
     "frames_in",
     "header_length",
     "is_answer",
+    "is_inside_answer",
     "is_inside_transaction",
     "is_of_other_log",
     "pack_header",

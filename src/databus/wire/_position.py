@@ -27,6 +27,10 @@ from databus.wire._group import Commit
 from databus.wire._header import Header
 
 _ANSWER: Final = "bootstrap:"
+ANSWERS: Final = _ANSWER
+"""What stands for all answers where an output notes from which log its rows came: their pairs are in one order, and
+which answer brought a row makes no difference.
+"""
 CONTINUES_AT: Final = "continues_at"
 """In the position of the commit frame that ends an answer of a bootstrap service: where a relay goes on from there."""
 
@@ -74,6 +78,11 @@ def is_of_other_log(position: SourceCheckpoint, log: str) -> bool:
 def is_answer(log: str | None) -> bool:
     """Whether what is called so is no log, but an answer that a bootstrap service makes from its stores."""
     return log is not None and log.startswith(_ANSWER)
+
+
+def is_inside_answer(position: SourceCheckpoint) -> bool:
+    """Whether more of the answer follows; a relay cannot go on from there. At its end it can."""
+    return is_answer(position.log) and UNREAD_TABLES in position.snapshots
 
 
 def answer_log(name: str) -> str:

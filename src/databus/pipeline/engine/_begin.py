@@ -61,6 +61,7 @@ def begin(
     if not origin.resumes:
         return None
     offsets.drop_damaged()
+    offsets.drop_answers()
     reader = _Reader(plan, context, origin, offsets.physical, source, fits)
     places = []
     for feed, handle in feeds:
@@ -79,13 +80,16 @@ def begin(
 
 @dataclass
 class _View:
-    """A physical source as a relay shows it; see `LogView`."""
+    """A physical source as a relay shows it; see `LogView`. tables: of which an answer may take the place of what the
+    log has lost, by full names; none of a query that can have no answers.
+    """
 
     origin: Input
     context: RunContext
     physical: str
     log: str
     uuid: str
+    tables: frozenset[str] = frozenset()
 
     @property
     def wants_all(self) -> bool:
@@ -94,6 +98,8 @@ class _View:
 
     def beginning(self) -> SourceCheckpoint | None:
         """See `LogView.beginning`."""
+        if self.wants_all and self.looks_back(SourceCheckpoint()):
+            return SourceCheckpoint(self.uuid)
         found = self.origin.beginning(self.context, self.physical)
         return None if found is None else found.sources.get(self.physical, SourceCheckpoint())
 
@@ -113,8 +119,12 @@ class _View:
         try:
             self.origin.check_position(self.context, self.physical, Checkpoint({self.physical: place}))
         except PositionPurged:
-            return True
+            return not self.looks_back(place)
         return False
+
+    def looks_back(self, place: SourceCheckpoint) -> bool:
+        """Whether what followed a place comes by an answer."""
+        return bool(self.tables) and self.origin.looks_back(self.context, self.physical, self.tables, place)
 
 
 @dataclass(frozen=True)
@@ -134,8 +144,9 @@ class _Reader:
     def begin(self, feed: Feed, handle: OutputHandle) -> SourceCheckpoint | None:
         """Where an output begins, as its ledger says from now on; None where the options say."""
         log = self.origin.log_of(self.context, self.physical)
-        view = _View(self.origin, self.context, self.physical, log, self.origin.uuid_of(self.context, self.physical))
-        there = self._tables(feed)
+        uuid, there = self.origin.uuid_of(self.context, self.physical), self._tables(feed)
+        answered = there if self.source is None else frozenset[str]()
+        view = _View(self.origin, self.context, self.physical, log, uuid, answered)
         position, held = self._reconciled(feed, handle, view, there)
         self._refuse_purged(handle, position)
         wants = {name for name, seed in position.seeds.items() if isinstance(seed, str) and name in there}
@@ -182,7 +193,7 @@ class _Reader:
             except WayChanged as stop:
                 if on_change != "rebuild":
                     raise InputError(f"outputs.{handle.name}: {why_stopped(handle.name, stop.tables)}") from None
-                staying |= self._make_anew(feed, handle, stop.tables)
+                staying |= self._make_anew(feed, handle, view, stop.tables)
             except (Stopped, PositionForeign) as stop:
                 raise self._said(stop, feed, handle, before or Position(), held) from None
             else:
@@ -226,14 +237,15 @@ class _Reader:
             resumed=True,
         )
 
-    def _make_anew(self, feed: Feed, handle: OutputHandle, tables: Sequence[str]) -> set[str]:
+    def _make_anew(self, feed: Feed, handle: OutputHandle, view: _View, tables: Sequence[str]) -> set[str]:
         """Have tables removed of which older rows were made in another way; returns those of which nothing would come
         again: asked before what the output has is removed, which nothing would bring back.
         """
         logger = logger_of("databus.pipeline")
         self.origin.log_of(self.context, self.physical)  # of a source that is still starting, no table is named
         self.fits(feed, handle, tables)
-        coming = self._ask(handle, frozenset(tables))
+        looks_back = view.looks_back(SourceCheckpoint())
+        coming = view.tables.intersection(tables) if looks_back else self._ask(handle, frozenset(tables))
         left = {*tables} - coming
         if left:
             names = ", ".join(sorted(left))
@@ -241,7 +253,7 @@ class _Reader:
         if coming:
             handle.make_anew(coming)
             known = handle.known(self.physical)
-            if known is not None and known.at is not None:  # their snapshots are on the way
+            if known is not None and known.at is not None and not looks_back:  # their snapshots are on the way
                 handle.put(self.physical, known.reading(coming, known.at), ())
             names = ", ".join(sorted(coming))
             logger.warning("made anew, since what decides their rows was changed", output=handle.name, tables=names)

@@ -49,8 +49,9 @@ class CatchUp:
         if not behind:
             return False
         start = min(behind.values(), key=lambda place: place.pair)
-        names = frozenset(name for name, place in behind.items() if place.pair == start.pair)
-        to = min((place for place in (*behind.values(), at) if place.pair > start.pair), key=lambda place: place.pair)
+        names = frozenset(name for name, place in behind.items() if place == start)
+        above = (place for place in (*behind.values(), at) if place.pair > start.pair)
+        to = min(above, key=lambda place: place.pair, default=start)  # an answer is read to its end, wherever that is
         ranges, end, decode = self.origin.ranges(self.spark, self.context, self.physical, sorted(names), start, to.pair)
         end = to if end == start else end  # nothing of them is left up to there
         logger_of("databus.pipeline").info(

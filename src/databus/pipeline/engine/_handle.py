@@ -29,6 +29,7 @@ from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._way import why_stopped
 from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
 from databus.plugins import DirectOutput, Output, OutputConfig, OutputContext, SparkOutput
+from databus.wire import is_answer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -367,6 +368,8 @@ class OutputHandle:
             apply(_with_gaps(output, batch, position))
             way_of = self.bringing[name].way_of
             marks = {table: mark for table in tables if (mark := output.mark(table, batch.end.pair)) is not None}
+            if is_answer(batch.end.log):  # by a pair alone nobody could tell of which
+                marks = {table: Noted(min(mark.pair, position.done(table)), mark.mark) for table, mark in marks.items()}
             kept = {table: noted for table, noted in position.marks.items() if table not in tables}
             seeds = seeds_after(position.seeds, batch)
             ways = {**position.ways, **{table: way_of(table) for table in tables}}

@@ -7,6 +7,7 @@ from typing import Any
 
 from databus.core import Checkpoint, CorruptData, Pair, SourceCheckpoint
 from databus.plugins import Input
+from databus.wire import is_answer
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,20 @@ class Offsets:
 
         if is_damaged(self.folder):
             shutil.rmtree(self.folder)
+
+    def drop_answers(self) -> None:
+        """Remove them where the batch that Spark would do next is of an answer of a bootstrap service, which it may not
+        have any more.
+        """
+        from databus.spark import last_done
+
+        done = last_done(self.folder)
+        try:
+            planned = self.checkpoint(0 if done is None else done + 1)
+        except CorruptData:
+            return
+        if any(is_answer(each.log) for each in planned.sources.values()):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def committed(self) -> Checkpoint | None:
         """The end of the last batch that Spark knows to be done; None if there is none, or it cannot be read."""

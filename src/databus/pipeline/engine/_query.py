@@ -320,7 +320,8 @@ class QueryThread(threading.Thread):
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
         origin = limited(settings.graph.inputs[plan.input], self._output_configs)
-        context = settings.context_of(plan.input)
+        refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
+        context = replace(settings.context_of(plan.input), is_refilled=all(refilled))
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
             offsets = Offsets(self.checkpoint, origin, plan.physical, "")
@@ -343,8 +344,6 @@ class QueryThread(threading.Thread):
                 given = plan.name, settings.spark, writer, self._refusals.accepted, origin, context, plan.physical
                 self._catch_up = CatchUp(*given)
             return tables, writer
-        refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
-        context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
         check_named(settings.graph, plan.steps, origin, context, physical)

@@ -1,7 +1,7 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from databus.core import (
+    SEQ_DONE,
     Checkpoint,
     ConfigError,
     MalformedRequest,
@@ -32,6 +33,7 @@ from databus.flow import (
     names_for_relay,
     nearest,
 )
+from databus.link import LookBack
 from databus.plugins import Input, InputConfig, RunContext, Shape
 from databus.schema import TableSchema
 
@@ -120,6 +122,13 @@ class DatabusInputConfig(InputConfig):
     )
     retry_ms: int = Field(
         30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
+    )
+
+    look_back: bool = Field(
+        True,
+        description="Whether what has left the relay's log comes from the bootstrap service that it names, if it does: "
+        "for an output that is new, is made anew or is given a table, or that was away for too long. Else such tables "
+        "are read by a snapshot, or the output stops.",
     )
 
     where: str | None = Field(
@@ -222,7 +231,8 @@ class DatabusInput(Input):
         after: Checkpoint | None = None,
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
-        options = {**self._options(spark, context, after), "shape": "ranges", "physical": physical}
+        options = {**self._options(spark, context, after), **self._how(context)}
+        options |= {"shape": "ranges", "physical": physical}
         exact = [each for each in patterns if not is_pattern(split_physical(each)[1])]
         is_open = not all(each.startswith(f"{physical}/") for each in exact)  # it may be another physical source's
         names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else ())
@@ -230,8 +240,8 @@ class DatabusInput(Input):
         if sources is not None:
             options["sources"] = ",".join(sources)
         times = self.config.wait_ms, self.config.retry_ms
-        decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times, self.filter)
-        return self._stream(spark, options), decode
+        given = context.relay_url, context.access, physical, sources, *times, self.filter
+        return self._stream(spark, options), RangeDecoder(*given, look_back=self._look_back(context))
 
     def ranges(
         self,
@@ -247,9 +257,10 @@ class DatabusInput(Input):
 
         sources = tuple(name_if_there(each, physical) for each in tables)  # one may have been dropped since
         options = {**self._options(spark, context, Checkpoint({physical: after})), "physical": physical}
-        found, end = ranges_after({**options, "sources": ",".join(sources)}, after, to)
+        found, end = ranges_after({**options, **self._how(context), "sources": ",".join(sources)}, after, to)
         times = self.config.wait_ms, self.config.retry_ms
-        return found, end, RangeDecoder(context.relay_url, context.access, physical, sources, *times, self.filter)
+        given = context.relay_url, context.access, physical, sources, *times, self.filter
+        return found, end, RangeDecoder(*given, look_back=self._look_back(context))
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.
@@ -320,6 +331,24 @@ class DatabusInput(Input):
         if at is not None:
             context.relay_client().position(physical, start=at)
 
+    def looks_back(self, context: RunContext, physical: str, tables: Collection[str], place: SourceCheckpoint) -> bool:
+        """Whether the relay names a bootstrap service that has all of these tables."""
+        how = self._look_back(context)
+        if how is None:
+            return False
+        client = context.relay_client().filtered(self.filter)
+        try:
+            client.position(physical, start=place if place.pair > (0, SEQ_DONE) else "beginning")
+        except PositionPurged as error:
+            if error.bootstrap is None:
+                return False
+            try:
+                client.bootstrap(error.bootstrap, how).range(physical, place, sources=sorted(tables), rows_max=1)
+            except (UnknownSource, PositionPurged):
+                return False
+            return True
+        return False
+
     @property
     def starting_version(self) -> int:
         """The option, where it is a number."""
@@ -369,6 +398,14 @@ class DatabusInput(Input):
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Ask the relay for snapshots."""
         context.relay_client().request_snapshot(physical, tables)
+
+    def _look_back(self, context: RunContext) -> LookBack | None:
+        """How a bootstrap service is asked: outputs that keep what happened get every change."""
+        return LookBack(by_table=True, every=not context.is_refilled) if self.config.look_back else None
+
+    def _how(self, context: RunContext) -> dict[str, str]:
+        how = self._look_back(context)
+        return {"lookBack": "none" if how is None else "all" if how.every else "state"}
 
     def _options(self, spark: "SparkSession", context: RunContext, after: Checkpoint | None) -> dict[str, str]:
         options = {
