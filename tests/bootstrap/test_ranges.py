@@ -23,8 +23,9 @@ def shop(tmp_path_factory):
         running.captured()
         churn(running, 1, 30)
         running.execute("INSERT INTO notes VALUES ('first')")
-        running.old = running.captured()
+        running.old, running.orders = running.captured(), running.select("SELECT * FROM orders")
         churn(running, 30, 60)
+        running.execute("UPDATE orders SET total = (total + 2) % 7 WHERE id < 30")
         running.execute("UPDATE notes SET said = 'second'", "DELETE FROM orders WHERE id % 7 = 0")
         running.forget()
         running.execute("UPDATE orders SET total = 1 WHERE id = 3")
@@ -68,16 +69,20 @@ def read(shop, part, sources=SOURCES, **how):
     return sorted((each for each in found if part.after < each[0] <= part.until), key=lambda each: each[0])
 
 
-def all_of(shop, start, rows_max, sources=SOURCES, *, every=False, **options):
-    if every:
-        options["lookBack"] = "all"
+def all_of(shop, start, rows_max, sources=SOURCES, **options):
+    how = options.get("lookBack")
+    every, images = how == "all", how == "images"
     planner, found, ends = planner_of(shop, sources, **options), [], []
     for _, end, parts in batches(planner, start, rows_max):
         ends.append(end)
         for part in parts:
-            found += read(shop, part, sources, every=every)
+            found += read(shop, part, sources, every=every, first_images=images)
     planner.close()
     return found, ends
+
+
+def changes_of(found, table):
+    return [each[1::2] for each in found if len(each) == 4 and each[2] == table]
 
 
 @pytest.mark.parametrize("since", [False, True])
@@ -97,18 +102,36 @@ def test_parts_of_an_answer_are_the_same_as_the_whole(shop, since):
 
 
 def test_every_change_comes_where_that_is_asked_for(shop):
-    whole, ends = all_of(shop, SourceCheckpoint(), None, every=True)
+    whole, ends = all_of(shop, SourceCheckpoint(), None, lookBack="all")
     assert not is_answer(ends[0].log)
-    parts, _ = all_of(shop, SourceCheckpoint(), 9, every=True, partitions="2", partitionBytesMin="0")
+    parts, _ = all_of(shop, SourceCheckpoint(), 9, lookBack="all", partitions="2", partitionBytesMin="0")
     assert parts == whole
     rows = {}
-    for _, *row in whole:
-        if len(row) == 3 and row[1] == "main.orders":
-            kind, _, values = row
-            rows[values[0]] = values
-            if kind in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE):
-                del rows[values[0]]
+    for kind, values in changes_of(whole, "main.orders"):
+        rows[values[0]] = values
+        if kind in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE):
+            del rows[values[0]]
     assert sorted(rows.values(), key=repr) == shop.select("SELECT * FROM orders")
+
+
+def test_who_chooses_among_the_rows_himself_is_told_of_each_that_was_changed(shop):
+    """A row that he does not choose any more would stay: what it is now does not come to him."""
+
+    def is_chosen(values):
+        return values[2] in (1, 2)
+
+    def fold(**options):
+        rows = {values[0]: values for values in shop.orders if is_chosen(values)}
+        for kind, values in changes_of(all_of(shop, shop.old, None, **options)[0], "main.orders"):
+            if kind in (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE):
+                rows.pop(values[0], None)
+            elif is_chosen(values):
+                rows[values[0]] = values
+        return sorted(rows.values(), key=repr)
+
+    want = [values for values in shop.select("SELECT * FROM orders") if is_chosen(values)]
+    assert fold() != want
+    assert fold(lookBack="images") == want
 
 
 def test_a_position_inside_an_answer_is_good_for_other_tables_where_each_has_its_place(shop):

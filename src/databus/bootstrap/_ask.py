@@ -22,6 +22,9 @@ class Ask:
     filter: StreamFilter = field(default_factory=StreamFilter)
     every: bool = False
     """Whether each change is wanted, in the place of what became of them."""
+    first_images: bool = False
+    """Whether all rows are to be told as removed that were changed: for who knows them by another key than the table's,
+    or chooses among them in a way that the filter does not say."""
     by_table: bool = False
     """Whether who asks knows of each table where it stands, so that positions inside of an answer are good for other
     tables, too."""
@@ -31,7 +34,8 @@ class Ask:
         """Of two that ask for the same it is the same, whatever tables are known meanwhile."""
         written = None if self.written is None or self.by_table else sorted(set(self.written))
         rules = [[each.tables, each.where, each.columns] for each in self.filter.rules]
-        text = json.dumps([written, rules, str(self.filter.partition), self.by_table], separators=(",", ":"))
+        asked = [written, rules, str(self.filter.partition), self.by_table, self.first_images]
+        text = json.dumps(asked, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def conditions(self, source: str) -> frozenset[str]:

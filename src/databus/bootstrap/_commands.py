@@ -173,8 +173,9 @@ class Commands:
             sources,
             None if written is None else tuple(written),
             wanted.within(physical),
-            ask.given["look_back"] is LookBack.ALL,
-            ask.given["by_table"],
+            every=ask.given["look_back"] is LookBack.ALL,
+            first_images=ask.given["first_images"],
+            by_table=ask.given["by_table"],
         )
 
     async def stream(self, ask: Ask) -> web.StreamResponse:
@@ -384,6 +385,13 @@ class LookBack(StrEnum):
 _HOW: Final = (
     Parameter(
         "look_back", "`all` gives every change, in the place of what became of them", choice(LookBack), default=None
+    ),
+    Parameter(
+        "first_images",
+        "1 tells each row that was changed as removed, for who knows rows by another key than the table's, or chooses "
+        "among them",
+        FLAG,
+        default=False,
     ),
     Parameter(
         "by_table",

@@ -271,7 +271,7 @@ def _kind(
     controls: Sequence[LoggedControl], before: TableSchema | None, now: TableSchema, ask: Ask, source: str
 ) -> Kind:
     conditions, projection = ask.conditions(source), ask.projection(source)
-    if conditions and not now.first_images:
+    if (conditions or ask.first_images) and not now.first_images:
         return Kind.ALL  # nobody knows which rows met the condition before
     for each in controls:
         if each.kind in _ASKS_ALL:

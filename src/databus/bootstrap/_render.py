@@ -183,7 +183,7 @@ def _steps(
 ) -> Iterator[Step]:
     cut_of = None if frames is None else frames.cut_of
     keyless = _keyless(answer, ask, stores)
-    told = {source: Told(answer, source, source in keyless, cut_of) for source in sorted(ask.sources)}
+    told = {source: Told(answer, source, source in keyless, cut_of, ask.first_images) for source in sorted(ask.sources)}
     after, until = max(answer.begins_after, answer.after), answer.state.position.pair
     if to is not None:  # to the end of that transaction: images of an update are judged together
         until = min(until, (to[0], _SEQ_MAX))

@@ -28,6 +28,8 @@ class Told:
     is_keyless: bool
     cut_of: Callable[[TableSchema], TableCut] | None = None
     """What the asker's filter makes of a definition; None where it has none."""
+    all_first_images: bool = False
+    """Whether each is told as a removal."""
 
     def control(self, control: LoggedControl) -> LoggedControl | None:
         """A control as it is told; None if it is not."""
@@ -60,9 +62,10 @@ class Told:
     def _removes(self, table: TableSchema, rows: pa.RecordBatch) -> Flags:
         kinds, begins = np.asarray(rows.column(CHANGE_TYPE)), begins_update(rows)
         # a first image without its second, whose row group was left out, may be a removal: so it is one
-        removes: Flags = (kinds == ChangeType.DELETE) | ((kinds == ChangeType.UPDATE_PREIMAGE) & ~begins)
+        is_first = kinds == ChangeType.UPDATE_PREIMAGE
+        removes: Flags = (kinds == ChangeType.DELETE) | (is_first if self.all_first_images else is_first & ~begins)
         before = np.flatnonzero(begins)
-        if len(before):
+        if len(before) and not self.all_first_images:
             removes[before[self._moved(table, rows, before)]] = True
         return removes
 

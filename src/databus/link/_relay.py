@@ -51,10 +51,14 @@ class LookBack:
     every: bool = False
     """Whether to be given each change, in the place of what became of them."""
 
+    first_images: bool = False
+    """Whether to be told of each row that was changed that it is removed: where rows are known by another key than the
+    table's, or chosen in a way that the filter does not say."""
+
     def query(self) -> dict[str, str]:
         """As parameters."""
-        asked = {"by_table": "1" if self.by_table else None, "look_back": "all" if self.every else None}
-        return {name: value for name, value in asked.items() if value is not None}
+        asked = {"by_table": self.by_table and "1", "first_images": self.first_images and "1"}
+        return {name: value for name, value in {**asked, "look_back": self.every and "all"}.items() if value}
 
 
 class RelayClient:

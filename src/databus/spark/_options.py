@@ -110,12 +110,13 @@ class DatabusOptions(BaseModel):
         description="With meta=full: `ahead` begins each batch that holds rows from before a change of the schema with "
         "a control of kind `schema_ahead`, which names the changes that its rows have been made through.",
     )
-    look_back: Literal["state", "all", "none"] = Field(
+    look_back: Literal["state", "images", "all", "none"] = Field(
         "state",
         alias="lookBack",
         description="With shape=frames or ranges, where the relay has lost what is asked for and names a bootstrap "
-        "service: `state` reads from there what became of the changes, `all` every change; with `none` the query "
-        "stops, as one with shape=typed does.",
+        "service: `state` reads from there what became of the changes, `images` the same with a delete for each row "
+        "that was changed (for who knows rows by another key, or chooses among them), `all` every change; with `none` "
+        "the query stops, as one with shape=typed does.",
     )
     inexact: Literal["stop", "leave_out"] = Field(
         "stop",

@@ -15,7 +15,8 @@ def connect(options: DatabusOptions) -> RelayClient:
     client = RelayClient(options.relay, access=options.access).filtered(options.filter)
     if options.shape == "typed" or options.look_back == "none":  # changes of a schema are looked for in the relay's log
         return client
-    return client.looking_back(LookBack(by_table=options.shape == "ranges", every=options.look_back == "all"))
+    how = {"every": options.look_back == "all", "first_images": options.look_back == "images"}
+    return client.looking_back(LookBack(by_table=options.shape == "ranges", **how))
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,8 +320,7 @@ class QueryThread(threading.Thread):
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
         origin = limited(settings.graph.inputs[plan.input], self._output_configs)
-        refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
-        context = replace(settings.context_of(plan.input), is_refilled=all(refilled))
+        context = self._context()
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
             offsets = Offsets(self.checkpoint, origin, plan.physical, "")
@@ -364,6 +363,14 @@ class QueryThread(threading.Thread):
             stops_on_filter_change=origin.stops_on_filter_change,
             ends_batch=self._ends_batch,
         )
+
+    def _context(self) -> RunContext:
+        """What its input works with."""
+        ours = [(feed, each.output) for feed, each in self._feeds if isinstance(each.output, Output)]
+        is_refilled = len(ours) == len(self._feeds) and all(output.is_refilled for _, output in ours)
+        chooses_rows = any(any(feed.filters) or bool(output.key.chosen) for feed, output in ours)
+        context = self._settings.context_of(self.plan.input)
+        return replace(context, is_refilled=is_refilled, chooses_rows=chooses_rows)
 
     def _check_steps(self, steps: TypedSteps, table: TableSchema) -> Fits:
         """Try filters on a table without rows, before anything is removed, or asked for; and how to try what they give

@@ -401,11 +401,14 @@ class DatabusInput(Input):
 
     def _look_back(self, context: RunContext) -> LookBack | None:
         """How a bootstrap service is asked: outputs that keep what happened get every change."""
-        return LookBack(by_table=True, every=not context.is_refilled) if self.config.look_back else None
+        how = LookBack(True, not context.is_refilled, context.is_refilled and context.chooses_rows)
+        return how if self.config.look_back else None
 
     def _how(self, context: RunContext) -> dict[str, str]:
         how = self._look_back(context)
-        return {"lookBack": "none" if how is None else "all" if how.every else "state"}
+        if how is None:
+            return {"lookBack": "none"}
+        return {"lookBack": "all" if how.every else "images" if how.first_images else "state"}
 
     def _options(self, spark: "SparkSession", context: RunContext, after: Checkpoint | None) -> dict[str, str]:
         options = {
