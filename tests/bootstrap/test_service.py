@@ -6,6 +6,7 @@ import pytest
 
 from databus.bootstrap import Ask, Kept, is_eligible
 from databus.client import Client, Consumer, windows
+from databus.core import PositionPurged
 from databus.wire import answer_name
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.client.conftest import wait_for
@@ -175,3 +176,33 @@ def test_a_durable_consumer_that_was_away_for_too_long_gets_what_it_missed(shop)
     take(end)
     assert_equal(shop, copy)
     assert copy.kinds == {None, "since"}
+
+
+def test_every_change_comes_where_that_is_asked_for(shop):
+    """In the order in which they were made, as from a relay that never forgets; and its begin and end are told."""
+    churn(shop, 1, 30)
+    shop.forget()
+    churn(shop, 30, 33)
+    shop.captured()
+    copy, kinds = Copy(), []
+    with windows(shop.url, follow=False, look_back="all", sources=["shop/main.orders"]) as following:
+        for window in following:
+            copy.take(window)
+            kinds += [row.op for row in window.rows()]
+    assert copy.table("orders") == shop.select("SELECT * FROM orders")
+    assert copy.kinds == {"every", None}
+    assert {"insert", "update", "delete"} <= {*map(str, kinds)}
+
+
+def test_who_asks_for_a_state_begins_with_one_whatever_the_relay_has(shop):
+    churn(shop, 1, 20)
+    shop.fill()
+    churn(shop, 20, 23)
+    shop.captured()
+    copy = Copy()
+    follow(shop, copy, start="state")
+    assert_equal(shop, copy)
+    assert copy.kinds == {"state", None}
+    shop.relay.config.bootstrap = None
+    with pytest.raises(PositionPurged, match="names none"):
+        follow(shop, Copy(), start="state")

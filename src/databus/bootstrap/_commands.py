@@ -56,7 +56,7 @@ from databus.relay import (
 )
 from databus.schema import TableSchema
 from databus.stores import note_physicals
-from databus.wire import is_inside_answer
+from databus.wire import is_answer, is_inside_answer
 
 T = TypeVar("T")
 _SMALL_THREADS: Final = 4
@@ -188,7 +188,7 @@ class Commands:
             look = await self._in_thread(lambda: self._chosen(ask))
             kind, log, parts = await self._in_thread(lambda: self._answer(ask, look))
             self._given[kind] += 1
-            return await self._send(ask, look, log, parts)
+            return await self._send(ask, {**_headers(look, log), "x-dbus-look-back": kind}, parts)
         finally:
             self._open -= 1
 
@@ -205,10 +205,10 @@ class Commands:
     def _outline(self, ask: Ask, look: Look) -> Outline:
         return look.outline(_position_of(ask, look), self._asked(ask, look))
 
-    async def _send(self, ask: Ask, look: Look, log: str, parts: Iterator[bytes]) -> web.StreamResponse:
+    async def _send(self, ask: Ask, headers: Mapping[str, str], parts: Iterator[bytes]) -> web.StreamResponse:
         loop, write_s_max = asyncio.get_running_loop(), self._config.options.serve.write_ms_max / 1e3
         first = await loop.run_in_executor(self._answers, next, parts, None)  # whose error is an answer
-        response = web.StreamResponse(headers=_headers(look, log))
+        response = web.StreamResponse(headers=headers)
         response.enable_chunked_encoding()
         await response.prepare(ask.request)
         part = first
@@ -355,7 +355,7 @@ def _position_of(ask: Ask, look: Look) -> SourceCheckpoint | None:
         raise PositionForeign(
             f"{physical}: the position is of database {start.uuid}, and the stores are of {uuid}", physical=physical
         )
-    return None if start.pair <= (0, SEQ_DONE) else start
+    return None if start.pair <= (0, SEQ_DONE) and not is_answer(start.log) else start
 
 
 def _is_inside(ask: Ask, look: Look) -> bool:

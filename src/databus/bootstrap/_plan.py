@@ -106,16 +106,19 @@ def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | Ev
         if going_on is not None:
             return going_on
         since = None if name.since is None else _position_of(name.since)
-        is_inside, told = name.is_inside, position.pair
+        is_inside = name.is_inside
+        told = position.pair if position.pair > (0, SEQ_DONE) else NOTHING  # nothing of it was given
     else:
         since = None if position is None else _compared(position, kept.head)
         is_inside = since is not None and _is_inside(since, ask)
     return _from_newest(position, since, ask, kept, is_inside=is_inside, told=told)
 
 
-def _after_answer(position: SourceCheckpoint, kept: Kept) -> SourceCheckpoint:
+def _after_answer(position: SourceCheckpoint, kept: Kept) -> SourceCheckpoint | None:
     """A position as one of a log, where it is the end of an answer: that of the state that was given."""
     text = answer_name(position.log)
+    if text == "":  # it begins with a state, whatever the relay has
+        return None
     if text is None or UNREAD_TABLES in position.snapshots:
         return position
     name = AnswerName.parse(text)

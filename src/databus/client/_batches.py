@@ -72,7 +72,7 @@ class WindowBatch:
         return all(window.is_snapshot for window in self.windows if len(window))
 
     @property
-    def look_back(self) -> Literal["state", "since"] | None:
+    def look_back(self) -> Literal["state", "since", "every"] | None:
         """See `Window.look_back`; it is the same of all its windows."""
         return self.windows[0].look_back
 

@@ -177,7 +177,7 @@ class Dispatcher:
             self._pending.extend(_calls_of(window, is_open=progress.is_open))
         elif not parks:
             self._pass_over(window, progress)
-        if progress.looks_back and window.is_consistent:
+        if progress.looks_back and window.is_consistent and window.look_back != "every":
             progress.looks_back = False
             self._pending.append(Call(Kind.STOP_BOOTSTRAP, window.physical, window.physical, window))
 

@@ -255,6 +255,8 @@ def group_terms(
 ) -> dict[str, Any]:
     """What a group agrees on, as each call says it. start, checkpoint: where it begins; its first call decides."""
     begin: Any = start
+    if start == "state":
+        raise InputError("start: `state` is for who keeps his checkpoints himself, and not for a group")
     if checkpoint is not None:
         begin = checkpoint.to_json()
     elif isinstance(start, SourceCheckpoint):

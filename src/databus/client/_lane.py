@@ -78,8 +78,8 @@ class Lane:
             case Started(position):
                 self.start = position
                 self._splitter = Splitter(self.physical, position, self._relay.table_of, self._until)
-            case Connected(uuid, log, unread):
-                if self._splitter is not None and self._splitter.connected(uuid, log, unread):
+            case Connected(uuid, log, unread, look_back):
+                if self._splitter is not None and self._splitter.connected(uuid, log, unread, look_back):
                     self.is_restarted = True
             case Arrived(groups):
                 self._split(groups)

@@ -1,7 +1,7 @@
 """Splitting: groups of frames in, windows out. Pure; start with `Splitter`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Splitter:
         self._log = start.log or ""
         self._until_log = ""  # in which `until` was found: the first one that is connected
         self._is_inside = is_inside_transaction(start.pair)  # a part of it has been given out
+        self._look_back: Literal["state", "since", "every"] | None = None
         self._restarts = False  # the next window begins anew what was given out in part
 
     @property
@@ -46,12 +47,20 @@ class Splitter:
         """Whether `until` has been reached."""
         return self._until is not None and self._after >= self._until
 
-    def connected(self, uuid: str, log: str, unread: Sequence[str] = ()) -> bool:
-        """The next groups come from this log. Whether they start a transaction anew of which a part was given out.
+    def connected(
+        self,
+        uuid: str,
+        log: str,
+        unread: Sequence[str] = (),
+        look_back: Literal["state", "since", "every"] | None = None,
+    ) -> bool:
+        """The next groups come from this log, or, with `look_back`, from a bootstrap service. Whether they start a
+        transaction anew of which a part was given out.
 
         Another log goes on from the end of the transaction before, and may count its rows otherwise: nothing of it is
         dropped. unread: tables whose snapshots were open in the log before; they are read anew.
         """
+        self._look_back = look_back
         if is_answer(log):
             self._bound = None  # it is given whole: what it was asked for is not all there before its end
         else:
@@ -78,6 +87,7 @@ class Splitter:
         if end <= self._after or (self.is_done and self._bound is not None):
             return []
         view = View(group, self._physical, self._uuid, self._log, self._table_of)
+        view.look_back = self._look_back
         view.is_cut = self._bound is not None and end > self._bound
         control = group.control
         has_control = control is not None and self._after < control.header.first and not self._is_beyond(control)

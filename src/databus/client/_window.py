@@ -30,7 +30,7 @@ from databus.core import (
 )
 from databus.filters import StreamPartition
 from databus.schema import TableSchema
-from databus.wire import Commit, Frame, FrameGroup, answer_name, end_of_answer, is_answer, position_at
+from databus.wire import Commit, Frame, FrameGroup, end_of_answer, is_answer, position_at
 
 Int = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -112,6 +112,7 @@ class View:
         self.starts: list[list[int]] = []  # by frame: the first row of each window
         self.stops: list[list[int]] = []  # by frame: the row after the last of each window
         self.snapshots: Mapping[str, int] = _NO_SNAPSHOTS
+        self.look_back: Literal["state", "since", "every"] | None = None
         self.is_cut = False  # by `until`: the group's end is not the last window's
 
     @cached_property
@@ -358,12 +359,11 @@ class Window:
         )
 
     @property
-    def look_back(self) -> Literal["state", "since"] | None:
-        """Where it comes from: None from the relay; else from the bootstrap service, which gives a whole `state`, or
-        what has changed `since` the consumer's position.
+    def look_back(self) -> Literal["state", "since", "every"] | None:
+        """Where it comes from: None from the relay; else from the bootstrap service, which gives a whole `state`, what
+        has changed `since` the consumer's position, or `every` change.
         """
-        name = answer_name(self._view.log)
-        return None if name is None else "state" if name.startswith("state") else "since"
+        return self._view.look_back
 
     @property
     def is_consistent(self) -> bool:

@@ -30,6 +30,7 @@ def windows(
     columns: Columns | None = None,
     filters: Mapping[str, Mapping[str, Any]] | None = None,
     on_filter_change: Literal["snapshot", "stop"] | None = None,
+    look_back: Literal["all"] | None = None,
 ) -> Subscription:
     """Follow a relay's sources, window by window.
 
@@ -43,6 +44,8 @@ def windows(
     where, columns: only rows for which this condition holds, and only these columns, beside the key. filters: by table
     or pattern, `{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}`. A checkpoint is good at
     any filter. on_filter_change: see `FollowConfig`.
+    look_back: where a bootstrap service gives what has left the relay's log, `all` has it give every change; by default
+    it gives what became of them. `start="state"` begins with a state of that service, whatever the relay has.
 
     name: the relay keeps the checkpoint under this name; see `GroupSubscription`. A second process of the name waits
     until the first has gone. `start` and `checkpoint` count only when the name is used for the first time. partitions:
@@ -59,6 +62,9 @@ def windows(
     client = filtered(client, where, columns, filters)
     if on_filter_change is not None:
         config = replace(config or FollowConfig(), on_filter_change=on_filter_change)
+    if look_back is not None:
+        config = config or FollowConfig()
+        config = replace(config, look_back=replace(config.look_back, every=True))
 
     def ask() -> tuple[list[Wanted], dict[str, Pair]]:
         wanted, ends = wanted_of(client, sources), dict(until or {})

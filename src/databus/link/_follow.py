@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -30,7 +30,7 @@ from databus.core import (
 )
 from databus.link._frame_stream import FrameStream
 from databus.link._ranges import any_of
-from databus.link._relay import RelayClient, Start, capture_otherwise, otherwise
+from databus.link._relay import STATE, LookBack, RelayClient, Start, capture_otherwise, otherwise
 from databus.wire import (
     Commit,
     Frame,
@@ -65,6 +65,8 @@ class FollowConfig:
     """What happens where a change of a table's schema makes a filter mean something else for rows that came before: the
     relay is asked for a snapshot of the table, or the reader stops with `SchemaChanged`.
     """
+    look_back: LookBack = field(default_factory=LookBack)
+    """How a bootstrap service is asked for what has left the relay's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """What follows comes from this log. unread: tables whose snapshots were open in another, and are read anew here."""
+    """What follows comes from this log. unread: tables whose snapshots were open in another, and are read anew here.
+    look_back: what a bootstrap service gives; None of a relay.
+    """
 
     uuid: str
     log: str
     unread: tuple[str, ...] = ()
+    look_back: Literal["state", "since", "every"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +271,9 @@ class Reader:
             self._relay.leave(error)
 
     def _resolve(self, start: Start) -> None:
-        if not isinstance(start, SourceCheckpoint):
+        if start == "state":
+            self._position = STATE
+        elif not isinstance(start, SourceCheckpoint):
             self._position = self._position_of(start)
         self.channel.put(Started(self._position))
 
@@ -293,7 +300,7 @@ class Reader:
             if self._has_reached(position):
                 return True
             # told with the first groups: of a log that gives none, nothing was begun that would have to come again
-            connected: Connected | None = Connected(stream.uuid, stream.log, unread)
+            connected: Connected | None = Connected(stream.uuid, stream.log, unread, stream.look_back)
             for groups in stream:
                 self._backoff.reset()
                 self._cuts = 0
@@ -320,8 +327,14 @@ class Reader:
             return asked(reads_anew=away_ms >= self._config.reread_after_ms)
         except PositionPurged as error:  # by all that there are: nobody has to be waited for
             if error.bootstrap is not None:
-                self._bootstrap = self._relay.bootstrap(error.bootstrap)
+                self._bootstrap = self._relay.bootstrap(error.bootstrap, self._config.look_back)
                 return self._bootstrap.stream(self.physical, position, sources=self._sources, follow=True)
+            if position == STATE:
+                raise PositionPurged(
+                    f'{self.physical}: `start="state"` begins with a state of a bootstrap service, and the relay names '
+                    "none: say `bootstrap: {url: ...}` in its file",
+                    physical=self.physical,
+                ) from error
             if not position.snapshots:
                 raise
             return asked(reads_anew=True)

@@ -1,12 +1,18 @@
 """The stream of frames that a relay answers with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Literal, Self
 
 from databus.core import Pair, PositionPurged, ServiceUnavailable, TransientError
 from databus.link._http import Body
 from databus.wire import FrameGroup, FrameParser
+
+_LOOK_BACK: Final[Mapping[str, Literal["state", "since", "every"]]] = {
+    "state": "state",
+    "since": "since",
+    "every": "every",
+}
 
 
 class FrameStream:
@@ -35,6 +41,8 @@ class FrameStream:
         self.physical = body.headers.get("x-dbus-physical") or physical
         self.uuid = body.headers.get("x-dbus-uuid") or ""
         self.log = body.headers.get("x-dbus-log") or ""
+        self.look_back = _LOOK_BACK.get(body.headers.get("x-dbus-look-back") or "")
+        """What it is, where a bootstrap service gives it."""
         self.published: Pair = _pair(body.headers.get("x-dbus-published"))
 
     def __iter__(self) -> Iterator[list[FrameGroup]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from databus.core import (
+    UNREAD_TABLES,
     ConfigError,
     CorruptData,
     DatabusError,
@@ -30,14 +31,18 @@ from databus.link._http import Body, Endpoint
 from databus.link._peers import Peers
 from databus.link._tls import Access
 from databus.schema import TableSchema
-from databus.wire import VERSION
+from databus.wire import VERSION, answer_log
 
 T = TypeVar("T")
 FRAMES: Final = "application/vnd.databus.frames"
 ADDRESSES: Final = r"^https?://[^/,\s]+/?(,\s*https?://[^/,\s]+/?)*$"
 """How configurations write the address of a relay, or those of several of one database."""
 ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
-StartName = Literal["beginning", "earliest", "latest"]
+StartName = Literal["beginning", "earliest", "latest", "state"]
+STATE: Final = SourceCheckpoint(log=answer_log(""), snapshots={UNREAD_TABLES: 0})
+"""Where a consumer stands that begins with a state of the bootstrap service, whatever the relay has: in an answer whose
+name that service is yet to give.
+"""
 Start = SourceCheckpoint | StartName | dt.datetime
 """A position, a word for one, or a time: all committed then or later, and what shares a group with it."""
 
