@@ -1,5 +1,6 @@
 """Stores that are filled without Spark: the outputs of the service's own pipeline, given what the relay has."""
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +24,9 @@ SMALL_LOG = {"segment_bytes_max": 4096, "fsync_interval_ms": 1}
 class Shop:
     """A SQLite database, a relay of it with a small log, and a bootstrap service."""
 
-    def __init__(self, folder: Path, statements: str) -> None:
+    def __init__(self, folder: Path, statements: str, **options) -> None:
+        """options: of the service."""
+        self._options = options
         self.folder = folder
         self.db = connect(folder / "shop.db")
         self.db.executescript(statements)
@@ -39,7 +42,7 @@ class Shop:
         with Relay(parse_relay(self._relay_file, folder=self.folder)) as relay:
             self.relay, self.url, self.client = relay, relay.url, RelayClient(relay.url)
             path = self.folder / "bootstrap.yml"
-            options = "{path: lake, listen: '127.0.0.1:0', merge_ms: 0}"
+            options = json.dumps({"path": "lake", "listen": "127.0.0.1:0", "merge_ms": 0, **self._options})
             path.write_text(f"relay: {{url: '{relay.url}'}}\nbootstrap: {options}\n")
             self.config = load_bootstrap(path)
             yield self

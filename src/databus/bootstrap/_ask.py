@@ -34,6 +34,7 @@ class Ask:
         """Of two that ask for the same it is the same, whatever tables are known meanwhile."""
         written = None if self.written is None or self.by_table else sorted(set(self.written))
         rules = [[each.tables, each.where, each.columns] for each in self.filter.rules]
+        rules += [[each.tables, each.where, each.hide] for each in self.filter.forced]
         asked = [written, rules, str(self.filter.partition), self.by_table, self.first_images]
         text = json.dumps(asked, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -47,6 +48,10 @@ class Ask:
         """The columns, in small letters, that are asked for of a table; None for all."""
         chosen = [rule.columns for rule in self._rules(source) if rule.columns is not None]
         return frozenset(name.lower() for names in chosen for name in names) if chosen else None
+
+    def hidden(self, source: str) -> frozenset[str]:
+        """The columns, in small letters, that are not there for who asks."""
+        return frozenset(name.lower() for rule in self._rules(source) for name in rule.hide)
 
     def _rules(self, source: str) -> Collection[TableRule]:
         rules, forced = self.filter.about(f"{self.physical}/{source}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -45,6 +45,7 @@ from databus.relay import (
     StartName,
     Stats,
     Table,
+    check_filter,
     choice,
     command_named,
     definition_json,
@@ -95,17 +96,19 @@ class Commands:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
 
-    def _looks(self) -> Iterator[Look]:
-        """What is there of each physical source."""
+    def _looks(self, grant: Grant) -> Iterator[Look]:
+        """What is there of each physical source that the holder of a grant may see."""
         for physical in note_physicals(self._config.root):
-            yield self._physical(physical).look()
+            if grant.sees_physical(physical):
+                yield self._physical(physical).look()
 
     def _physical(self, physical: str) -> PhysicalStores:
         return self._stores.setdefault(physical, PhysicalStores(self._config.root, physical))
 
     def _chosen(self, ask: Ask) -> Look:
         """The physical source that is meant. Raises `UnknownSource`, `MalformedRequest`."""
-        there, name = note_physicals(self._config.root), ask.given["physical"]
+        there = [each for each in note_physicals(self._config.root) if ask.grant.sees_physical(each)]
+        name = ask.given["physical"]
         if name is None:
             start = ask.given.get("from")
             named = [each for each in there if isinstance(start, Checkpoint) and each in start.sources]
@@ -127,9 +130,11 @@ class Commands:
         def find() -> list[dict[str, Any]]:
             is_detailed = ask.given["v"] == 2
             return [
-                source_json(look.schemas, each, detailed=is_detailed)
-                for look in self._looks()
+                source_json(look.schemas, replace(each, table=table), detailed=is_detailed)
+                for look in self._looks(ask.grant)
                 for each in look.schemas.current().values()
+                if ask.grant.sees(look.schemas.physical, each.table.source)
+                for table in _seen(look, each.table, ask.grant.filter)
             ]
 
         return json_answer(await self._in_thread(find))
@@ -140,18 +145,19 @@ class Commands:
 
     def _definitions(self, ask: Ask) -> Iterator[dict[str, Any]]:
         wanted, fingerprint = _filter_of(ask), ask.given["fingerprint"]
-        for look in self._looks():
+        for look in self._looks(ask.grant):
             if ask.given["physical"] not in (None, look.schemas.physical):
                 continue
-            frames = FrameFilter(wanted, look.schemas.physical, look.schemas)
-            ids = Selection(look.schemas.physical, ask.given["sources"]).ids(look.schemas)
+            ids = Selection(look.schemas.physical, ask.given["sources"], ask.grant).ids(look.schemas)
             newest = {each.table.fingerprint for each in look.schemas.current().values()}
             for each in look.schemas.all():
                 if ids is not None and each.source_id not in ids:
                     continue
                 is_current = each.table.fingerprint in newest
-                behind: tuple[TableSchema, ...] = (each.table,) if wanted.is_nothing else frames.after(each.table)
-                for table in dict.fromkeys((each.table, *behind)) if fingerprint is not None else behind:
+                behind = _seen(look, each.table, wanted)
+                if fingerprint is not None:  # that of a row may be of before its reader asked for less
+                    behind = (*_seen(look, each.table, ask.grant.filter), *behind)
+                for table in dict.fromkeys(behind):
                     if fingerprint in (None, table.fingerprint):
                         yield definition_json(look.schemas, replace(each, table=table), is_current=is_current)
 
@@ -159,12 +165,13 @@ class Commands:
 
     def _asked(self, ask: Ask, look: Look) -> AnswerAsk:
         physical, written = look.schemas.physical, ask.given["sources"]
-        selection = Selection(physical, written)
+        selection = Selection(physical, written, ask.grant)
         selection.check(look.schemas)
         wanted = _filter_of(ask)
         sources = frozenset(selection.tables(look.schemas))
         if not wanted.is_nothing:
-            FrameFilter(wanted, physical, look.schemas).check(sorted(sources), is_at_end=True)
+            frames, there = FrameFilter(wanted, physical, look.schemas), ask.grant.visible(look.schemas)
+            check_filter(frames, sorted(sources), there, is_at_end=True)
         if written is None or any(map(is_pattern, written)):  # what is not kept is not meant by a pattern
             kept = look.kept.head.tables
             sources = frozenset(each for each in sources if matches(f"{physical}/{each}", kept))
@@ -274,8 +281,7 @@ class Commands:
 
     async def ready(self, ask: Ask) -> web.Response:
         """GET /admin/ready: GOOD or BAD."""
-        del ask
-        physicals = await self._in_thread(self._standing)
+        physicals = await self._in_thread(lambda: self._standing(ask.grant))
         lacks = sorted(name for name, each in physicals.items() if not each["states"])
         is_ready = bool(physicals) and not lacks
         text = "GOOD\n" if is_ready else f"BAD\nno state of {', '.join(lacks) or 'anything'} yet\n"
@@ -283,17 +289,15 @@ class Commands:
 
     async def admin_status(self, ask: Ask) -> web.Response:
         """GET /admin/status."""
-        del ask
-        physicals = await self._in_thread(self._standing)
+        physicals = await self._in_thread(lambda: self._standing(ask.grant))
         return json_answer({"open_answers": self._open, "answers": self._given, "physicals": physicals})
 
-    def _standing(self) -> dict[str, dict[str, Any]]:
-        return {look.schemas.physical: standing_json(look) for look in self._looks()}
+    def _standing(self, grant: Grant) -> dict[str, dict[str, Any]]:
+        return {look.schemas.physical: standing_json(look, grant) for look in self._looks(grant)}
 
     async def metrics(self, ask: Ask) -> web.Response:
         """GET /metrics, for Prometheus."""
-        del ask
-        physicals = await self._in_thread(self._standing)
+        physicals = await self._in_thread(lambda: self._standing(ask.grant))
         text = metrics_text(self._open, self._given, self.stats.total.sent_bytes, physicals)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -308,18 +312,23 @@ class Commands:
         return json_answer(openapi(self._router.table))
 
 
-def standing_json(look: Look) -> dict[str, Any]:
-    """How the stores of one physical source stand."""
+def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
+    """How the stores of one physical source stand; to the holder of a grant, of the tables that it sees."""
     states, head = look.kept.states, look.kept.head
     newest = states[-1] if states else None
+    physical, grant = look.schemas.physical, grant or Grant()
+    tables = (
+        {} if newest is None else {name: each for name, each in newest.tables.items() if grant.sees(physical, name)}
+    )
+    incomplete = [] if newest is None else [name for name in newest.incomplete if grant.sees(physical, name)]
     return {
         "log_scn": head.position.scn,
         "oldest_scn": head.low[0],
         "states": len(states),
         "state_scn": 0 if newest is None else newest.position.scn,
-        "rows": 0 if newest is None else sum(each.rows for each in newest.tables.values()),
-        "tables": [] if newest is None else sorted(newest.tables),
-        "incomplete": [] if newest is None else sorted(newest.incomplete),
+        "rows": sum(each.rows for each in tables.values()),
+        "tables": sorted(tables),
+        "incomplete": sorted(incomplete),
     }
 
 
@@ -336,7 +345,15 @@ def _command(path: str, answering: "Answering", serve: ServeConfig) -> Command:
 
 def _filter_of(ask: Ask) -> StreamFilter:
     given = ask.given
-    return StreamFilter.parse(given["where"], given["columns"], given["filters"], given.get("partition"))
+    wanted = StreamFilter.parse(given["where"], given["columns"], given["filters"], given.get("partition"))
+    return wanted.behind(ask.grant.filter)
+
+
+def _seen(look: Look, table: TableSchema, wanted: StreamFilter) -> Collection[TableSchema]:
+    """What becomes of a definition behind a filter."""
+    if wanted.is_nothing:
+        return (table,)
+    return FrameFilter(wanted, look.schemas.physical, look.schemas).after(table)
 
 
 def _position_of(ask: Ask, look: Look) -> SourceCheckpoint | None:

@@ -12,7 +12,7 @@ from databus.core import ConfigError
 from databus.disk import Location, Storage, locate
 from databus.formats import lines_of, load_yaml, substitute
 from databus.link import ADDRESSES, Access, RelayClient
-from databus.relay import RelayConfig, ServeConfig, address_of
+from databus.relay import AccessConfig, RelayConfig, ServeConfig, TlsConfig, address_of
 
 LOG: Final = "log"
 STATE: Final = "state"
@@ -69,6 +69,12 @@ class BootstrapSection(BaseModel):
         description="File with the bearer token that every request must carry; needed beyond the loopback. Clients "
         "show the one that they show the relay.",
     )
+    access: list[AccessConfig] = Field(
+        default_factory=list,
+        description="Instead of `token_file`: several tokens, and what who holds them may see. Write the relay's own "
+        "`access` here: the service does not ask the relay who may see what.",
+    )
+    tls: TlsConfig | None = Field(None, description="Answer by `https://` alone, with this certificate.")
     answers_max: int = Field(16, ge=1, le=1000, description="How many answers may be given at once; others get 429.")
     serve: ServeConfig = Field(default_factory=ServeConfig, description="Limits of the server, as the relay's.")
 
@@ -131,13 +137,9 @@ class BootstrapConfig:
     @property
     def server(self) -> RelayConfig:
         """As the relay's HTTP server takes it."""
-        token_file = self.options.token_file
-        return RelayConfig(
-            listen=self.options.listen,
-            token_file=None if token_file is None else self.folder / token_file,
-            serve=self.options.serve,
-            sources={},
-        )
+        options = self.options
+        given = {name: getattr(options, name) for name in ("listen", "token_file", "access", "tls", "serve")}
+        return RelayConfig(**given, sources={}).below(self.folder)
 
     def relay(self) -> RelayClient:
         """The relay, to be asked."""

@@ -138,7 +138,7 @@ def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChan
         )
     since = SourceCheckpoint(scn=0) if position is None else _compared(position, head)
     is_whole = head.low <= (0, SEQ_DONE) or all(
-        bool(controls := kept.controls(source)) and _begins(controls[0]) for source in ask.sources
+        bool(controls := kept.controls(source)) and controls[0].begins_table for source in ask.sources
     )
     if since.pair < head.low and not (position is None and is_whole):
         raise PositionPurged(
@@ -287,7 +287,8 @@ def _kind(
         touched = {name.lower() for name in (*renamed, *renamed.values(), *fill, *added)}
         if conditions & touched:
             return Kind.ALL
-        if projection is not None and projection & {name.lower() for name in renamed.values()}:
+        names = {name.lower() for name in (*renamed, *renamed.values())}
+        if names & ask.hidden(source) or (projection is not None and projection & names):
             return Kind.ALL
         before = each.table
     return Kind.SINCE

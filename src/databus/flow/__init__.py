@@ -93,6 +93,7 @@ from databus.flow._parking import Parking
 from databus.flow._restage import Restage
 from databus.flow._retyped import as_stored, is_stored_as, own_name, retyped_name, retyping, stored_name
 from databus.flow._rewrite import Images, Rewritten, last_images, opened, rewrite
+from databus.flow._rewrite import opened as opened_file
 from databus.flow._rewrite_job import (
     Change,
     Job,
@@ -235,7 +236,7 @@ __all__ = [
     "name_if_there",
     "names_for_relay",
     "nearest",
-    "opened",
+    "opened_file",
     "own_name",
     "pairs_of",
     "part_of_other_log",

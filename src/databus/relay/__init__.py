@@ -10,9 +10,11 @@ from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choi
 from databus.relay._command_pages import help_text, with_commands
 from databus.relay._command_table import command_named
 from databus.relay._config import (
+    AccessConfig,
     CaptureConfig,
     RelayConfig,
     ServeConfig,
+    TlsConfig,
     address_of,
     checked_relay,
     is_loopback,
@@ -20,6 +22,7 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
+from databus.relay._filters import check_filter
 from databus.relay._grant import Grant, Right
 from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._openapi import openapi
@@ -33,6 +36,7 @@ from databus.relay._tokens import Tokens, keep_renewing
 __all__ = [
     "FLAG",
     "HTTP_LOGGER",
+    "AccessConfig",
     "Answer",
     "Ask",
     "Audit",
@@ -52,9 +56,11 @@ __all__ = [
     "State",
     "Stats",
     "Table",
+    "TlsConfig",
     "Tokens",
     "address_of",
     "admit",
+    "check_filter",
     "check_identity",
     "checked_relay",
     "choice",

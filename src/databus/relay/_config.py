@@ -329,6 +329,13 @@ class RelayConfig(BaseModel):
         ranked = sorted(self.token_files.items(), key=lambda each: (each[1].is_limited, -len(each[1].rights)))
         return ranked[0][0] if ranked else None
 
+    def below(self, folder: Path) -> Self:
+        """The same with files whose relative paths start there."""
+        at = None if self.token_file is None else folder / self.token_file
+        access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in self.access]
+        tls = None if self.tls is None else self.tls.below(folder)
+        return self.model_copy(update={"token_file": at, "access": access, "tls": tls})
+
     def check_tokens(self) -> None:
         """Raise `ConfigError` if there are no tokens where they are needed."""
         host = self.address[0]
@@ -448,10 +455,8 @@ def checked_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", fi
         lines = lines_of(error, RelayConfig, where) + lines
     if lines:
         raise ConfigError("\n".join(lines))
+    config = config.below(folder)
     config.folder = folder / config.folder
-    config.token_file = None if config.token_file is None else folder / config.token_file
-    config.access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in config.access]
-    config.tls = None if config.tls is None else config.tls.below(folder)
     config.said_in(file)
     return config
 
