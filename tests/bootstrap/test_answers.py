@@ -1,11 +1,18 @@
 """Answers behind filters, of tables without a key and after changes of a schema; and those that are errors."""
 
+import json
 from dataclasses import replace
+from functools import partial
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from databus.client import windows
 from databus.core import (
+    AnswerTooLarge,
     CorruptData,
     MalformedRequest,
     PositionForeign,
@@ -17,6 +24,7 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link import RelayClient
+from databus.stores import NoteFolder
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, churn
 
@@ -130,11 +138,69 @@ def test_a_table_that_the_service_does_not_keep_is_named(shop):
     assert asked(shop, sources=None)
 
 
-def test_a_file_that_is_missing_ends_the_answer_with_its_name(shop):
-    (file,) = [each for each in (shop.folder / "lake/state/shop/main.orders").glob("*.parquet") if is_named(shop, each)]
-    file.unlink()
-    with pytest.raises((CorruptData, StreamCut)):
+def foreign(path):
+    rows = pq.read_table(path)
+    pq.write_table(rows.set_column(rows.schema.get_field_index("total"), "total", pa.array([0] * len(rows))), path)
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "foreign": foreign,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "flipped": flipped,
+}
+
+
+@pytest.mark.parametrize("store", ["state", "log"])
+def test_a_file_that_is_not_as_it_was_written_ends_the_answer_with_its_name(shop, caplog, store):
+    """Missing, another one, of another length, with other bytes: nothing of what came is taken for the whole."""
+    folder = shop.folder / f"lake/{store}/shop/main.orders"
+    before, since = {*folder.glob("*.parquet")}, shop.head().position
+    if store == "log":
+        shop.execute("UPDATE orders SET total = 100", "DELETE FROM orders WHERE id = 9")
+        shop.fill()
+    (file,) = {*folder.glob("*.parquet")} - before if store == "log" else filter(partial(is_named, shop), before)
+    content = file.read_bytes()
+    for damage, made in DAMAGES.items():
+        made(file)
+        caplog.clear()
+        with pytest.raises((CorruptData, StreamCut)) as found:
+            asked(shop, since if store == "log" else None)
+        assert file.name in f"{found.value} {caplog.text}", damage
+        file.write_bytes(content)
+    assert asked(shop, since if store == "log" else None)
+
+
+def test_a_large_answer_is_refused_with_the_estimate(shop):
+    service = RelayClient(shop.service_url)
+    whole = service.range(PHYSICAL, SourceCheckpoint(), sources=[ORDERS])
+    shop.config.options.answer_bytes_max = whole.bytes - 1
+    with pytest.raises(AnswerTooLarge, match=f"{whole.bytes} bytes, up to {whole.rows} rows"):
         asked(shop)
+    url = f"{shop.service_url}/range?physical={PHYSICAL}&sources={ORDERS}&rows_max=1&estimate=1"
+    estimate = json.loads(urlopen(url).read())  # noqa: S310 - our own
+    assert (estimate["kind"], estimate["rows"], estimate["bytes"]) == ("state", whole.rows, whole.bytes)
+    shop.config.options.answer_bytes_max = whole.bytes
+    assert asked(shop)
+
+
+def test_a_table_that_is_being_read_is_waited_for_and_it_says_how_far_it_is(shop):
+    note = shop.states()[-1]
+    folder = NoteFolder(shop.config.root, PHYSICAL)
+    folder.remove(shop.states())
+    folder.add(replace(note, incomplete=frozenset({"main.orders"})))
+    rows = note.tables["main.orders"].rows
+    with pytest.raises(ServiceUnavailable, match=f"main.orders is being read, {rows} rows so far"):
+        asked(shop)
+    with pytest.raises(HTTPError) as found:
+        urlopen(f"{shop.service_url}/stream?physical={PHYSICAL}&sources={ORDERS}&output=frames")  # noqa: S310 - our own
+    assert (found.value.code, found.value.headers["Retry-After"]) == (503, "1")
 
 
 def is_named(shop, file):

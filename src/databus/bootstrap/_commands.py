@@ -20,6 +20,7 @@ from databus.bootstrap._plan import EveryChange
 from databus.bootstrap._render import answered, every_change
 from databus.core import (
     SEQ_DONE,
+    AnswerTooLarge,
     Checkpoint,
     DatabusError,
     MalformedRequest,
@@ -209,8 +210,18 @@ class Commands:
             parts = answered(found, outline.ask, look.stores, now_us, to if _is_inside(ask, look) else None)
         return outline.kind, outline.log, parts
 
-    def _outline(self, ask: Ask, look: Look) -> Outline:
-        return look.outline(_position_of(ask, look), self._asked(ask, look))
+    def _outline(self, ask: Ask, look: Look, *, is_estimate: bool = False) -> Outline:
+        """What is answered. Raises what `plan` does, and `AnswerTooLarge` for who would begin with it."""
+        limit = self._config.options.answer_bytes_max
+        outline = look.outline(_position_of(ask, look), self._asked(ask, look))
+        if limit is not None and not is_estimate and not _is_inside(ask, look):
+            found = measured(outline)
+            if found.bytes > limit:
+                raise AnswerTooLarge(
+                    f"{look.schemas.physical}: this answer reads some {found.bytes} bytes, up to {found.rows} rows, "
+                    f"and the service has answer_bytes_max={limit}; ask for less, or raise that"
+                )
+        return outline
 
     async def _send(self, ask: Ask, headers: Mapping[str, str], parts: Iterator[bytes]) -> web.StreamResponse:
         loop, write_s_max = asyncio.get_running_loop(), self._config.options.serve.write_ms_max / 1e3
@@ -264,7 +275,7 @@ class Commands:
 
         def find() -> dict[str, Any]:
             look, given = self._chosen(ask), ask.given
-            outline = self._outline(ask, look)
+            outline = self._outline(ask, look, is_estimate=given["estimate"])
             # who does not stand inside of an answer cannot mean a place in it: it comes whole
             to = given["to"] if isinstance(outline.found, EveryChange) or _is_inside(ask, look) else None
             limits = {} if given["estimate"] else {name: given[name] for name in ("rows_max", "bytes_max")}

@@ -75,6 +75,9 @@ class BootstrapSection(BaseModel):
         "`access` here: the service does not ask the relay who may see what.",
     )
     tls: TlsConfig | None = Field(None, description="Answer by `https://` alone, with this certificate.")
+    answer_bytes_max: int | None = Field(
+        None, ge=1, description="Most bytes that an answer may have to read; others get 413, with the estimate."
+    )
     answers_max: int = Field(16, ge=1, le=1000, description="How many answers may be given at once; others get 429.")
     serve: ServeConfig = Field(default_factory=ServeConfig, description="Limits of the server, as the relay's.")
 

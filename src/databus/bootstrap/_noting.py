@@ -98,9 +98,10 @@ class Noting:
                     incomplete.add(source)
                 continue
             definition = standing.table or self._definition_of(source, table, head)
-            files = tuple((file.path.name, file.rows) for file in table.files() if file.rows)
+            held = [file for file in table.files() if file.rows]
+            files, digests = tuple((file.path.name, file.rows) for file in held), {f.path.name: f.digest for f in held}
             horizon = states[-1].tables[source].horizon if states and source in states[-1].tables else (0, 0)
-            tables[source] = StateTable(files, definition, max(horizon, head.low))
+            tables[source] = StateTable(files, definition, max(horizon, head.low), digests)
         earlier = (each.end + 1 for each in states if each.position.scn == position.scn)
         base = max(BUS_SEQ_MIN, position.pair[1] + 1, *earlier, 0)
         known = tuple(sorted({*tables, *(each for state in states for each in state.known), *incomplete}))

@@ -177,7 +177,7 @@ def _from_newest(
                 raise _later(ask, f"SCN {since.scn} is ahead of the log store, which is at {kept.head.position.scn}")
             return EveryChange(since)
     if state is None:
-        raise _later(ask, "no state may be served yet: its tables are being read, or nothing was noted so far")
+        raise _later(ask, f"no state may be served yet: {_progress(ask, kept)}")
     if position is not None and (state.position.scn, state.base) <= position.pair:
         raise _later(ask, f"the newest state is at SCN {state.position.scn}, and the position may be above it")
     if since is not None and since.pair > state.position.pair:
@@ -310,6 +310,19 @@ def _is_inside(position: SourceCheckpoint, ask: Ask) -> bool:
 
 def _position_of(pair: Pair) -> SourceCheckpoint:
     return SourceCheckpoint(scn=pair[0], seq=pair[1])
+
+
+def _progress(ask: Ask, kept: Kept) -> str:
+    """How far the stores are with what is asked for."""
+    if not kept.states:
+        return "nothing was noted so far"
+    newest = kept.states[-1]
+    lacks = newest.incomplete | {*newest.position.snapshots}
+    told = [
+        f"{source} is being read, {newest.tables[source].rows if source in newest.tables else 0} rows so far"
+        for source in sorted(ask.sources & lacks)
+    ]
+    return "; ".join(told) or f"the newest is at SCN {newest.position.scn}"
 
 
 def _later(ask: Ask, why: str) -> ServiceUnavailable:

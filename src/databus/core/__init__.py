@@ -20,6 +20,7 @@ from databus.core._clock import Clock, SystemClock
 from databus.core._crash import CRASH_POINTS, crash_point, is_armed
 from databus.core._errors import (
     AccessDenied,
+    AnswerTooLarge,
     ConfigError,
     CorruptData,
     DatabusError,
@@ -104,6 +105,7 @@ __all__ = [
     "UNBEGUN",
     "UNREAD_TABLES",
     "AccessDenied",
+    "AnswerTooLarge",
     "Backoff",
     "ChangeType",
     "Checkpoint",

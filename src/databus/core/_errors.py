@@ -233,3 +233,9 @@ class UnsupportedFeature(FatalError):
 
 class LimitExceeded(FatalError):
     """A bound with a name was hit; the message names it and its value."""
+
+
+class AnswerTooLarge(LimitExceeded):
+    """A bootstrap service does not give an answer of that size; the message says how large it is."""
+
+    http_status = 413

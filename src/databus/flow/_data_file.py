@@ -104,7 +104,8 @@ def write_data_pieces(
     written: list[pq.FileMetaData] = []
     with_nan: set[str] = set()
     made = pa.BufferOutputStream()  # where a disk that is full is no error of Parquet's, which would hide it
-    with pq.ParquetWriter(made, schema, compression=codec, store_schema=False, metadata_collector=written) as writer:
+    how = {"compression": codec, "store_schema": False, "write_page_checksum": True}
+    with pq.ParquetWriter(made, schema, metadata_collector=written, **how) as writer:
         for rows in pieces:
             writer.write_table(rows)
             with_nan.update(each for each in schema.names[:_INDEXED_COLUMNS_MAX] if _has_nan(rows.column(each)))

@@ -17,6 +17,7 @@ from databus.core import (
     OtherCoordinator,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     TooManyRequests,
 )
 from databus.relay._config import is_loopback
@@ -105,6 +106,8 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
         content_type="application/json",
         headers=headers if allow is None else {**headers, "Allow": allow},
     )
+    if isinstance(error, ServiceUnavailable | TooManyRequests):
+        response.headers["Retry-After"] = "1"
     if isinstance(error, AccessDenied | TooManyRequests) or response.status == HTTPStatus.REQUEST_TIMEOUT:
         response.force_close()
     return response

@@ -8,7 +8,7 @@ store has come, and the definitions of all tables with the numbers that the rela
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from databus.core import CorruptData, Pair, SourceCheckpoint
@@ -31,6 +31,8 @@ class StateTable:
     """The definition that the rows are in."""
     horizon: Pair = (0, 0)
     """From positions at or above it, changes since can be told. It never falls from state to state."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By name of a file, by what it is known again; see `StoredFile.digest`."""
 
     @property
     def rows(self) -> int:
@@ -78,6 +80,7 @@ class StateNote:
                     "files": [list(file) for file in each.files],
                     "schema": each.table.to_json(),
                     "horizon": list(each.horizon),
+                    "digests": dict(each.digests),
                 }
                 for name, each in self.tables.items()
             },
@@ -94,6 +97,7 @@ class StateNote:
                 tuple((str(file), int(rows)) for file, rows in each["files"]),
                 TableSchema.from_json(each["schema"]),
                 _pair(each["horizon"]),
+                {str(file): str(digest) for file, digest in each.get("digests", {}).items()},
             )
             for name, each in value["tables"].items()
         }

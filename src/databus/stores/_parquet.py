@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -50,6 +52,9 @@ class StoredFile:
     path: Location
     rows: int
     groups: tuple[StoredGroup, ...]
+    size: int = 0
+    digest: str = ""
+    """Of its length and its footer, which says where each column's bytes are: another file has another."""
 
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group; of the columns that are named, those that there are. Raises `CorruptData` if it is gone."""
@@ -86,14 +91,19 @@ class _Opened:
 
         try:
             self._reading = self._path.reading()
-            return pq.ParquetFile(self._reading.__enter__())
+            self.file = self._reading.__enter__()
+            return pq.ParquetFile(self.file, page_checksum_verification=True)
         except FileNotFoundError:
             raise CorruptData(f"{self._path}: is missing; a state or the log store names it") from None
         except pa.ArrowException as error:
             raise CorruptData(f"{self._path}: is not the Parquet file that was written: {error}") from error
 
-    def __exit__(self, *error: object) -> None:
-        self._reading.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reading.__exit__(kind, error, trace)
+        if isinstance(error, pa.ArrowException | OSError):
+            raise CorruptData(f"{self._path}: is not as it was written: {error}") from error
 
 
 def _opened(path: Location) -> _Opened:
@@ -102,11 +112,22 @@ def _opened(path: Location) -> _Opened:
 
 def file_of(path: Location) -> StoredFile:
     """Read a file's footer. Raises `CorruptData` if it is missing, or no Parquet."""
-    with _opened(path) as file:
+    opened = _opened(path)
+    with opened as file:
         found = file.metadata
+        size, digest = _digest(opened.file)
         places = {name: at for at, name in enumerate(file.schema_arrow.names)}
         groups = tuple(_group(found.row_group(number), places) for number in range(found.num_row_groups))
-        return StoredFile(path, found.num_rows, groups)
+        return StoredFile(path, found.num_rows, groups, size, digest)
+
+
+def _digest(file: Any) -> tuple[int, str]:
+    """Size, and digest, of a file that ends as Parquet files do: footer, its length in four bytes, four more."""
+    size = int(file.size())
+    file.seek(size - 8)
+    length = int.from_bytes(file.read(8)[:4], "little")
+    file.seek(size - 8 - length)
+    return size, blake2b(file.read(length), key=str(size).encode(), digest_size=8).hexdigest()
 
 
 def _group(group: Any, places: dict[str, int]) -> StoredGroup:

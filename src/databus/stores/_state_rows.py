@@ -51,4 +51,6 @@ class StateRows:
                 file = file_of(folder / name)
                 if file.rows != rows:
                     raise CorruptData(f"{folder / name}: has {file.rows} rows, and the state was noted with {rows}")
+                if file.digest != table.digests.get(name, file.digest):
+                    raise CorruptData(f"{folder / name}: is another file than the state was noted with")
                 yield at, file

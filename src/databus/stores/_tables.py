@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from databus.core import Pair, ServiceUnavailable
+from databus.core import CorruptData, Pair, ServiceUnavailable
 from databus.disk import Location
 from databus.flow import Folders, spelled
 from databus.stores._parquet import StoredFile, file_of
@@ -65,10 +65,15 @@ class StoreTable:
         """Its files, in the order of their names. Raises `CorruptData` for one that is missing."""
         with self._errors():
             actions = pa.table(self._opened.get_add_actions(flatten=True))
-        names = sorted(unquote(path) for path in actions.column("path").to_pylist())
+        paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
+        known = {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+        names = sorted(known)
         for name in names:
             if name not in self._files:
                 self._files[name] = file_of(self.folder / name)
+            if (size := self._files[name].size) != known[name]:
+                del self._files[name]  # somebody may put it back
+                raise CorruptData(f"{self.folder / name}: has {size} bytes, and was written with {known[name]}")
         self._files = {name: self._files[name] for name in names}
         return list(self._files.values())
 
