@@ -143,7 +143,8 @@ def written_into(folder: Location, past: TablePast, items: Items) -> int:
     schema = past.look.log.schema(past.source)
     found = (item.rows if isinstance(item, TableRows) else control_row(item, has_body=True) for item in items)
     named = (as_stored(rows, retyping(schema)) for rows in found)
-    return DeltaCopy(folder, past.name).begin(schema, named)
+    rows: int = DeltaCopy(folder, past.name).begin(schema, named)
+    return rows
 
 
 def check_new(folder: Location) -> None:

@@ -92,8 +92,7 @@ from databus.flow._pairs import (
 from databus.flow._parking import Parking
 from databus.flow._restage import Restage
 from databus.flow._retyped import as_stored, is_stored_as, own_name, retyped_name, retyping, stored_name
-from databus.flow._rewrite import Images, Rewritten, last_images, opened, rewrite
-from databus.flow._rewrite import opened as opened_file
+from databus.flow._rewrite import Images, Rewritten, last_images, opened_file, rewrite
 from databus.flow._rewrite_job import (
     Change,
     Job,

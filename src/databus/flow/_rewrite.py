@@ -189,7 +189,7 @@ class _Rewrite:
         numbers = self._in_files.numbers_for(file)
         if not len(numbers) and not always:
             return
-        with opened(self.table, file.name, packs=self._packs) as parquet:
+        with opened_file(self.table, file.name, packs=self._packs) as parquet:
             groups = range(parquet.num_row_groups)
             found = [self._found(parquet, group, numbers) for group in groups]
             is_changed = sum(int(np.count_nonzero(each >= 0)) for each in found)
@@ -306,7 +306,7 @@ class _Rewrite:
 
 
 @contextmanager
-def opened(table: Location, name: str, *, packs: pa.Schema | None = None) -> "Iterator[pq.ParquetFile]":
+def opened_file(table: Location, name: str, *, packs: pa.Schema | None = None) -> "Iterator[pq.ParquetFile]":
     """A file of a table. packs: columns that may be read packed. Raises `CorruptData` if it is not there, or none."""
     import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
 

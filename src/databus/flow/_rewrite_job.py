@@ -16,7 +16,7 @@ from databus.flow._data_file import read_passing_file, write_data_pieces, write_
 from databus.flow._decode import fitted_rows
 from databus.flow._layout import Layout, LiveFile, Parts, divided, mark_of
 from databus.flow._restage import Restage
-from databus.flow._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened, rewrite
+from databus.flow._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened_file, rewrite
 
 _PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
 _PIECE_BYTES: Final = 16 << 20  # of rows, of a row group
@@ -209,7 +209,7 @@ class _RemakePart:
         return Rewritten(added, removed, len(removed))
 
     def _rows(self, file: LiveFile) -> Iterator[pa.Table]:
-        with opened(self.job.folder, file.name) as parquet:
+        with opened_file(self.job.folder, file.name) as parquet:
             for group in range(parquet.num_row_groups):
                 rows = fitted_rows(parquet.read_row_group(group), self.job.schema)
                 for name, value in self.job.shared.items():
@@ -258,7 +258,7 @@ class _JoinPart:
         """Their rows, in row groups that are worth one."""
         held: list[pa.Table] = []
         for file in self.files:
-            with opened(self.folder, file.name) as parquet:
+            with opened_file(self.folder, file.name) as parquet:
                 for group in range(parquet.num_row_groups):
                     held.append(fitted_rows(parquet.read_row_group(group), self.schema))
                     if sum(each.nbytes for each in held) >= _PIECE_BYTES:

@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from databus.sinks._console import ConsoleConfig, ConsoleOutput
     from databus.sinks._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
     from databus.sinks._paths import path_of, root_of
-    from databus.sinks.delta import DeltaConfig, DeltaOutput, delta_batches, read_delta
+    from databus.sinks.delta import (
+        DeltaConfig,
+        DeltaCopy,
+        DeltaOutput,
+        Erased,
+        control_row,
+        delta_batches,
+        read_delta,
+        replaced_in,
+    )
     from databus.sinks.files._output import FilesConfig, FilesOutput
     from databus.sinks.http._output import HttpConfig, HttpOutput
     from databus.sinks.kafka._config import KafkaConfig
@@ -26,9 +35,11 @@ _MODULES: Final = {
     "CountOutput": "_mock",
     "CountOutputConfig": "_mock",
     "DeltaConfig": "delta",
+    "DeltaCopy": "delta",
     "DeltaOutput": "delta",
     "ElasticsearchConfig": "search._config",
     "ElasticsearchOutput": "search._output",
+    "Erased": "delta",
     "FilesConfig": "files._output",
     "FilesOutput": "files._output",
     "HttpConfig": "http._output",
@@ -41,9 +52,11 @@ _MODULES: Final = {
     "OpenSearchOutput": "search._output",
     "StreamConfig": "stream",
     "StreamOutput": "stream",
+    "control_row": "delta",
     "delta_batches": "delta",
     "path_of": "_paths",
     "read_delta": "delta",
+    "replaced_in": "delta",
     "root_of": "_paths",
 }
 __all__ = [
@@ -52,9 +65,11 @@ __all__ = [
     "CountOutput",
     "CountOutputConfig",
     "DeltaConfig",
+    "DeltaCopy",
     "DeltaOutput",
     "ElasticsearchConfig",
     "ElasticsearchOutput",
+    "Erased",
     "FilesConfig",
     "FilesOutput",
     "HttpConfig",
@@ -67,15 +82,19 @@ __all__ = [
     "OpenSearchOutput",
     "StreamConfig",
     "StreamOutput",
+    "control_row",
     "delta_batches",
     "path_of",
     "read_delta",
+    "replaced_in",
     "root_of",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """What the facade names, by the module that has it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # else every name would be there
+
+    def __getattr__(name: str) -> Any:
+        """What the facade names, by the module that has it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
