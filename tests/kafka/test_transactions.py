@@ -87,7 +87,7 @@ def write_bucket(output, batch, number, **more):
     """As one task does, and none of the others."""
     writer = output.direct_writer()
     bucket = Bucket("shop", "topics", "shop", 0, writer.buckets, **more)
-    DirectFeed(Ways(key=output.key), writer, bucket).write_ranges(lambda _: [batch], pa.table({}), number)
+    DirectFeed(Ways(key=output.config.key_choice), writer, bucket).write_ranges(lambda _: [batch], pa.table({}), number)
 
 
 def long_log():

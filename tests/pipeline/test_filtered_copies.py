@@ -77,7 +77,7 @@ class Copy:
             end = groups[-1].commit.last
             if until is not None and end > until:
                 break
-            rows = self._decoded(made, groups, end, leaves_out=output.is_refilled)
+            rows = self._decoded(made, groups, end, leaves_out=output.config.is_refilled)
             result, table = self._filtered(rows, made)
             stands = [self._place(self.position)]
             for group in groups:

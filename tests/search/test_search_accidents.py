@@ -159,7 +159,7 @@ def test_parts_may_be_written_by_another_number_of_tasks_and_end_where_the_ledge
         known = log.batch(0, two).end
         for number in range(buckets):
             bucket = Bucket("shop", "index", "shop", number, buckets, Position(known, ((TableChoice(),),)))
-            feed = DirectFeed(Ways(key=output.key), output.direct_writer(), bucket)
+            feed = DirectFeed(Ways(key=output.config.key_choice), output.direct_writer(), bucket)
             feed.write_ranges(lambda _: [log.batch(0, end)], None, number)
     assert notes(opensearch) == {"1": "third", "3": "third", "4": "first"}
     assert opensearch.documents("databus-parts") == {}

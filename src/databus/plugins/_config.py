@@ -1,9 +1,11 @@
 """What every node of a pipeline's file has, by kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from databus.flow import KeyChoice
 
 
 class NodeConfig(BaseModel):
@@ -54,9 +56,11 @@ class TablesFilterConfig(FilterConfig):
 
 
 class OutputConfig(NodeConfig):
-    """What every output has."""
+    """What every output has, and what follows from its options alone, of which nobody has to ask the output."""
 
     catch_up_default: ClassVar[Literal["together", "apart"]] = "apart"
+    takes_stores: ClassVar[bool] = False
+    """Whether its `path` may be a URI in an object store."""
 
     from_: Names = Field(
         alias="from",
@@ -128,6 +132,28 @@ class OutputConfig(NodeConfig):
     def catches_up_together(self) -> bool:
         """What `catch_up` says, or its default."""
         return (self.catch_up or self.catch_up_default) == "together"
+
+    @property
+    def is_refilled(self) -> bool:
+        """Whether a snapshot of a table replaces all that the target holds of it, so that rows from before may be left
+        out.
+        """
+        return False
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether the output goes on where its target lacks rows that it had."""
+        return getattr(self, "on_gap", "stop") == "continue"
+
+    @property
+    def key_choice(self) -> KeyChoice:
+        """The columns by which the output tells rows apart, where its options name some."""
+        return KeyChoice()
+
+    def form_of(self, source: str) -> Mapping[str, Any]:
+        """What of these options decides the rows and columns that are kept of a source (`db.table`), as JSON."""
+        del source
+        return {}
 
     @property
     def counts_transactions(self) -> bool:

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from databus.core import InputError, Pair
 from databus.disk import Location, Storage, locate
-from databus.flow import (
-    ChangeBatch,
-    DeadLetters,
-    DirectWriter,
-    KeyChoice,
-    Letter,
-    Letters,
-    PartWriter,
-    StagedBatch,
-    Tasks,
-)
+from databus.flow import ChangeBatch, DeadLetters, DirectWriter, Letter, Letters, PartWriter, StagedBatch, Tasks
 from databus.places import Choice, Held, Noted, Position, Seed
 from databus.plugins._config import OutputConfig
 from databus.schema import TableSchema
@@ -70,8 +60,6 @@ class Output(ABC):
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]
     runs: ClassVar[Literal["driver", "spark"]] = "driver"
-    takes_stores: ClassVar[bool] = False
-    """Whether its `path` may be a URI in an object store."""
     seeds: Mapping[str, Seed] = MappingProxyType({})
     """Tables, by full names, whose older rows come with a snapshot that has not ended; set before each `write`."""
     db: str = ""
@@ -83,26 +71,11 @@ class Output(ABC):
         self.config = config
         self.context = context
 
-    @property
-    def is_refilled(self) -> bool:
-        """Whether a snapshot of a table replaces all that it holds of it, so that rows from before may be left out."""
-        return False
-
     def ledger_folder(self) -> Location | Path | None:
         """The folder, in the target, of the file that says how far it has come; None for a target that keeps nothing,
         whose file is among the pipeline's state.
         """
         return None
-
-    def form(self, source: str) -> Mapping[str, Any]:
-        """What of its options decides the rows and columns that it keeps of a source (`db.table`), as JSON."""
-        del source
-        return {}
-
-    @property
-    def key(self) -> KeyChoice:
-        """The columns by which its options have it tell rows apart; none by default."""
-        return KeyChoice()
 
     def check_table(self, table: TableSchema) -> None:
         """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""
@@ -129,11 +102,6 @@ class Output(ABC):
         """
         del name, end
         return None
-
-    @property
-    def may_lack(self) -> bool:
-        """Whether it goes on where its target lacks rows that it had."""
-        return getattr(self.config, "on_gap", "stop") == "continue"
 
     def follow_options(self, name: str) -> None:
         """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of

@@ -79,7 +79,7 @@ def write_by_tasks(
 def write_buckets(output: DirectOutput, batch: ChangeBatch, bucket: Bucket) -> list[StagedBatch]:
     """Have a task a bucket write a batch, of which the first is run twice, the second time after the others."""
     writer = output.direct_writer()
-    feed = DirectFeed(Ways(key=output.key), writer, bucket)
+    feed = DirectFeed(Ways(key=output.config.key_choice), writer, bucket)
 
     def decode(_: pa.Table) -> Iterable[ChangeBatch]:
         return [batch]

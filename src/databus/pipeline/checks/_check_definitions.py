@@ -44,7 +44,7 @@ def _few(problems: Iterator[Problem]) -> Iterator[Problem]:
             yield Problem(path, f"the same of {count - _TOLD_MAX} more tables")
 
 
-def _check_branch(graph: Graph, branch: Branch, output: object, tables: Tables) -> Iterator[Problem]:
+def _check_branch(graph: Graph, branch: Branch, output: Output, tables: Tables) -> Iterator[Problem]:
     if any(graph.filters[step.node].problems() for step in (*branch.steps, *branch.over_tables)):
         return
     wanted = graph.inputs[branch.input].filter
@@ -61,7 +61,7 @@ def _check_branch(graph: Graph, branch: Branch, output: object, tables: Tables) 
             yield Problem(f"{branch.input}.{_option_of(wanted, name, option)}", message)
             continue
         try:
-            made = _typed(graph, branch, name, table) if is_typed else _over_tables(graph, branch, name, table, output)
+            made = _typed(graph, branch, name, table) if is_typed else _over_tables(graph, branch, name, table)
             if made is not None and isinstance(output, Output):
                 output.check_table(made)
         except UnknownColumn:
@@ -78,8 +78,9 @@ def _option_of(wanted: StreamFilter, name: str, option: str) -> str:
     return option if mine[:1] in ([], ["*"]) else f"filters.{mine[0]}.{option}"
 
 
-def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema, output: object) -> TableSchema:
-    return into_output(table, _chain(graph, [step.node for step in branch.over_tables], name, table), output)
+def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema) -> TableSchema:
+    chain = _chain(graph, [step.node for step in branch.over_tables], name, table)
+    return into_output(table, chain, graph.config.nodes[branch.output].config)
 
 
 def _chain(graph: Graph, paths: Sequence[str], name: str, table: TableSchema) -> TableFilters:

@@ -91,7 +91,7 @@ def _check_paths(config: PipelineConfig, master: str) -> Iterator[Problem]:
     for node in config.nodes.values():
         path = getattr(node.config, "path", None)
         is_plain = isinstance(path, str) and not is_uri(path) and not path.startswith("file:")
-        if node.kind is Kind.OUTPUT and is_plain and getattr(node.plugin, "takes_stores", False):
+        if node.kind is Kind.OUTPUT and is_plain and getattr(node.config, "takes_stores", False):
             yield Problem(
                 f"{node.path}.path",
                 f"executors of {master} do not see folders of this machine; write the URI of a store, such as "

@@ -11,7 +11,7 @@ def check_path(node: NodeSpec, config: PipelineConfig) -> Iterator[Problem]:
     """A `path` that its output cannot write to. Nothing is asked."""
     path, where = node.config.path, f"{node.path}.path"
     is_file = path.startswith("file:")
-    if (is_uri(path) or is_file) and not getattr(node.plugin, "takes_stores", False):
+    if (is_uri(path) or is_file) and not getattr(node.config, "takes_stores", False):
         yield Problem(where, f"{path} is no folder; {node.type} writes to folders of this machine, mounted ones too")
         return
     from databus.sinks import path_of, root_of

@@ -184,7 +184,7 @@ class _Reader:
                 are_together=handle.are_together(self.plan.name),
                 tells=isinstance(output, Output) and output.tells,
                 may_repeat=output.delivery is Delivery.AT_LEAST_ONCE,
-                may_lack=isinstance(output, Output) and output.may_lack,
+                may_lack=output.config.may_lack,
                 takes_other_ways=on_change == "continue",
                 joins_by_snapshot=output.config.counts_transactions,
             )

@@ -394,7 +394,7 @@ class OutputHandle:
 
     def _check_holds(self, noted: Mapping[str, Noted]) -> None:
         """Raises `CorruptData` where the target lacks what it had of tables when they were written last."""
-        if not noted or (isinstance(self.output, Output) and self.output.may_lack):
+        if not noted or self.output.config.may_lack:
             return
         held = self.held(noted)
         gone = sorted(table for table in noted if _is_gone(noted[table], held.get(table)))
@@ -466,7 +466,7 @@ def _with_gaps(output: Output, batch: BatchT, position: Position) -> BatchT:
     Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
     """
     items: list[Item] = []
-    left = set() if output.is_refilled else {name for name, seed in position.seeds.items() if seed == GAP}
+    left = set() if output.config.is_refilled else {name for name, seed in position.seeds.items() if seed == GAP}
     for item in batch.items:
         name = f"{batch.physical}/{item.table.source}"
         noted = position.marks.get(name) if name in left else None

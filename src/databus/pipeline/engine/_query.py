@@ -367,7 +367,7 @@ class QueryThread(threading.Thread):
     def _context(self) -> RunContext:
         """What its input works with."""
         ours = [(feed, each.output) for feed, each in self._feeds if isinstance(each.output, Output)]
-        is_refilled = len(ours) == len(self._feeds) and all(output.is_refilled for _, output in ours)
+        is_refilled = len(ours) == len(self._feeds) and all(output.config.is_refilled for _, output in ours)
         chooses_rows = any(any(feed.filters) or bool(output.key.chosen) for feed, output in ours)
         context = self._settings.context_of(self.plan.input)
         return replace(context, is_refilled=is_refilled, chooses_rows=chooses_rows)
@@ -382,8 +382,7 @@ class QueryThread(threading.Thread):
         names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
         _, result = steps.apply(rows, table)
         for _, handle in self._feeds:
-            if isinstance(handle.output, Output):
-                steps.check_key(handle.output.key.of(table.source), names)
+            steps.check_key(handle.output.config.key_choice.of(table.source), names)
 
         def fits(_: Feed, handle: OutputHandle, names: Collection[str]) -> None:
             if isinstance(handle.output, Output) and names:

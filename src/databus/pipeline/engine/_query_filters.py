@@ -9,7 +9,7 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._typed_steps import TypedSteps
 from databus.pipeline.graph import Graph, Step
-from databus.plugins import Input, Output, RunContext, TablesFilter
+from databus.plugins import Input, Output, OutputConfig, RunContext, TablesFilter
 from databus.schema import TableSchema
 
 _NAMED_MAX: Final = 10
@@ -66,15 +66,14 @@ def check_output(
     output, tables = handle.output, origin.tables_now(context, plan.physical or "")
     assert isinstance(output, Output)  # noqa: S101 - the others have nothing of tables
     for name in sorted(tables.keys() & {*names}):
-        output.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), output))
+        output.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), output.config))
 
 
-def into_output(table: TableSchema, chain: TableFilters | None, output: object) -> TableSchema:
+def into_output(table: TableSchema, chain: TableFilters | None, config: OutputConfig) -> TableSchema:
     """What filters make of a table on its way to an output. Raises what they do, and `ConfigError` for its key."""
     if chain is None or not chain.filters:
         return table
-    if isinstance(output, Output):
-        chain.check_key(table, output.key.of(table.source))
+    chain.check_key(table, config.key_choice.of(table.source))
     return chain.result(table)
 
 

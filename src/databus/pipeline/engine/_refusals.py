@@ -123,7 +123,7 @@ def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: T
     output = handle.output
     if not feed.selects(name) or not isinstance(output, Output):
         return ""
-    made = into_output(table, filters.get(feed.filters_of(name)), output)
+    made = into_output(table, filters.get(feed.filters_of(name)), output.config)
     try:
         output.check_table(made)
     except (InputError, FatalError) as error:

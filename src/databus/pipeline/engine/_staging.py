@@ -36,7 +36,7 @@ Filters = Mapping[tuple[str, ...], TableFilters]
 
 def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
     """By which ways the tables come to an output, for tasks."""
-    return feed.ways({way: replace(chain, known={}) for way, chain in filters.items()}, output.key)
+    return feed.ways({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
         else:
             over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
             forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]
-        kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
+        kept = output.config.form_of(name.partition("/")[2])
         given = graph.inputs[plan.input].filter.form(name)
         told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
         return identity(json.dumps(told, sort_keys=True))

@@ -308,7 +308,7 @@ class Writer:
                 "`on_filter_change: snapshot` in the input, and start again: the table is then read again"
             )
         output = handle.output
-        if isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
+        if output.config.is_refilled and self._read_anew is not None:
             with suppress(UnknownSource):  # dropped since then
                 self._read_anew([name])
                 handle.expect_snapshot(self._offsets.physical, [name])
@@ -417,8 +417,7 @@ class TablesWriter(Writer):
                 if _is_inexact(item):
                     self._read_again(name, item, handle)
                 continue
-            if isinstance(output, Output):
-                chain.check_key(item.table, output.key.of(item.table.source))
+            chain.check_key(item.table, output.config.key_choice.of(item.table.source))
             made, is_exact = chain.item(item)
             items += made
             if not is_exact:

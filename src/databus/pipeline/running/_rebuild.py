@@ -54,7 +54,7 @@ def rebuild(
 def keeps_changes(graph: Graph, output: str) -> bool:
     """Whether an output has changes that no snapshot brings back. Raises `InputError` for one that is none."""
     target = _target(graph, output)
-    return isinstance(target, Output) and not target.is_refilled
+    return isinstance(target, Output) and not target.config.is_refilled
 
 
 def _target(graph: Graph, output: str) -> Output | SparkOutput:

@@ -97,7 +97,7 @@ def _lane_of(node: NodeSpec) -> str:
 
 def _stores(config: PipelineConfig, members: Sequence[NodeSpec]) -> Mapping[str, Any] | None:
     """Options of object stores, where an output may write to one."""
-    takes = any(getattr(node.plugin, "takes_stores", False) for node in members)
+    takes = any(getattr(node.config, "takes_stores", False) for node in members)
     return config.sections.storage if takes else None
 
 

@@ -34,7 +34,7 @@ from databus.formats import from_json_value, to_json_value
 from databus.pipeline.engine import TypedSteps, analysis_error, named
 from databus.pipeline.graph import Branch, FilterTest, Graph
 from databus.pipeline.trying._spark_on_demand import spark_on_demand
-from databus.plugins import Output, Shape
+from databus.plugins import Shape
 from databus.schema import Column, TableSchema, column_named, forms_of
 
 if TYPE_CHECKING:
@@ -276,8 +276,7 @@ def _through_tables(graph: Graph, case: _Case) -> TableRows:
     if not filters.filters:
         return case.given
     node = graph.config.nodes.get(case.branch.output)
-    output = None if node is None else node.plugin(node.config, graph.config.context_of(node.name))
-    filters.check_key(table, output.key.of(table.source) if isinstance(output, Output) else ())
+    filters.check_key(table, () if node is None else node.config.key_choice.of(table.source))
     for each in filters.rows(case.given):
         return each
     result = filters.result(table)

@@ -1,9 +1,11 @@
 """Options of the output `delta`."""
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from databus.flow import KeyChoice
 from databus.plugins import OutputConfig
 from databus.sinks.delta._table import Upkeep
 from databus.sources import SourceName
@@ -14,6 +16,7 @@ _KEEP: Final = Upkeep()
 class DeltaConfig(OutputConfig):
     """Delta tables, one for each source: a mirror of the rows that it has now, or the history of all changes."""
 
+    takes_stores: ClassVar[bool] = True
     type: Literal["delta"] = "delta"
     mode: Literal["mirror", "history"] = Field(
         description="`mirror`: the rows that the source has now. `history`: every change, appended."
@@ -90,6 +93,27 @@ class DeltaConfig(OutputConfig):
     log_hours: int = Field(
         _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."
     )
+
+    @property
+    def is_refilled(self) -> bool:
+        """See `OutputConfig.is_refilled`."""
+        return self.mode == "mirror"
+
+    @property
+    def has_all_controls(self) -> bool:
+        """Whether every control is a row."""
+        return self.mode == "history" and self.controls == "all"
+
+    @property
+    def key_choice(self) -> KeyChoice:
+        """See `OutputConfig.key_choice`: a history has no use for one."""
+        return KeyChoice(() if self.mode == "history" else self.key or ())
+
+    def form_of(self, source: str) -> Mapping[str, Any]:
+        """See `OutputConfig.form_of`."""
+        key = self.key.get(source) if isinstance(self.key, dict) else self.key
+        controls = {"controls": "all"} if self.has_all_controls else {}
+        return {"mode": self.mode, "merge": self.merge, "key": key, **controls}
 
     def upkeep(self) -> Upkeep:
         """The options that concern a table's files."""

@@ -27,7 +27,6 @@ from databus.flow import (
     ChangeBatch,
     FolderWriter,
     Item,
-    KeyChoice,
     KnownTable,
     MirrorWriter,
     PartWriter,
@@ -86,7 +85,6 @@ class DeltaOutput(Output):
 
     config_model: ClassVar[type[OutputConfig]] = DeltaConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
-    takes_stores: ClassVar[bool] = True
     config: DeltaConfig
 
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
@@ -99,11 +97,6 @@ class DeltaOutput(Output):
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_mirrors = KnownMirrors()
 
-    @property
-    def is_refilled(self) -> bool:
-        """See `Output.is_refilled`."""
-        return self.config.mode == "mirror"
-
     def table_path(self, physical: str, source: str) -> Location:
         """Where the copy of `source` (`db.table`) is."""
         return path_of(self.config.path, self.context, physical, source, spelled)
@@ -111,21 +104,6 @@ class DeltaOutput(Output):
     def ledger_folder(self) -> Location | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
-
-    def form(self, source: str) -> Mapping[str, Any]:
-        """See `Output.form`."""
-        key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
-        controls = {"controls": "all"} if self._has_all_controls else {}
-        return {"mode": self.config.mode, "merge": self.config.merge, "key": key, **controls}
-
-    @property
-    def _has_all_controls(self) -> bool:
-        return self.config.mode == "history" and self.config.controls == "all"
-
-    @property
-    def key(self) -> KeyChoice:
-        """See `Output.key`: a history has no use for one."""
-        return KeyChoice(() if self.config.mode == "history" else self.config.key or ())
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`. A table of which something is noted is opened only if its log has gone on since then."""
@@ -431,7 +409,7 @@ class DeltaOutput(Output):
         another snapshot, need not be minded. Raises what `_is_known_in_part` does.
         """
         if item.kind is ControlKind.SNAPSHOT_BEGIN:
-            return stored is not None and not self._has_all_controls
+            return stored is not None and not self.config.has_all_controls
         if item.kind is ControlKind.GAP:
             return is_awaited and self.config.mode == "mirror"
         return self._is_known_in_part(batch, item, is_awaited=is_awaited)
@@ -477,9 +455,14 @@ class DeltaOutput(Output):
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
         config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
         points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
-        rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
+        rules: dict[str, Any] = {
+            "key": config.key_choice,
+            "on_gap": config.on_gap,
+            "rows_max": config.merge_rows_max,
+            **reset,
+        }
         history: dict[str, Any] = {
-            "all_controls": self._has_all_controls,
+            "all_controls": config.has_all_controls,
             "retypes": config.retype == "new_column",
             **reset,
         }
@@ -511,8 +494,7 @@ class DeltaOutput(Output):
 
     def _key(self, table: TableSchema) -> tuple[str, ...]:
         """The columns that identify a row. Raises `UnsupportedFeature` for a mirror of a table that has none."""
-        chosen = self.config.key.get(table.source) if isinstance(self.config.key, dict) else self.config.key
-        key = tuple(chosen) if chosen else table.key
+        key = tuple(self.config.key_choice.of(table.source)) or table.key
         missing = [name for name in key if name not in table.names]
         if not key or missing:
             what = f"has no column {missing[0]!r}" if missing else "comes without a key"

@@ -43,6 +43,7 @@ _SUFFIXES: Final = {"parquet": "parquet", "json": "jsonl"}
 class FilesConfig(OutputConfig):
     """Parquet or JSON files, a folder for each table; every change is a row."""
 
+    takes_stores: ClassVar[bool] = True
     type: Literal["files"] = "files"
     path: str = Field(
         description="Folder of the files, here or in an object store. `{physical}`, `{db}` and `{table}` stand for the "
@@ -117,7 +118,6 @@ class FilesOutput(Output):
 
     config_model: ClassVar[type[OutputConfig]] = FilesConfig
     delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
-    takes_stores: ClassVar[bool] = True
     config: FilesConfig
 
     def __init__(self, config: FilesConfig, context: OutputContext) -> None:

@@ -1,7 +1,7 @@
 """Web hooks: the changes of a batch are posted to an address, in order per key, at least once."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -118,6 +118,11 @@ class HttpConfig(LettersConfig):
         60_000, ge=0, le=3_600_000, description="Longest wait that the target may ask for by `Retry-After`, as above."
     )
 
+    @property
+    def key_choice(self) -> KeyChoice:
+        """See `OutputConfig.key_choice`."""
+        return KeyChoice(self.key or ())
+
     @field_validator("url")
     @classmethod
     def _is_url(cls, url: SecretStr) -> SecretStr:
@@ -178,16 +183,6 @@ class HttpOutput(LettersOutput):
     delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
     config: HttpConfig
 
-    def form(self, source: str) -> Mapping[str, Any]:
-        """See `Output.form`: what was sent stays sent, whatever the options are."""
-        del source
-        return {}
-
-    @property
-    def key(self) -> KeyChoice:
-        """See `Output.key`."""
-        return KeyChoice(self.config.key or ())
-
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
         check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
@@ -221,7 +216,7 @@ class HttpOutput(LettersOutput):
             tuple(key_of_secret(each.get_secret_value()) for each in config.secret),
             config.on_error,
             self.kept_letters,
-            self.key,
+            config.key_choice,
         )
 
     def replay(self, letters: Letters) -> Sequence[Letter]:

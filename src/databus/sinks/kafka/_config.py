@@ -1,19 +1,19 @@
 """Options of the output `kafka`."""
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import InputError
-from databus.flow import BUCKETS_MAX
+from databus.flow import BUCKETS_MAX, KeyChoice
 from databus.formats import text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.sinks._letters import LettersConfig
 from databus.sinks.kafka._avro import AVRO_FORMATS
 from databus.sinks.kafka._cluster import OWN_SETTINGS
 from databus.sinks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT
-from databus.sinks.kafka._mirror import MESSAGE
+from databus.sinks.kafka._mirror import MESSAGE, PARTITION
 from databus.sinks.kafka._topics import topic_name
 from databus.sinks.kafka._writer import INLINE, NO_CONTROLS
 from databus.sources import SourceName
@@ -284,6 +284,16 @@ class KafkaConfig(LettersConfig):
         if topic == self.control_topic:
             raise ValueError("`debezium.transaction_topic` is to be another topic than `control_topic`")
         return self
+
+    @property
+    def key_choice(self) -> KeyChoice:
+        """See `OutputConfig.key_choice`. The messages of a partition are in order where one bucket has them."""
+        return KeyChoice((PARTITION,) if self.format == MESSAGE else self.key or ())
+
+    def form_of(self, source: str) -> Mapping[str, Any]:
+        """See `OutputConfig.form_of`."""
+        key = self.key.get(source) if isinstance(self.key, dict) else self.key
+        return {"topic": self.topics.get(source, self.topic), "key": key, "format": self.format}
 
     @property
     def counts_transactions(self) -> bool:

@@ -8,7 +8,7 @@ import importlib.util
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from databus.core import (
     ConfigError,
@@ -55,17 +55,6 @@ class KafkaOutput(LettersOutput):
         )
         self._marks: dict[str, str] = {}  # by full names of tables: the topic that has their messages, and its id
 
-    def form(self, source: str) -> Mapping[str, Any]:
-        """See `Output.form`."""
-        config = self.config
-        key = config.key.get(source) if isinstance(config.key, dict) else config.key
-        return {"topic": config.topics.get(source, config.topic), "key": key, "format": config.format}
-
-    @property
-    def key(self) -> KeyChoice:
-        """See `Output.key`. The messages of a partition are in order where one bucket has them."""
-        return KeyChoice((PARTITION,) if self.config.format == MESSAGE else self.config.key or ())
-
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
         self._topics.name("physical", table.source)
@@ -111,7 +100,7 @@ class KafkaOutput(LettersOutput):
             with_schema=chosen.with_schema,
             tombstones=False,  # they are made for all formats alike
         )
-        return Encoding(self.key, config.headers, config.format, form, config.how_rows_go, self._subjects)
+        return Encoding(config.key_choice, config.headers, config.format, form, config.how_rows_go, self._subjects)
 
     @property
     def _subjects(self) -> AvroSubjects | None:
@@ -144,7 +133,7 @@ class KafkaOutput(LettersOutput):
         """Messages of a mirror are told apart by their own keys, in each partition."""
         if self.config.format == MESSAGE:
             return Holding(self.letters, KeyChoice((PARTITION, MESSAGE_KEY)), MESSAGE_KEY)
-        return Holding(self.letters, self.key)
+        return Holding(self.letters, self.config.key_choice)
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """See `DirectOutput.replay`."""

@@ -1,12 +1,13 @@
 """Options of the outputs `opensearch` and `elasticsearch`."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from databus.flow import BUCKETS_MAX
+from databus.flow import BUCKETS_MAX, KeyChoice
 from databus.plugins import Names
 from databus.sinks._letters import LettersConfig
 from databus.sources import SourceName
@@ -103,6 +104,21 @@ class SearchConfig(LettersConfig):
     rewrite_documents_max: int = Field(
         1_000_000, ge=0, description="Most documents that a change of a table's schema may write anew."
     )
+
+    @property
+    def is_refilled(self) -> bool:
+        """See `OutputConfig.is_refilled`."""
+        return True
+
+    @property
+    def key_choice(self) -> KeyChoice:
+        """See `OutputConfig.key_choice`."""
+        return KeyChoice(self.key or ())
+
+    def form_of(self, source: str) -> Mapping[str, Any]:
+        """See `OutputConfig.form_of`."""
+        key = self.key.get(source) if isinstance(self.key, dict) else self.key
+        return {"index": self.index, "key": key, "deletes": self.deletes}
 
     @property
     def ends_transactions(self) -> bool:

@@ -22,17 +22,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location
-from databus.flow import (
-    KeyChoice,
-    Letter,
-    Letters,
-    StagedBatch,
-    StagedRows,
-    TableControl,
-    Tasks,
-    released_below,
-    seeds_after,
-)
+from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below, seeds_after
 from databus.operate import logger_of
 from databus.places import Held, Noted, Seed, place_at
 from databus.plugins import Delivery, OutputConfig, OutputContext
@@ -79,24 +69,9 @@ class SearchOutput(LettersOutput):
         self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
         self._seeds_after: Mapping[str, Seed] = {}  # of the batch that is committed
 
-    @property
-    def is_refilled(self) -> bool:
-        """See `Output.is_refilled`."""
-        return True
-
-    def form(self, source: str) -> Mapping[str, Any]:
-        """See `Output.form`."""
-        key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
-        return {"index": self.config.index, "key": key, "deletes": self.config.deletes}
-
-    @property
-    def key(self) -> KeyChoice:
-        """See `Output.key`."""
-        return KeyChoice(self.config.key or ())
-
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
-        IndexPlan(self._owner, key=self.key).key_of(table)
+        IndexPlan(self._owner, key=self.config.key_choice).key_of(table)
         check_names(table)
 
     def open(self) -> None:
@@ -127,7 +102,7 @@ class SearchOutput(LettersOutput):
             aliases=tuple(config.aliases),
             settings=as_json(config.settings),
             own=as_json(config.mapping),
-            key=self.key,
+            key=config.key_choice,
             soft=config.deletes == "soft",
             typed=product == "elasticsearch" and number[0] < _TYPED_BELOW,
             has_unsigned=number >= _UNSIGNED_SINCE[product],

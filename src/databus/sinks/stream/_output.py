@@ -5,8 +5,7 @@ The process runs where the driver does. What counts as taken is the user's choic
 
 import shutil
 import time
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -134,11 +133,6 @@ class StreamOutput(Output):
             column=config.column,
         )
         self._child: Child | None = None
-
-    def form(self, source: str) -> Mapping[str, Any]:
-        """See `Output.form`: what was written stays written, whatever the options are."""
-        del source
-        return {}
 
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
