@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Uuid
 
-from databus.core import ControlKind, CorruptData
-from databus.flow import StagedBatch, run_here
+from databus.core import ControlKind, CorruptData, SourceCheckpoint
+from databus.flow import StagedBatch, StagedRows, run_here
 from databus.places import Noted
 from databus.sinks.kafka import Cluster
 from databus.sinks.kafka._topics import Topics
@@ -33,6 +33,13 @@ def output(folder, **options):
     return output_of(NOWHERE, folder, "t", request_ms_max=100, control_topic="c", **options)
 
 
+def noted_by(output, item=None):
+    """What it has noted once something of the table is written."""
+    item = item or StagedRows(ORDERS, (), ((1, 1),), (1, 1), 1, None)
+    batch = StagedBatch("shop", SourceCheckpoint(), SourceCheckpoint(scn=1), (item,))
+    return output.commit(batch, run_here).marks.get(NAME)
+
+
 def is_known(output, noted):
     """Whether it finds the topics that it has noted; raises what it says otherwise."""
     output._records = dict
@@ -43,10 +50,9 @@ def is_known(output, noted):
 def test_a_topic_of_brokers_that_get_ids_by_an_upgrade_is_the_one_from_before(tmp_path, brokers):
     brokers["t.orders"] = Uuid(0, 0)
     before = output(tmp_path)
-    before._check_topics([NAME])
-    assert before.mark(NAME, (1, 1)) is None
+    assert noted_by(before) is None
     brokers["t.orders"] = Uuid(1, 2)
-    assert is_known(output(tmp_path), before.mark(NAME, (1, 1)) or Noted((1, 1), ""))
+    assert is_known(output(tmp_path), Noted((1, 1), ""))
     assert Topics(Cluster(())).ids(["t.orders"], []) == {"t.orders": str(Uuid(1, 2))}
 
 
@@ -58,8 +64,7 @@ def test_the_topic_of_a_table_that_was_dropped_may_be_removed(tmp_path, brokers)
     now = output(tmp_path)
     for kind, is_missed in ((ControlKind.TRUNCATE, True), (ControlKind.DROP, False)):
         control = log.control(kind, ORDERS)
-        now.commit(StagedBatch("shop", log.position(0), log.position(1), (control,)), run_here)
-        place = now.mark(NAME, (1, 1))
+        place = noted_by(now, control) or Noted((1, 1), "")
         brokers.clear()
         if is_missed:
             with pytest.raises(CorruptData, match=r"t\.orders was removed"):
@@ -78,7 +83,7 @@ def test_who_says_once_to_go_on_without_a_topic_is_not_asked_again(tmp_path, bro
         is_known(output(tmp_path), noted)
     goes_on = output(tmp_path, on_gap="continue")
     assert is_known(goes_on, noted)
-    known = goes_on.mark(NAME, (1, 1)) or Noted((1, 1), "")
+    known = noted_by(goes_on) or Noted((1, 1), "")
     assert is_known(output(tmp_path), known)
     brokers["t.orders"] = Uuid(5, 6)
     if now:  # whoever has it removed once more is asked once more
@@ -97,11 +102,10 @@ def test_who_says_once_to_go_on_without_a_topic_is_not_asked_again(tmp_path, bro
 def test_the_topics_of_controls_and_of_transactions_are_known_again_too(tmp_path, brokers, options, topic):
     brokers |= {"t.orders": Uuid(1, 2)}
     before = output(tmp_path, **options)
-    before._check_topics([NAME])  # nothing was written to the other topic yet, so it may be made
+    place = noted_by(before)  # nothing was written to the other topic yet, so it may be made
     brokers[topic] = Uuid(3, 4)
-    assert is_known(output(tmp_path, **options), before.mark(NAME, (1, 1)))
-    before._check_topics([NAME])
-    place = before.mark(NAME, (2, 1))
+    assert is_known(output(tmp_path, **options), place)
+    place = noted_by(before)
     assert is_known(output(tmp_path, **options), place)
     for there in ({}, {topic: Uuid(5, 6)}):
         brokers.pop(topic, None)

@@ -41,9 +41,8 @@ class ByTasks(DeltaOutput):
 
     def write(self, batch):
         if self.part_writer() is None:
-            super().write(batch)
-        else:
-            write_by_tasks(self, batch, self.commit, self.discard)
+            return super().write(batch)
+        return write_by_tasks(self, batch, self.commit, self.discard)
 
 
 class DeltaHarness:

@@ -26,8 +26,7 @@ def test_rows_that_are_known_are_not_counted(harness):
     output = harness.make()
     counted = []
     for begin, end in ((0, 2), (0, 2), (1, 4)):
-        output.write(log.batch(begin, end))
-        counted.append(output.written)
+        counted.append(output.write(log.batch(begin, end)).rows)
     output.close()
     assert counted == [{ORDERS.source: 2}, {ORDERS.source: 0}, {ORDERS.source: 2}]
 

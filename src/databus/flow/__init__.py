@@ -21,17 +21,7 @@ from databus.filters import (
     whole_changes,
 )
 from databus.flow._at_once import KnownTable, MirrorWriter
-from databus.flow._batch import (
-    AtOnce,
-    Batch,
-    ChangeBatch,
-    Item,
-    StagedBatch,
-    StagedRows,
-    TableControl,
-    TableRows,
-    seeds_after,
-)
+from databus.flow._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
 from databus.flow._change_filters import Dedupe, Sample, Tombstones
 from databus.flow._data_file import (
     DataFile,
@@ -255,7 +245,6 @@ __all__ = [
     "run_all",
     "run_here",
     "run_part",
-    "seeds_after",
     "selections_meet",
     "selects",
     "spelled",

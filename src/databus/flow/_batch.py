@@ -1,7 +1,7 @@
 """What an output is given: the changes between two positions of one physical source, table by table, in order."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -123,6 +123,10 @@ class Batch:
     ahead: SchemaAhead | None = None
     is_whole: bool = False
     position: Mapping[str, Any] | None = None
+    seeds: Mapping[str, Seed] = field(default_factory=dict)
+    """Tables, by full names, whose older rows come to the output with a snapshot that has not ended."""
+    ways: Mapping[str, str] = field(default_factory=dict)
+    """By the full names of its tables: the hash of what becomes of their rows on the way to the output."""
 
     def has_begin_of(self, end: TableControl) -> bool:
         """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.
@@ -133,6 +137,19 @@ class Batch:
         if (int(scn), int(seq)) > self.start.pair:
             return True
         return self.start.snapshots.get(end.table.source) == end.body.get("generation")
+
+    def seeds_after(self) -> dict[str, Seed]:
+        """What is left of the seeds behind it. A history that was told of a gap is not told again."""
+        seeds = dict(self.seeds)
+        for item in self.items:
+            name = f"{self.physical}/{item.table.source}"
+            seed = seeds.pop(name, None)
+            seed = ASKED if seed == GAP else seed
+            if isinstance(item, TableControl):
+                seed = seed_after(seed, item.kind, item.body)
+            if seed is not None:
+                seeds[name] = seed
+        return seeds
 
 
 @dataclass(frozen=True)
@@ -161,19 +178,3 @@ class StagedBatch(Batch):
     """With files in the place of rows: what an output is given whose rows tasks have written."""
 
     items: tuple[StagedRows | TableControl, ...]
-
-
-def seeds_after(seeds: Mapping[str, Seed], batch: Batch) -> dict[str, Seed]:
-    """What is left behind a batch of the seeds of tables, by full names. A history that was told of a gap is not told
-    again.
-    """
-    found = dict(seeds)
-    for item in batch.items:
-        name = f"{batch.physical}/{item.table.source}"
-        seed = found.pop(name, None)
-        seed = ASKED if seed == GAP else seed
-        if isinstance(item, TableControl):
-            seed = seed_after(seed, item.kind, item.body)
-        if seed is not None:
-            found[name] = seed
-    return found

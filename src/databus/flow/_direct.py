@@ -22,7 +22,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.filters import TableChoice
-from databus.flow._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows, seeds_after
+from databus.flow._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.flow._decode import BATCH_BYTES, decode_typed
 from databus.flow._pairs import last_pair, log_number
 from databus.flow._stage import RECEIPTS, Decode, receipt_of, receipts_for, staged_rows
@@ -94,7 +94,7 @@ class Bucket:
             named = {f"{batch.physical}/{item.table.source}" for item in batch.items}
             names = (name for name in {*self.there, *named, *position.places} if self.reads(name))
             position = replace(position, places={**dict.fromkeys(names, SourceCheckpoint()), **position.places})
-        seeds = seeds_after(position.seeds, batch)
+        seeds = replace(batch, seeds=position.seeds).seeds_after()
         return position.written(own, end, self.reads, seeds, moves_at=self.moves_at)
 
     def check(self, record: Position | None, batch: ChangeBatch) -> None:

@@ -47,6 +47,7 @@ from databus.plugins import (
     RunContext,
     Shape,
     SparkOutput,
+    Written,
 )
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "TableControl",
     "TableDifference",
     "TableRows",
+    "Written",
     "ask",
     "compare",
     "decode_frames",

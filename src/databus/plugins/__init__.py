@@ -2,7 +2,7 @@
 
 from databus.plugins._config import FilterConfig, InputConfig, Names, NodeConfig, OutputConfig, TablesFilterConfig
 from databus.plugins._contract import Filter, Input, RunContext, Shape, TablesFilter
-from databus.plugins._output import Delivery, DirectOutput, Output, OutputContext, SparkOutput
+from databus.plugins._output import Delivery, DirectOutput, Output, OutputContext, SparkOutput, Written
 
 __all__ = [
     "Delivery",
@@ -21,4 +21,5 @@ __all__ = [
     "SparkOutput",
     "TablesFilter",
     "TablesFilterConfig",
+    "Written",
 ]

@@ -3,17 +3,17 @@ rows and commits what they have written, or runs in Spark, where it is given the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from databus.core import InputError, Pair
+from databus.core import InputError
 from databus.disk import Location, Storage, locate
 from databus.flow import ChangeBatch, DeadLetters, DirectWriter, Letter, Letters, PartWriter, StagedBatch, Tasks
-from databus.places import Choice, Held, Noted, Position, Seed
+from databus.places import Choice, Held, Noted, Position
 from databus.plugins._config import OutputConfig
 from databus.schema import TableSchema
 
@@ -45,27 +45,26 @@ class OutputContext:
         return locate(path, self.folder, self.storage)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a target has got of a batch."""
+
+    rows: Mapping[str, int] | None = None
+    """How many rows of each source (`db.table`) are new in it; None where the output cannot tell, as if all were."""
+    marks: Mapping[str, Noted] = field(default_factory=dict)
+    """By the full names of tables: what `held` knows them by from now on, and how far it says that they are."""
+
+
 class Output(ABC):
     """Base of outputs that run in the driver. One thread calls it: open, then write for each batch, then close.
 
     `write` returns when the batch is durable in the target. A batch may come again, whole or with other boundaries:
     the pairs say what is new. An error stops this output's query and no other.
-
-    written: the rows that the last `write` has written of each source, without those that the target had already;
-    None where the output does not tell, as if it had written all.
     """
-
-    written: Mapping[str, int] | None = None
 
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]
     runs: ClassVar[Literal["driver", "spark"]] = "driver"
-    seeds: Mapping[str, Seed] = MappingProxyType({})
-    """Tables, by full names, whose older rows come with a snapshot that has not ended; set before each `write`."""
-    db: str = ""
-    """The uuid of the database that rows are of; empty where nobody knows. Set before each `write`."""
-    way_of: Callable[[str], str] | None = None
-    """By the full name of a table, the hash of what becomes of its rows on their way here; set before each `write`."""
 
     def __init__(self, config: Any, context: OutputContext) -> None:
         self.config = config
@@ -95,13 +94,6 @@ class Output(ABC):
     def tells(self) -> bool:
         """Whether it can tell what its target holds."""
         return type(self).held is not Output.held
-
-    def mark(self, name: str, end: Pair) -> Noted | None:
-        """By what `held` knows again what was written of a table, and how far it says that this is; asked after each of
-        its batches, which ended at `end`. None where nothing of it is there, or the output cannot tell.
-        """
-        del name, end
-        return None
 
     def follow_options(self, name: str) -> None:
         """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
@@ -135,7 +127,7 @@ class Output(ABC):
         """
 
     @abstractmethod
-    def write(self, batch: ChangeBatch) -> None:
+    def write(self, batch: ChangeBatch) -> Written | None:
         """Apply a batch.
 
         Raises `UnsupportedFeature` for a control that this output does not handle, naming the way out.
@@ -148,7 +140,7 @@ class Output(ABC):
         """
         return None
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written | None:
         """Show what tasks have written, and apply controls, in order; durable in the target when this returns.
 
         tasks: runs jobs that have to do with rows. As with `write`, a batch may come again. Raises what `write` does;
@@ -188,13 +180,14 @@ class DirectOutput(Output):
     def direct_writer(self) -> DirectWriter:
         """What writes a bucket in a task."""
 
-    def write(self, batch: ChangeBatch) -> None:
+    def write(self, batch: ChangeBatch) -> Written | None:
         """Not called: tasks write."""
         raise NotImplementedError
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written | None:
         """See `Output.commit`: the batch is in the target."""
         del batch, tasks
+        return None
 
 
 class SparkOutput(ABC):

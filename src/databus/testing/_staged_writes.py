@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +33,8 @@ from databus.pipeline import ChangeBatch, DirectOutput, Output, Restage, TableCo
 _STAGES_MAX: Final = 100
 _PARTS_MAX: Final = 3
 
+Committed = TypeVar("Committed")
+
 
 def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
@@ -50,11 +52,11 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
 def write_by_tasks(
     output: Output,
     batch: ChangeBatch,
-    commit: Callable[[StagedBatch, Tasks], object],
+    commit: Callable[[StagedBatch, Tasks], Committed],
     discard: Callable[[StagedBatch], object],
-) -> None:
+) -> Committed:
     """Have two tasks write a batch, or one of each second batch, of which one is run twice, and commit what they hand
-    back.
+    back. Returns what `commit` does.
     """
     above: dict[str, Pair] = {}
     fits: dict[str, pa.Schema] = {}
@@ -62,8 +64,9 @@ def write_by_tasks(
         writer = output.part_writer()
         assert writer is not None
         (staged,) = _staged(writer, batch, above, fits)
+        staged = replace(staged, seeds=batch.seeds, ways=batch.ways)
         try:
-            commit(staged, _in_parts)
+            return commit(staged, _in_parts)
         except Restage as again:
             discard(staged)
             above.update(again.above)
@@ -71,8 +74,6 @@ def write_by_tasks(
         except Exception:  # goes on, as in a run, which leaves no files behind
             discard(staged)
             raise
-        else:
-            return
     raise AssertionError(f"{_STAGES_MAX} stages were not enough")
 
 

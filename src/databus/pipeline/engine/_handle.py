@@ -12,23 +12,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, UnsupportedFeature, is_pattern
 from databus.disk import Location, located
-from databus.flow import (
-    Batch,
-    Bucket,
-    ChangeBatch,
-    Item,
-    StagedBatch,
-    StagedRows,
-    TableControl,
-    Tasks,
-    run_here,
-    seeds_after,
-)
+from databus.flow import Batch, Bucket, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, Tasks, run_here
 from databus.pipeline.engine._bringing import Bringing, Refused
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._way import why_stopped
 from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
-from databus.plugins import DirectOutput, Output, OutputConfig, OutputContext, SparkOutput
+from databus.plugins import DirectOutput, Output, OutputConfig, OutputContext, SparkOutput, Written
 from databus.wire import is_answer
 
 if TYPE_CHECKING:
@@ -351,8 +340,10 @@ class OutputHandle:
         behind = position.behind(batch.start.pair if span is None else span.start) if self.are_together(name) else {}
         return batch.above(position.done, lambda table: table not in behind)
 
-    def _apply(self, name: str, batch: BatchT, apply: Callable[[BatchT], None], span: Span | None) -> Mapping[str, int]:
-        output = self.staged
+    def _apply(
+        self, name: str, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None
+    ) -> Mapping[str, int]:
+        way_of = self.bringing[name].way_of
         with self._held():
             self._check_gap(name, batch, span)
             position = self.position(batch.physical)
@@ -363,18 +354,17 @@ class OutputHandle:
                 {table: position.marks[table] for table in tables & position.marks.keys() - self._looked_at}
             )
             self._looked_at |= tables
+            end = replace(batch.end, uuid=position.uuid or batch.end.uuid)
+            batch = replace(batch, end=end, seeds=position.seeds, ways={table: way_of(table) for table in tables})
             batch = _with_snapshots(batch, position)
-            output.seeds, output.db, output.way_of = position.seeds, position.uuid, self.bringing[name].way_of
-            apply(_with_gaps(output, batch, position))
-            way_of = self.bringing[name].way_of
-            marks = {table: mark for table in tables if (mark := output.mark(table, batch.end.pair)) is not None}
+            written = apply(_with_gaps(self.staged, batch, position)) or Written()
+            kept = {table: noted for table, noted in position.marks.items() if table not in tables}
+            marks = dict(written.marks)
             if is_answer(batch.end.log):  # by a pair alone nobody could tell of which
                 marks = {table: Noted(min(mark.pair, position.done(table)), mark.mark) for table, mark in marks.items()}
-            kept = {table: noted for table, noted in position.marks.items() if table not in tables}
-            seeds = seeds_after(position.seeds, batch)
-            ways = {**position.ways, **{table: way_of(table) for table in tables}}
-            self._now[batch.physical] = replace(position, marks={**kept, **marks}, ways=ways, seeds=seeds)
-            return _rows_of(batch) if output.written is None else output.written
+            marks, ways, seeds = {**kept, **marks}, {**position.ways, **batch.ways}, batch.seeds_after()
+            self._now[batch.physical] = replace(position, marks=marks, ways=ways, seeds=seeds)
+            return _rows_of(batch) if written.rows is None else written.rows
 
     def _check_gap(self, name: str, batch: Batch, span: Span | None) -> None:
         position = self.position(batch.physical)

@@ -44,14 +44,13 @@ from databus.flow import (
     rows_above,
     run_all,
     run_here,
-    seeds_after,
     spelled,
     staged_rows,
     user_rows_schema,
 )
 from databus.operate import logger_of
 from databus.places import Held, Noted, identity, place_at
-from databus.plugins import Delivery, Output, OutputConfig, OutputContext
+from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
@@ -126,9 +125,8 @@ class DeltaOutput(Output):
         copy = self._copy(*name.split("/", 1))
         return copy.target.held(str(copy.target.mark(copy.kind.partition))) if copy.target.exists else None
 
-    def mark(self, name: str, end: Pair) -> Noted | None:
-        """See `Output.mark`: the version, and how many rows that has, up to which SCN."""
-        del end  # no commit says so where nothing but a control came last
+    def _noted(self, name: str) -> Noted | None:
+        """What is there of a table now: the version, and how many rows that has, up to which SCN."""
         copy = self._copy(*name.split("/", 1))
         stored = copy.target.stored() if copy.target.exists else None
         return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
@@ -153,9 +151,9 @@ class DeltaOutput(Output):
             return FolderWriter(folders)
         return MirrorWriter(folders, self.config.merge_rows_max, self._known_mirrors.said())
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
         """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
-        self._apply(batch, tasks)
+        return self._apply(batch, tasks)
 
     def discard(self, batch: StagedBatch) -> None:
         """See `Output.discard`. What a commit names stays, also one that a store may carry out later."""
@@ -166,19 +164,18 @@ class DeltaOutput(Output):
         for source, names in written.items():
             self._copy(batch.physical, source).target.discard(names)
 
-    def write(self, batch: ChangeBatch) -> None:
+    def write(self, batch: ChangeBatch) -> Written:
         """See `Output.write`."""
         try:
             with suppress(Restage):
-                self._apply(batch, run_here)
-                return
-            self._apply(batch, run_here)  # on top of what others have committed meanwhile
+                return self._apply(batch, run_here)
+            return self._apply(batch, run_here)  # on top of what others have committed meanwhile
         except BaseException:
             with suppress(DatabusError, OSError):
                 self.discard(StagedBatch(batch.physical, batch.start, batch.end, ()))
             raise
 
-    def _apply(self, batch: Batch, tasks: Tasks) -> None:
+    def _apply(self, batch: Batch, tasks: Tasks) -> Written:
         known = self._read_known()
         known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[Item]] = {item.table.source: [] for item in batch.items}
@@ -197,7 +194,9 @@ class DeltaOutput(Output):
             if not moved:
                 raise
             raise Restage(above=moved) from error
-        self.written = dict(zip(by_source, counts, strict=True))
+        noted = {name: self._noted(name) for name in (f"{batch.physical}/{source}" for source in by_source)}
+        marks = {name: each for name, each in noted.items() if each is not None}
+        return Written(dict(zip(by_source, counts, strict=True)), marks)
 
     def _moved(self, physical: str, sources: Iterable[str]) -> dict[str, Pair]:
         """The tables, by full name, to which others have committed something without changing rows, each with the pair
@@ -277,7 +276,7 @@ class DeltaOutput(Output):
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
-        self._tell(copy.target, f"{batch.physical}/{source}")
+        self._tell(copy.target, batch, f"{batch.physical}/{source}")
         new = self._new_items(copy, batch, source, items)
         if not new:
             return 0
@@ -289,7 +288,7 @@ class DeltaOutput(Output):
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
             if is_last:  # a snapshot that is open at the end counts only for who was given its begin
-                seeds = seeds_after(self.seeds, replace(batch, items=tuple(items)))
+                seeds = replace(batch, items=tuple(items)).seeds_after()
                 copy.target.seed = seeds.get(f"{batch.physical}/{source}", batch.end.snapshots.get(source))
             pair = batch.end.pair if is_last else pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
@@ -309,10 +308,10 @@ class DeltaOutput(Output):
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
             copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
 
-    def _tell(self, target: DeltaTarget, name: str) -> None:
+    def _tell(self, target: DeltaTarget, batch: Batch, name: str) -> None:
         """Have the commits of a table say what is known of its rows."""
-        target.way = "" if self.way_of is None else self.way_of(name)
-        target.db, target.seed = identity(self.db) if self.db else "", self.seeds.get(name)
+        target.way, target.seed = batch.ways.get(name, ""), batch.seeds.get(name)
+        target.db = identity(batch.end.uuid) if batch.end.uuid else ""
 
     def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
         """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
@@ -364,7 +363,7 @@ class DeltaOutput(Output):
             self._check_log(copy, stored, batch.end, source, batch.physical)
         pair = stored.pair if stored is not None else (0, 0)
         new: list[Item] = []
-        is_awaited = f"{batch.physical}/{source}" in self.seeds and source not in batch.start.snapshots
+        is_awaited = f"{batch.physical}/{source}" in batch.seeds and source not in batch.start.snapshots
         for item in items:
             if isinstance(item, TableControl):
                 is_awaited = is_awaited and item.kind is not ControlKind.SNAPSHOT_BEGIN
@@ -387,7 +386,7 @@ class DeltaOutput(Output):
     def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
-        if self.config.on_gap == "continue" or owner in self.seeds or begins(first):
+        if self.config.on_gap == "continue" or owner in batch.seeds or begins(first):
             return
         if owner in known.tables:
             raise CorruptData(

@@ -33,7 +33,7 @@ from databus.flow import (
 )
 from databus.formats import BigIntegers
 from databus.places import Held, Noted, place_at
-from databus.plugins import Delivery, Output, OutputConfig, OutputContext
+from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.sinks.files import LooseName, LooseWriter, first_staged, is_staged_file
 
@@ -141,24 +141,18 @@ class FilesOutput(Output):
         known = {name: each for name, each in stored.items() if each.pair != (0, 0)}
         return {name: Held(place_at(each.pair, f"{each.log or 0:016x}"), _THERE) for name, each in known.items()}
 
-    def mark(self, name: str, end: Pair) -> Noted | None:
-        """See `Output.mark`: that there are files."""
-        del end  # nothing says so where no row came last
-        pair = self._stored(name).pair
-        return None if pair == (0, 0) else Noted(pair, _THERE)
-
     def part_writer(self) -> PartWriter:
         """See `Output.part_writer`."""
         return self._writer
 
-    def write(self, batch: ChangeBatch) -> None:
+    def write(self, batch: ChangeBatch) -> Written:
         """See `Output.write`."""
-        self._apply(batch)
+        return self._apply(batch)
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
         """See `Output.commit`."""
         del tasks
-        self._apply(batch)
+        return self._apply(batch)
 
     def discard(self, batch: StagedBatch) -> None:
         """See `Output.discard`. What was shown has another name."""
@@ -168,21 +162,23 @@ class FilesOutput(Output):
                 for file in item.files:
                     (path / file.name).remove()
 
-    def _apply(self, batch: Batch) -> None:
+    def _apply(self, batch: Batch) -> Written:
         by_source: dict[str, list[Item]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
-        self.written = written = dict.fromkeys(by_source, 0)
+        written, marks = dict.fromkeys(by_source, 0), {}
         self._check_parts(batch)
         for source, items in by_source.items():
             staged = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
-            folder = self._folder(batch.physical, source, staged)
+            folder, name = self._folder(batch.physical, source, staged), f"{batch.physical}/{source}"
             self._check_log(folder, batch, source)
             before = folder.stored.pair
             for index, item in enumerate(items):
                 end = batch.end.pair if index == len(items) - 1 else None
-                full_name = f"{batch.physical}/{source}"
-                written[source] += self._put(folder, full_name, item, before, end, log_number(batch.end.log))
+                written[source] += self._put(folder, name, item, before, end, log_number(batch.end.log))
+            if folder.stored.pair != (0, 0):
+                marks[name] = Noted(folder.stored.pair, _THERE)
+        return Written(written, marks)
 
     def _check_parts(self, batch: Batch) -> None:
         """Raises `Restage` for all tables that have a part of the rows that tasks have written."""

@@ -21,7 +21,7 @@ from databus.core import (
 from databus.flow import Bucket, KeyChoice, Letter, Letters, StagedBatch, TableControl, Tasks
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
 from databus.places import Held, Noted, Position
-from databus.plugins import Delivery, OutputConfig, OutputContext
+from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
 from databus.sinks._letters import LettersOutput
 from databus.sinks.kafka._avro import AvroSubjects
@@ -167,21 +167,18 @@ class KafkaOutput(LettersOutput):
         known = positions_of(self._cluster, self.config.control_topic).read()
         return of_output(known, self.context.pipeline, self.context.output)
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
         """See `Output.commit`: the rows are there; some controls stop."""
         del tasks
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._look_at(f"{batch.physical}/{item.table.source}", item)
-        self._check_topics(dict.fromkeys(f"{batch.physical}/{item.table.source}" for item in batch.items))
+        names = dict.fromkeys(f"{batch.physical}/{item.table.source}" for item in batch.items)
+        self._check_topics(names)
         for source in _dropped(batch):  # whoever has no use for its topic any more may remove that
             self._marks[f"{batch.physical}/{source}"] = ""
         self.release_letters(batch)
-
-    def mark(self, name: str, end: Pair) -> Noted | None:
-        """See `Output.mark`: the topics, and the ids by which Kafka tells each from a later one of its name."""
-        mark = self._marks.get(name)
-        return Noted(end, mark) if mark else None
+        return Written(marks={name: Noted(batch.end.pair, mark) for name in names if (mark := self._marks.get(name))})
 
     def _check_topics(self, names: Iterable[str]) -> set[str]:
         """Look whether the topics of tables are those that have the messages from before; note which they are.

@@ -18,14 +18,13 @@ from databus.core import (
     LimitExceeded,
     Pair,
     ServiceUnavailable,
-    SourceCheckpoint,
     UnsupportedFeature,
 )
 from databus.disk import Location
-from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below, seeds_after
+from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below
 from databus.operate import logger_of
 from databus.places import Held, Noted, Seed, place_at
-from databus.plugins import Delivery, OutputConfig, OutputContext
+from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import SchemaChange, TableSchema
 from databus.sinks._letters import LettersOutput
 from databus.sinks.search._client import Cluster
@@ -67,7 +66,6 @@ class SearchOutput(LettersOutput):
         self._owner = f"{context.pipeline}/{context.output}"
         self._known_plan: IndexPlan | None = None
         self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
-        self._seeds_after: Mapping[str, Seed] = {}  # of the batch that is committed
 
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
@@ -176,11 +174,6 @@ class SearchOutput(LettersOutput):
             found[name] = Held(place, uuid, known.get("db", ""), known["way"], known.get("seed"))
         return found
 
-    def mark(self, name: str, end: Pair) -> Noted | None:
-        """See `Output.mark`: the uuid of its index."""
-        uuid = self._uuids.get(name)
-        return None if uuid is None else Noted(end, uuid)
-
     def follow_options(self, name: str) -> None:
         """See `Output.follow_options`."""
         physical, source = name.split("/", 1)
@@ -213,7 +206,7 @@ class SearchOutput(LettersOutput):
         self._uuids.pop(name, None)
         self._known_plan = None  # so that tasks look again which indices there are
 
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
         """See `Output.commit`: all rows are there; what controls say of older ones is done now."""
         del tasks
         for change in () if batch.ahead is None else batch.ahead.changes:
@@ -221,14 +214,20 @@ class SearchOutput(LettersOutput):
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._apply(batch, item)
-        self._seeds_after = seeds_after(self.seeds, batch)
+        seeds, marks = batch.seeds_after(), {}
         for source in dict.fromkeys(item.table.source for item in batch.items):
-            self._note(batch, source)
+            uuid = self._note(batch, source, seeds)
+            if uuid is not None:
+                marks[f"{batch.physical}/{source}"] = Noted(batch.end.pair, uuid)
         if self.kept_letters is not None:
             self.kept_letters.check()
+        return Written(marks=marks)
 
-    def _note(self, batch: StagedBatch, source: str) -> None:
-        """Note durably how far a table has come. Raises `CorruptData` if its index is another one than before."""
+    def _note(self, batch: StagedBatch, source: str, seeds: Mapping[str, Seed]) -> str | None:
+        """Note durably how far a table has come; returns the uuid of its index, None where no row of it has come yet.
+
+        seeds: of the tables, behind the batch. Raises `CorruptData` if its index is another one than before.
+        """
         name, index = f"{batch.physical}/{source}", self._plan.name(batch.physical, source)
         uuid = self._indices.uuid(index)
         if name not in self._uuids:
@@ -243,14 +242,15 @@ class SearchOutput(LettersOutput):
                 f"written, so that documents of {name} are missing. {self._how_to_rebuild(name)}"
             )
         self._uuids[name] = uuid
-        if uuid is None:
-            return  # no row of it has come yet
-        self._write_place(name, index, uuid, batch.end, batch.end.pair)
+        if uuid is not None:
+            self._write_place(batch, name, uuid, batch.end.pair, seeds.get(name))
+        return uuid
 
-    def _write_place(self, name: str, index: str, uuid: str | None, end: SourceCheckpoint, pair: Pair) -> None:
-        way = "" if self.way_of is None else self.way_of(name)
+    def _write_place(self, batch: StagedBatch, name: str, uuid: str | None, pair: Pair, seed: Seed | None) -> None:
+        end, (physical, source) = batch.end, name.split("/", 1)
+        index, way = self._plan.name(physical, source), batch.ways.get(name, "")
         place = {"index": index, "uuid": uuid, "log": end.log, "scn": pair[0], "seq": pair[1], "way": way}
-        place |= {"db": self.db, "seed": self._seeds_after.get(name, end.snapshots.get(name.partition("/")[2]))}
+        place |= {"db": end.uuid, "seed": end.snapshots.get(source) if seed is None else seed}
         if pair[0] == end.scn:
             place |= {"txid": end.txid, "ts_us": end.ts_us}
         self._control.write(PLACE, name, place)
@@ -337,7 +337,7 @@ class SearchOutput(LettersOutput):
         indices = self._indices
         index = indices.ready(physical, change.after)
         indices.note_change(index, name, change.after, change.pair, is_anew=True)
-        self._write_place(name, index, indices.uuid(index), batch.end, change.pair)
+        self._write_place(batch, name, indices.uuid(index), change.pair, batch.seeds.get(name))
         rows = (item for item in batch.items if isinstance(item, StagedRows) and item.table.source == source)
         if any(item.last > change.pair for item in rows):
             raise ServiceUnavailable(
