@@ -59,7 +59,7 @@ def test_plugins_are_listed_with_where_they_come_from_also_those_that_do_not_loa
 
 def test_the_options_of_a_plugin_are_shown_with_what_they_mean(installed):
     shown = databus("plugins", "show", "postbox").stdout
-    assert "output postbox: post:Postbox of post 2; delivery at_least_once, runs in driver" in shown
+    assert "output postbox: post:Postbox of post 2; delivery at_least_once" in shown
     assert "pages_max: integer, at least 1, default `7`\n      How many pages it takes." in shown
     in_a_file = databus("plugins", "show", "post.py:Postbox", cwd=installed).stdout
     assert "How many pages it takes." in in_a_file

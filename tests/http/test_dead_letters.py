@@ -141,7 +141,7 @@ def test_a_replay_brings_nothing_back_while_other_buckets_are_written(receiver, 
     log.begin().insert(ORDERS, order(1, "new"))
     with keeping(receiver, tmp_path, buckets=1) as output:
         write_batch(output, log.batch(0, 1))
-        with output.direct_writer().open(Bucket("shop", "hook", "shop", 0, 1)) as first:
+        with output.part_writer().open(Bucket("shop", "hook", "shop", 0, 1)) as first:
             first.write(log.batch(1, 4))
         receiver.refused = set()
         replay(output)

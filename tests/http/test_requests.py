@@ -51,7 +51,7 @@ def all_of(log):
 
 def written(output, *batches, number=0):
     """What one task sends of batches, once."""
-    writer = output.direct_writer()
+    writer = output.part_writer()
     feed = DirectFeed(Ways(), writer, Bucket("shop", "hook", "shop", 0, writer.buckets))
     feed.write_ranges(lambda _: batches, pa.table({}), number)
 
@@ -422,7 +422,7 @@ def test_tls_by_an_authority_of_our_own_and_headers_that_are_nowhere_shown(tmp_p
         output = output_of(receiver, tmp_path, ca_file=str(authority.ca), **options)
         written(output, all_of(log_of(1)))
         assert receiver.seen[0].headers["authorization"] == "Bearer hidden"
-        assert "hidden" not in repr(output.config) + repr(output.direct_writer())
+        assert "hidden" not in repr(output.config) + repr(output.part_writer())
         with pytest.raises(ConfigError, match=r"is not trusted.*`ca_file`"):
             written(output_of(receiver, tmp_path), all_of(log_of(1)))
 

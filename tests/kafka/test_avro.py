@@ -166,7 +166,7 @@ def test_a_token_opens_the_relays_registry_and_a_wrong_one_is_not_shown(kafka, t
         for token in (right, wrong):
             options = {"registry": {"token": token}}
             with topics(kafka, tmp_path, f"{relay.url}/registry", **options) as (output, _):
-                assert token not in repr(output.config) + repr(output.direct_writer())
+                assert token not in repr(output.config) + repr(output.part_writer())
                 if token == right:
                     write_batch(output, changed(WIDER).batch(0, 1))
                     continue

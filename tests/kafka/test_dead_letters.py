@@ -333,7 +333,7 @@ def test_a_replay_shuts_out_no_bucket(kafka, tmp_path, monkeypatch):
     write_batch(target.output, log.batch(1, 2))
     target.mend()
     begun = []
-    with target.output.direct_writer().open(bucket_of(target.output)) as bucket:
+    with target.output.part_writer().open(bucket_of(target.output)) as bucket:
         target.replay()
         monkeypatch.setattr(Session, "close", begun.append)
         bucket.write(log.batch(2, 3))

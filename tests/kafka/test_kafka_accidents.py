@@ -19,7 +19,7 @@ from databus.schema import Column, TableSchema
 from databus.sinks.kafka import Cluster
 from databus.sinks.kafka._positions import positions_of
 from databus.sinks.kafka._session import KEPT
-from databus.testing._staged_writes import write_batch
+from databus.testing._staged_writes import opened, write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of, order
 
@@ -37,7 +37,7 @@ def ids_in(server, prefix, **options):
 
 
 def attempt(output, buckets=1):
-    return output.direct_writer().open(Bucket("shop", "topics", "shop", 0, buckets))
+    return output.part_writer().open(Bucket("shop", "topics", "shop", 0, buckets))
 
 
 def as_other_process():
@@ -107,7 +107,7 @@ def test_a_number_of_buckets_that_is_changed_in_one_process_loses_and_repeats_no
     prefix, log = new_prefix(), log_of(*range(1, 10))
     for buckets, begin, end in ((2, 0, 3), (3, 2, 6), (1, 5, 9)):
         output = output_of(kafka, tmp_path, prefix, buckets=buckets)
-        output.open()
+        opened(output)
         write_batch(output, log.batch(begin, end))
     assert ids_in(kafka, prefix) == list(range(1, 10))
 
@@ -116,12 +116,12 @@ def test_a_query_begins_again_where_a_task_of_an_earlier_run_wrote_in_another_nu
     """It had written nothing yet when the query began, so that nobody shut it out."""
     prefix, log = new_prefix(), log_of(*range(1, 9))
     earlier, now = (output_of(kafka, tmp_path, prefix, buckets=buckets) for buckets in (2, 3))
-    now.open()
+    opened(now)
     write_batch(earlier, log.batch(0, 5))
     as_other_process()
     with pytest.raises(ServiceUnavailable, match=r"in 2 buckets, and not in 3.*begins again, and changes the number"):
         write_batch(now, log.batch(0, 8))
-    now.open()
+    opened(now)
     write_batch(now, log.batch(0, 8))
     assert ids_in(kafka, prefix) == list(range(1, 9))
 
@@ -129,27 +129,27 @@ def test_a_query_begins_again_where_a_task_of_an_earlier_run_wrote_in_another_nu
 def test_buckets_that_do_not_stand_at_one_place_keep_their_number(kafka, tmp_path):
     prefix, log = new_prefix(), log_of(1, 2)
     two = output_of(kafka, tmp_path, prefix, buckets=2)
-    two.open()
+    opened(two)
     write_batch(two, log.batch(0, 1))
     with attempt(two, 2) as first:
         first.write(log.batch(1, 2))
     with pytest.raises(UnsupportedFeature, match="Say `buckets: 2`"):
-        output_of(kafka, tmp_path, prefix, buckets=3).open()
+        opened(output_of(kafka, tmp_path, prefix, buckets=3))
     write_batch(two, log.batch(1, 2))
-    output_of(kafka, tmp_path, prefix, buckets=3).open()
+    opened(output_of(kafka, tmp_path, prefix, buckets=3))
 
 
 def test_a_first_batch_that_was_broken_off_keeps_its_number_of_buckets(kafka, tmp_path):
     """Buckets that have written nothing yet stand at no place."""
     prefix, log = new_prefix(), log_of(*range(1, 9))
     four = output_of(kafka, tmp_path, prefix, buckets=4)
-    four.open()
-    feed = DirectFeed(Ways(), four.direct_writer(), Bucket("shop", "topics", "shop", 0, 4))
+    opened(four)
+    feed = DirectFeed(Ways(), four.part_writer(), Bucket("shop", "topics", "shop", 0, 4))
     feed.write_ranges(lambda _: [log.batch(0, 8)], pa.table({}), 0)
     with pytest.raises(UnsupportedFeature, match="Say `buckets: 4`"):
-        output_of(kafka, tmp_path, prefix, buckets=2).open()
+        opened(output_of(kafka, tmp_path, prefix, buckets=2))
     write_batch(four, log.batch(0, 8))
-    output_of(kafka, tmp_path, prefix, buckets=2).open()
+    opened(output_of(kafka, tmp_path, prefix, buckets=2))
     assert ids_in(kafka, prefix) == list(range(1, 9))
 
 

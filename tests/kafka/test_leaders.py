@@ -110,7 +110,7 @@ def test_positions_whose_leader_is_away_are_not_taken_for_none(brokers, tmp_path
     output = output_of(first, tmp_path, prefix, buckets=1)
     output.open()
     in_the_end(lambda: write_batch(output, log.batch(0, 3)))
-    cluster = output_of(first, tmp_path, prefix, request_ms_max=500).direct_writer().cluster
+    cluster = output_of(first, tmp_path, prefix, request_ms_max=500).part_writer().cluster
     positions = positions_of(cluster, f"{prefix}.control")
     known = in_the_end(positions.read)
     assert [each.position.at.scn for each in known.values()] == [3]

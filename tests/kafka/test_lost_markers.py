@@ -68,7 +68,7 @@ def without_markers(server, folders, names):
         if name == "ledger":
             handle.advance(QUERY, Checkpoint({"shop": batch.end}))
         assert ids_in(server, prefix) == [1, 2]
-        positions = positions_of(handle.output.direct_writer().cluster, f"{prefix}.control")
+        positions = positions_of(handle.output.part_writer().cluster, f"{prefix}.control")
         positions._forget()  # it had not seen a marker that was never there
         if name in ("ledger", "nobody"):
             positions.answers.__init__()

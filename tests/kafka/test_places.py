@@ -125,7 +125,7 @@ class Process:
             if kills is None:
                 return found
         else:
-            feed = DirectFeed(Ways(key=self.output.config.key_choice), self.output.direct_writer(), bucket)
+            feed = DirectFeed(Ways(key=self.output.config.key_choice), self.output.part_writer(), bucket)
             feed.write_ranges(lambda _: [batch], pa.table({}), kills)
         raise Killed
 

@@ -48,7 +48,7 @@ def test_a_replay_brings_nothing_back_while_other_buckets_are_written(kafka, tmp
     target = Target(kafka, tmp_path)
     write_batch(target.output, log.batch(0, 1))
     target.mend()
-    with target.output.direct_writer().open(Bucket("shop", "topics", "shop", 0, 1)) as first:
+    with target.output.part_writer().open(Bucket("shop", "topics", "shop", 0, 1)) as first:
         first.write(log.batch(1, 3))
     target.replay()
     assert [row["note"] for row in target.rows()] == ["new"]

@@ -85,7 +85,7 @@ def test_every_change_has_its_place_wherever_batches_are_cut(kafka, tmp_path, se
 
 def write_bucket(output, batch, number, **more):
     """As one task does, and none of the others."""
-    writer = output.direct_writer()
+    writer = output.part_writer()
     bucket = Bucket("shop", "topics", "shop", 0, writer.buckets, **more)
     DirectFeed(Ways(key=output.config.key_choice), writer, bucket).write_ranges(lambda _: [batch], pa.table({}), number)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from databus.flow import TableControl
 from databus.formats import change_lines, control_line
-from databus.pipeline import Delivery, DirectOutput, OutputConfig
+from databus.pipeline import Delivery, Output, OutputConfig
 from databus.places import Position
 
 
@@ -69,12 +69,15 @@ class ChestWriter:
             db.close()
 
 
-class Chest(DirectOutput):
+class Chest(Output):
     config_model: ClassVar = ChestConfig
     delivery: ClassVar = Delivery.EXACTLY_ONCE
 
-    def direct_writer(self):
+    def part_writer(self):
         return ChestWriter(self.context.folder / self.config.path, self.config.buckets)
+
+    def commit(self, batch, tasks):
+        """Nothing is left to do."""
 
 
 def chest_lines(folder):

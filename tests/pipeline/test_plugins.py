@@ -43,8 +43,9 @@ def problem(folder, plugin, type_name="mine.py:Mine"):
     ("plugin", "said"),
     [
         ("class Mine(Output):\n    config_model = OutputConfig\n", "has no write, which its contract asks for"),
+        ("class Mine(Output):\n    def part_writer(self): pass\n", "has no commit, which its contract asks for"),
         ("class Mine(Output):\n    def write(self, batch): pass\n", "has no `config_model`"),
-        ("class Mine: pass\n", "no subclass of databus.pipeline.Output or databus.pipeline.SparkOutput"),
+        ("class Mine: pass\n", "no subclass of databus.pipeline.Output"),
         ("class Yours: pass\n", r"does not load: .*\.py has no class Mine"),
         ("1 / 0\n", "does not load: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", "does not load: SystemExit: 3"),

@@ -24,7 +24,7 @@ def started(server, folder, mapping):
     handle.open(QUERY)
     with structlog.testing.capture_logs() as logs:
         for name in handle.position("shop").marks:  # as `begin` does
-            handle.staged.follow_options(name)
+            handle.follow_options(name)
     return handle, [each for each in logs if each["log_level"] == "warning"]
 
 

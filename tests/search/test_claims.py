@@ -75,7 +75,7 @@ def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
     with attempt(one) as writer:
         writer.write(log_of("log-1", "first").batch(0, 1))
     bucket = Bucket("shop", "index", "shop", 0, 1, accepted=frozenset(["log-1"]))
-    with other.direct_writer().open(bucket) as writer:
+    with other.part_writer().open(bucket) as writer:
         writer.write(log_of("log-2", "first").batch(0, 2))
     assert notes(server) == {"1": "first", "2": "first"}
 

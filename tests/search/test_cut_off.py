@@ -105,14 +105,14 @@ LETTERS_LEFT = [("50", "fifty")]
 
 def by_task_of_tables(output, batch, bucket):
     """Have a task write a batch."""
-    feed = DirectFeed(Ways(key=output.config.key_choice), output.direct_writer(), bucket)
+    feed = DirectFeed(Ways(key=output.config.key_choice), output.part_writer(), bucket)
     receipts = feed.write_ranges(lambda _: [batch], pa.table({}), 0)
     return joined_buckets(pa.table([[0] * len(receipts), receipts], RECEIPTS), 1)
 
 
 def by_task_of_typed_rows(output, batch, bucket):
     """Have the one task of typed rows write them, in pieces of a change."""
-    feed = DirectFeed(Ways(key=output.config.key_choice), output.direct_writer(), bucket)
+    feed = DirectFeed(Ways(key=output.config.key_choice), output.part_writer(), bucket)
     rows = [each for item in batch.items for each in item.rows.to_batches(1)]
     stage = DirectTypedStage(TAGS, "shop", batch.start, batch.end, feed, piece_bytes=1)
     return joined_buckets(pa.Table.from_batches([*stage(iter(rows))], RECEIPTS), feed.writer.buckets)

@@ -77,7 +77,7 @@ def test_who_was_given_up_for_dead_in_an_earlier_run_is_kept_out_however_many_bu
     log, (first, second, last) = three_parts()
     handle = process(server, tmp_path, buckets=4)
     write(handle, log.batch(*first))
-    with handle.direct.direct_writer().open(Bucket("shop", "index", "shop", number, 4)) as late:
+    with handle.output.part_writer().open(Bucket("shop", "index", "shop", number, 4)) as late:
         late._fence.take()  # it has begun, and hangs
         write(process(server, tmp_path, buckets=2), log.batch(second[0], last[1]))
         with pytest.raises(LockHeld, match="another attempt"):
@@ -179,7 +179,7 @@ def test_a_transaction_does_not_go_on_with_rows_that_another_log_counts_otherwis
     with opened(opensearch, tmp_path, buckets=1) as output:
         write_batch(output, first.batch(0, 1))
         bucket = Bucket("shop", "index", "shop", 0, 1, Position(first.batch(0, 1).end, ((TableChoice(),),)))
-        feed = DirectFeed(Ways(), output.direct_writer(), bucket)
+        feed = DirectFeed(Ways(), output.part_writer(), bucket)
         with pytest.raises(UnsupportedFeature, match="part of the transaction at SCN 1 of shop from log more"):
             feed.write_ranges(lambda _: [second.batch(0, 3)], None, 0)
 

@@ -46,7 +46,7 @@ def notes(server):
 
 
 def attempt(output, number=0):
-    return output.direct_writer().open(Bucket("shop", "index", "shop", number, 1))
+    return output.part_writer().open(Bucket("shop", "index", "shop", number, 1))
 
 
 def test_a_task_given_up_for_dead_that_writes_an_older_batch_changes_nothing(server, tmp_path):
@@ -159,7 +159,7 @@ def test_parts_may_be_written_by_another_number_of_tasks_and_end_where_the_ledge
         known = log.batch(0, two).end
         for number in range(buckets):
             bucket = Bucket("shop", "index", "shop", number, buckets, Position(known, ((TableChoice(),),)))
-            feed = DirectFeed(Ways(key=output.config.key_choice), output.direct_writer(), bucket)
+            feed = DirectFeed(Ways(key=output.config.key_choice), output.part_writer(), bucket)
             feed.write_ranges(lambda _: [log.batch(0, end)], None, number)
     assert notes(opensearch) == {"1": "third", "3": "third", "4": "first"}
     assert opensearch.documents("databus-parts") == {}
@@ -258,7 +258,7 @@ def test_rows_that_a_busy_server_turns_away_are_sent_again_and_no_others(opensea
             writer.write(all_of(log))
         seen = [headers.get("Authorization") for _, _, headers in proxy.seen]
         assert set(seen) == {"Basic YnVzOmhpZGRlbg=="}
-        assert "hidden" not in repr(it.direct_writer()) + repr(it.config)
+        assert "hidden" not in repr(it.part_writer()) + repr(it.config)
     assert bodies[0] == bodies[1]
     assert bodies[2].count(b'{"index":') == 9
     assert set(notes(opensearch)) == {str(number) for number in range(1, 10)}

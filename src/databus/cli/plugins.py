@@ -42,8 +42,8 @@ def show(
     for each in found:
         if each.error:
             raise ConfigError(each.error)
-        runs = f"; delivery {each.delivery}, runs in {each.runs}" if each.delivery else ""
-        typer.echo(f"{each.kind.word} {each.type}: {each.origin}{runs}\n{each.about}\n")
+        delivery = f"; delivery {each.delivery}" if each.delivery else ""
+        typer.echo(f"{each.kind.word} {each.type}: {each.origin}{delivery}\n{each.about}\n")
         for option in each.options:
             default = {"": "", "required": ", required"}.get(option.default, f", default {option.default}")
             typer.echo(f"  {option.name}: {option.values}{default}")

@@ -50,9 +50,9 @@ class Bucket:
     pipeline: str
     output: str
     physical: str
-    number: int
+    number: int = 0
     """Of so many `buckets`, from 0 on."""
-    buckets: int
+    buckets: int = 1
     position: Position = _ALL
     """Where the tables stand, as the output's ledger says."""
     reads: Callable[[str], bool] = _any_table
@@ -163,8 +163,9 @@ class SeesAllRows(Protocol):
         """
 
 
+@runtime_checkable
 class DirectWriter(Protocol):
-    """A direct output's half in tasks; travels there as it is.
+    """An output's half in tasks; travels there as it is.
 
     A task may run twice, at the same time even, and one that was given up for dead may go on and write. Where the
     target has transactions, the writer commits a bucket's rows and its position together, under a fence that shuts out
@@ -196,7 +197,8 @@ class DirectFeed:
         """Write some buckets of batches; gives a receipt for each of both, with the bucket's number."""
         position = self.bucket.position
         with ExitStack() as stack:
-            writers = [stack.enter_context(self.writer.open(replace(self.bucket, number=each))) for each in numbers]
+            buckets = [replace(self.bucket, number=each, buckets=self.writer.buckets) for each in numbers]
+            writers = [stack.enter_context(self.writer.open(each)) for each in buckets]
             for batch in batches:
                 self.bucket.check_log(batch)
                 left = batch.above(position.done, self.bucket.reads)

@@ -35,7 +35,6 @@ from databus.pipeline.telling import STOP_S_MAX, read_journal, unwell, worst_bac
 from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests
 from databus.plugins import (
     Delivery,
-    DirectOutput,
     Filter,
     FilterConfig,
     Input,
@@ -46,7 +45,6 @@ from databus.plugins import (
     OutputContext,
     RunContext,
     Shape,
-    SparkOutput,
     Written,
 )
 
@@ -55,7 +53,6 @@ __all__ = [
     "ChangeBatch",
     "Comparison",
     "Delivery",
-    "DirectOutput",
     "EdgeRates",
     "Filter",
     "FilterConfig",
@@ -77,7 +74,6 @@ __all__ = [
     "Restage",
     "RunContext",
     "Shape",
-    "SparkOutput",
     "TableChoice",
     "TableControl",
     "TableDifference",

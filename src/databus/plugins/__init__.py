@@ -2,24 +2,43 @@
 
 from databus.plugins._config import FilterConfig, InputConfig, Names, NodeConfig, OutputConfig, TablesFilterConfig
 from databus.plugins._contract import Filter, Input, RunContext, Shape, TablesFilter
-from databus.plugins._output import Delivery, DirectOutput, Output, OutputContext, SparkOutput, Written
+from databus.plugins._output import (
+    ChecksTables,
+    Delivery,
+    Discards,
+    FollowsOptions,
+    KeepsLedger,
+    KeepsLetters,
+    Output,
+    OutputContext,
+    Removes,
+    TakesFrames,
+    TakesOver,
+    Written,
+)
 
 __all__ = [
+    "ChecksTables",
     "Delivery",
-    "DirectOutput",
+    "Discards",
     "Filter",
     "FilterConfig",
+    "FollowsOptions",
     "Input",
     "InputConfig",
+    "KeepsLedger",
+    "KeepsLetters",
     "Names",
     "NodeConfig",
     "Output",
     "OutputConfig",
     "OutputContext",
+    "Removes",
     "RunContext",
     "Shape",
-    "SparkOutput",
     "TablesFilter",
     "TablesFilterConfig",
+    "TakesFrames",
+    "TakesOver",
     "Written",
 ]

@@ -1,16 +1,16 @@
-"""Contract of outputs. One runs in the driver, where it is given a `ChangeBatch` at a time, has Spark's tasks write its
-rows and commits what they have written, or runs in Spark, where it is given the micro-batch.
+"""Contract of outputs: what all of them do, and what some can do besides.
+
+An output lives in the driver. It is given batches with their rows (`write`), or Spark's tasks write the rows and the
+output shows them (`part_writer`, `commit`). What it can do besides are the protocols below: whoever has their methods
+can; nobody derives from them. What follows from options alone is asked of these, see `OutputConfig`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from databus.core import InputError
 from databus.disk import Location, Storage, locate
 from databus.flow import ChangeBatch, DeadLetters, DirectWriter, Letter, Letters, PartWriter, StagedBatch, Tasks
 from databus.places import Choice, Held, Noted, Position
@@ -55,157 +55,134 @@ class Written:
     """By the full names of tables: what `held` knows them by from now on, and how far it says that they are."""
 
 
-class Output(ABC):
-    """Base of outputs that run in the driver. One thread calls it: open, then write for each batch, then close.
+class Output:
+    """Base of outputs. One thread calls it: `open`, then a batch at a time, then `close`.
 
-    `write` returns when the batch is durable in the target. A batch may come again, whole or with other boundaries:
-    the pairs say what is new. An error stops this output's query and no other.
+    A batch is durable in the target when `write`, or `commit`, returns. It may come again, whole or with other
+    boundaries: the pairs say what is new. An error stops this output's query and no other.
     """
 
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]
-    runs: ClassVar[Literal["driver", "spark"]] = "driver"
 
     def __init__(self, config: Any, context: OutputContext) -> None:
         self.config = config
         self.context = context
 
-    def ledger_folder(self) -> Location | Path | None:
-        """The folder, in the target, of the file that says how far it has come; None for a target that keeps nothing,
-        whose file is among the pipeline's state.
-        """
-        return None
-
-    def check_table(self, table: TableSchema) -> None:
-        """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""
-        del table
-
-    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
-        """What the target says of tables, by full names, when a query begins, and before the first batch of a table; of
-        those that it has nothing of, nothing. An output that cannot tell does not override this.
-
-        tables: with what it said after the last batch that wrote each, as the ledger has noted it. Raises `CorruptData`
-        itself where what is missing is not brought back by a rebuild.
-        """
-        del tables
-        return {}
-
-    @property
-    def tells(self) -> bool:
-        """Whether it can tell what its target holds."""
-        return type(self).held is not Output.held
-
-    def follow_options(self, name: str) -> None:
-        """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
-        every table when a query begins. Raises `InputError` where it cannot be.
-        """
-        del name
-
-    def tables(self) -> Collection[str]:
-        """Full names of the tables that the target knows by itself to be in it."""
-        return ()
-
-    @property
-    def can_be_made_anew(self) -> bool:
-        """Whether it can `remove` what was written."""
-        return type(self).remove is not Output.remove
-
-    def remove(self, tables: Collection[str]) -> Sequence[Location | Path]:
-        """Remove what was written of these tables, by full names, so that they can be made anew; returns the folders
-        that are gone. Called while nothing runs. Raises `InputError` for an output that keeps nothing.
-        """
-        del tables
-        raise InputError(
-            f"outputs.{self.context.output}: {type(self).__name__} has no `remove`, so what it wrote cannot be made "
-            f"anew. Give the output another name and an empty target, or say `on_change: continue`"
-        )
-
-    def open(self) -> None:  # noqa: B027 - most outputs have nothing to open
+    def open(self) -> None:
         """Get ready.
 
         Raises `InputError` for a target that cannot be, `LockHeld` for one that another process writes.
         """
 
-    @abstractmethod
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held] | None:
+        """What the target says of tables, by full names, when a query begins, and before the first batch of a table; of
+        those that it has nothing of, nothing. None where it cannot tell.
+
+        tables: with what it said after the last batch that wrote each, as the ledger has noted it. Raises `CorruptData`
+        itself where what is missing is not brought back by a rebuild.
+        """
+        del tables
+        return None
+
     def write(self, batch: ChangeBatch) -> Written | None:
-        """Apply a batch.
+        """Apply a batch; None stands for `Written()`.
 
         Raises `UnsupportedFeature` for a control that this output does not handle, naming the way out.
         """
+        raise NotImplementedError
 
-    def part_writer(self) -> PartWriter | None:
-        """What writes its rows in Spark's tasks; None for an output that is given them in the driver, by `write`.
-
-        What it has written is shown by `commit`.
+    def part_writer(self) -> PartWriter | DirectWriter | None:
+        """What writes its rows in Spark's tasks: where nobody sees them until `commit`, or, a task for each bucket of
+        keys, where they are seen at once. None for an output that is given them in the driver, by `write`.
         """
         return None
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> Written | None:
-        """Show what tasks have written, and apply controls, in order; durable in the target when this returns.
+        """Show what tasks have written, and apply controls, in order. Of a batch that was written in buckets, all of
+        them are in the target.
 
         tasks: runs jobs that have to do with rows. As with `write`, a batch may come again. Raises what `write` does;
         `Restage` where tasks have to write again.
         """
         raise NotImplementedError
 
-    def discard(self, batch: StagedBatch) -> None:
-        """Remove what tasks have written of a batch, as far as no commit shows it."""
-        del batch
-
-    def close(self) -> None:  # noqa: B027 - see open
+    def close(self) -> None:
         """Let go of everything; callable twice."""
 
 
-class DirectOutput(Output):
-    """Base of outputs whose rows tasks write where they are seen at once, a task for each bucket of keys.
+@runtime_checkable
+class TakesFrames(Protocol):
+    """An output that is given typed rows as Spark has them, in the place of `write`."""
 
-    What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
-    """
+    def write_frame(self, rows: "DataFrame", batch_id: int) -> int | None:
+        """Write a micro-batch; it may come again with the same id. Returns how many rows it had, if it can tell."""
 
-    in_ledger: Mapping[str, Position] = MappingProxyType({})
-    """What the ledger says, by physical source; set before `open`."""
-    choice: Choice = ()
-    """The tables that are written; set before `open`."""
+
+@runtime_checkable
+class Discards(Protocol):
+    """An output that can remove what tasks have written in vain."""
+
+    def discard(self, batch: StagedBatch) -> None:
+        """Remove what tasks have written of a batch, as far as no commit shows it."""
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """An output whose target has to be told that a new run begins, so that tasks of an earlier one are shut out."""
+
+    def take_over(self, ledger: Mapping[str, Position], choice: Choice) -> None:
+        """Shut out who wrote before; called behind `open`. ledger: what it says, by physical source. choice: the tables
+        that are written.
+        """
+
+
+@runtime_checkable
+class ChecksTables(Protocol):
+    """An output that cannot take every table."""
+
+    def check_table(self, table: TableSchema) -> None:
+        """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""
+
+
+@runtime_checkable
+class FollowsOptions(Protocol):
+    """An output that can give the options of now to what is in the target already."""
+
+    def follow_options(self, name: str) -> None:
+        """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
+        every table when a query begins. Raises `InputError` where it cannot be.
+        """
+
+
+@runtime_checkable
+class KeepsLedger(Protocol):
+    """An output whose target has room for the file that says how far it has come; of others it is in the state."""
+
+    def ledger_folder(self) -> Location | Path:
+        """The folder of that file, in the target."""
+
+
+@runtime_checkable
+class Removes(Protocol):
+    """An output whose tables can be made anew."""
+
+    def tables(self) -> Collection[str]:
+        """Full names of the tables that the target knows by itself to be in it."""
+
+    def remove(self, tables: Collection[str]) -> Sequence[Location | Path]:
+        """Remove what was written of these tables, by full names; returns the folders that are gone. Called while
+        nothing runs.
+        """
+
+
+@runtime_checkable
+class KeepsLetters(Protocol):
+    """An output that keeps rows which its target refuses."""
 
     @property
-    def letters(self) -> DeadLetters | None:
-        """Where rows are kept that its target refuses; None for an output that keeps none."""
-        return None
+    def letters(self) -> DeadLetters:
+        """Where they are."""
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """Write letters once more; returns those that are refused again. The pipeline may run meanwhile."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def direct_writer(self) -> DirectWriter:
-        """What writes a bucket in a task."""
-
-    def write(self, batch: ChangeBatch) -> Written | None:
-        """Not called: tasks write."""
-        raise NotImplementedError
-
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written | None:
-        """See `Output.commit`: the batch is in the target."""
-        del batch, tasks
-        return None
-
-
-class SparkOutput(ABC):
-    """Base of outputs that run in Spark: they are given the micro-batch as a DataFrame.
-
-    rows: how many have been written since the start; an output that can tell adds them here.
-    """
-
-    rows: int = 0
-
-    config_model: ClassVar[type[OutputConfig]]
-    delivery: ClassVar[Delivery]
-    runs: ClassVar[Literal["driver", "spark"]] = "spark"
-
-    def __init__(self, config: Any, context: OutputContext) -> None:
-        self.config = config
-        self.context = context
-
-    @abstractmethod
-    def write(self, batch: "DataFrame", batch_id: int) -> None:
-        """Write one micro-batch of typed rows; it may come again with the same id."""

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from databus.core import InputError
 from databus.flow import DeadLetters, StagedBatch, TableControl, released_below
-from databus.plugins import DirectOutput, OutputConfig
+from databus.plugins import Output, OutputConfig
 
 
 class LettersConfig(OutputConfig):
@@ -20,14 +20,14 @@ class LettersConfig(OutputConfig):
     )
 
 
-class LettersOutput(DirectOutput):
+class LettersOutput(Output):
     """Base of outputs that keep rows which their targets refuse."""
 
     config: LettersConfig
 
     @property
     def letters(self) -> DeadLetters:
-        """See `DirectOutput.letters`."""
+        """See `KeepsLetters.letters`."""
         config, context = self.config, self.context
         folder = context.locate(config.dead_letters) / context.pipeline / context.output
         return DeadLetters(folder, context.output, config.dead_letters_max)

@@ -10,7 +10,7 @@ from pydantic import Field
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, TransientError
 from databus.disk import replace_file
 from databus.flow import ChangeBatch, Int, TableControl, TableRows, pairs_of
-from databus.plugins import Delivery, Output, OutputConfig, OutputContext, SparkOutput
+from databus.plugins import Delivery, Output, OutputConfig, OutputContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -146,22 +146,13 @@ class CountOutputConfig(OutputConfig):
     type: Literal["count"] = "count"
 
 
-class CountOutput(SparkOutput):
+class CountOutput(Output):
     """Counts rows inside Spark: they reach the end of the plan there, and only their number comes to Python."""
 
     config_model: ClassVar[type[OutputConfig]] = CountOutputConfig
     delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
     config: CountOutputConfig
 
-    def __init__(self, config: CountOutputConfig, context: OutputContext) -> None:
-        super().__init__(config, context)
-        self.rows = 0
-        self.last_scn = 0
-
-    def write(self, batch: "DataFrame", batch_id: int) -> None:  # noqa: ARG002 - a repeat is counted again
-        """See `SparkOutput.write`."""
-        from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-
-        row = batch.agg(F.count(F.lit(1)).alias("rows"), F.max("_commit_version").alias("scn")).collect()[0]
-        self.rows += int(row["rows"])
-        self.last_scn = max(self.last_scn, int(row["scn"] or 0))
+    def write_frame(self, rows: "DataFrame", batch_id: int) -> int:  # noqa: ARG002 - a repeat is counted again
+        """See `TakesFrames.write_frame`."""
+        return int(rows.count())

@@ -24,14 +24,13 @@ from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._ledger_suite import LEDGER_CHECKS
 from databus.testing._output_harness import OutputHarness, assert_holds
-from databus.testing._staged_writes import write_batch
+from databus.testing._staged_writes import opened, write_batch
 
 _SEED: Final = 1
 
 
 def _write(harness: OutputHarness, batches: Sequence[ChangeBatch]) -> Delivery:
-    output = harness.make()
-    output.open()
+    output = opened(harness.make())
     try:
         for batch in batches:
             write_batch(output, batch)

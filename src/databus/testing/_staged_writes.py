@@ -12,6 +12,7 @@ from databus.flow import (
     RECEIPTS,
     Bucket,
     DirectFeed,
+    DirectWriter,
     Job,
     MergeJob,
     PartWriter,
@@ -28,7 +29,8 @@ from databus.flow import (
     rows_above,
     run_here,
 )
-from databus.pipeline import ChangeBatch, DirectOutput, Output, Restage, TableControl, TableRows
+from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows
+from databus.plugins import Discards, TakesOver
 
 _STAGES_MAX: Final = 100
 _PARTS_MAX: Final = 3
@@ -36,17 +38,31 @@ _PARTS_MAX: Final = 3
 Committed = TypeVar("Committed")
 
 
+def opened(output: Output) -> Output:
+    """An output, opened as by a run whose ledger says nothing."""
+    output.open()
+    if isinstance(output, TakesOver):
+        output.take_over({}, ())
+    return output
+
+
 def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
-    if isinstance(output, DirectOutput):
-        context = output.context
-        bucket = Bucket(context.pipeline, context.output, batch.physical, 0, output.direct_writer().buckets)
+    writer = output.part_writer()
+    if writer is None:
+        output.write(batch)
+    elif isinstance(writer, DirectWriter):
+        bucket = Bucket(output.context.pipeline, output.context.output, batch.physical)
         for each in write_buckets(output, batch, bucket):
             output.commit(each, run_here)
-    elif output.part_writer() is None:
-        output.write(batch)
     else:
-        write_by_tasks(output, batch, output.commit, output.discard)
+        write_by_tasks(output, batch, output.commit, partial(discard, output))
+
+
+def discard(output: Output, batch: StagedBatch) -> None:
+    """Have an output remove what tasks have written in vain, if it can."""
+    if isinstance(output, Discards):
+        output.discard(batch)
 
 
 def write_by_tasks(
@@ -63,6 +79,7 @@ def write_by_tasks(
     for _ in range(_STAGES_MAX):
         writer = output.part_writer()
         assert writer is not None
+        assert not isinstance(writer, DirectWriter)
         (staged,) = _staged(writer, batch, above, fits)
         staged = replace(staged, seeds=batch.seeds, ways=batch.ways)
         try:
@@ -77,9 +94,10 @@ def write_by_tasks(
     raise AssertionError(f"{_STAGES_MAX} stages were not enough")
 
 
-def write_buckets(output: DirectOutput, batch: ChangeBatch, bucket: Bucket) -> list[StagedBatch]:
+def write_buckets(output: Output, batch: ChangeBatch, bucket: Bucket) -> list[StagedBatch]:
     """Have a task a bucket write a batch, of which the first is run twice, the second time after the others."""
-    writer = output.direct_writer()
+    writer = output.part_writer()
+    assert isinstance(writer, DirectWriter)
     feed = DirectFeed(Ways(key=output.config.key_choice), writer, bucket)
 
     def decode(_: pa.Table) -> Iterable[ChangeBatch]:

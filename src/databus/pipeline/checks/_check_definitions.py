@@ -12,7 +12,7 @@ from databus.filters import FrameFilter, StreamFilter
 from databus.flow import Always, TableFilters, matches, selects
 from databus.pipeline.engine import check_keeps, into_output, named, no_column
 from databus.pipeline.graph import Branch, Graph, Kind, Problem
-from databus.plugins import Output, Shape, TablesFilter
+from databus.plugins import ChecksTables, Output, Shape, TablesFilter
 from databus.schema import Column, TableSchema
 
 _TOLD_MAX: Final = 5
@@ -62,7 +62,7 @@ def _check_branch(graph: Graph, branch: Branch, output: Output, tables: Tables) 
             continue
         try:
             made = _typed(graph, branch, name, table) if is_typed else _over_tables(graph, branch, name, table)
-            if made is not None and isinstance(output, Output):
+            if made is not None and isinstance(output, ChecksTables):
                 output.check_table(made)
         except UnknownColumn:
             continue  # told with what may have been meant

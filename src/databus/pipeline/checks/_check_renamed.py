@@ -12,7 +12,7 @@ from databus.core import DatabusError
 from databus.disk import located
 from databus.pipeline.engine import LEDGERS, Ledger, options_hash
 from databus.pipeline.graph import Graph, Kind, PipelineConfig, Problem, is_held, pipelines_in, state_folder
-from databus.plugins import Output, SparkOutput
+from databus.plugins import KeepsLedger, Output
 
 
 def check_renamed(graph: Graph) -> Iterator[Problem]:
@@ -30,12 +30,12 @@ def check_renamed(graph: Graph) -> Iterator[Problem]:
             yield Problem(f"{Kind.OUTPUT}.{name}", _told(alike), is_warning=True)
 
 
-def _outputs(config: PipelineConfig) -> Iterator[tuple[str, Output | SparkOutput]]:
+def _outputs(config: PipelineConfig) -> Iterator[tuple[str, Output]]:
     """Those whose targets keep no ledger, by name."""
     for node in config.nodes.values():
         if node.kind is Kind.OUTPUT:
             output = node.plugin(node.config, config.context_of(node.name))
-            if not isinstance(output, Output) or output.ledger_folder() is None:
+            if not isinstance(output, KeepsLedger):
                 yield node.name, output
 
 

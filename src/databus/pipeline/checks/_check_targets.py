@@ -9,7 +9,7 @@ from databus.disk import LocalLocation
 from databus.filters import TableChoice
 from databus.pipeline.engine import Ledger, ledger_path, plan_queries, way_of, why_stopped
 from databus.pipeline.graph import Graph, Kind, NodeSpec, Problem
-from databus.plugins import Output
+from databus.plugins import KeepsLedger, Output
 
 
 def check_targets(graph: Graph) -> Iterator[Problem]:
@@ -22,7 +22,7 @@ def check_targets(graph: Graph) -> Iterator[Problem]:
         if node.kind is not Kind.OUTPUT:
             continue
         output = node.plugin(node.config, config.context_of(node.name))
-        folder = output.ledger_folder() if isinstance(output, Output) else None
+        folder = output.ledger_folder() if isinstance(output, KeepsLedger) else None
         wrong = [*_check_folder(f"{node.path}.path", folder)] if isinstance(folder, LocalLocation | Path) else []
         yield from wrong or _check_ways(graph, node, output)
 
@@ -37,10 +37,10 @@ def _check_folder(where: str, folder: LocalLocation | Path) -> Iterator[Problem]
         yield Problem(where, f"{there}: this user may not write there")
 
 
-def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Problem]:
+def _check_ways(graph: Graph, node: NodeSpec, output: Output) -> Iterator[Problem]:
     """A ledger that cannot be read, or that says that rows were made in another way."""
     config = graph.config
-    path = ledger_path(output, config.state)  # type: ignore[arg-type]  # one of the two kinds of outputs
+    path = ledger_path(output, config.state)
     if not isinstance(path, LocalLocation):
         return
     try:
@@ -53,7 +53,7 @@ def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Proble
         for feed in plan.feeds:
             if feed.output == node.path:
                 choice = feed.selections or ((TableChoice((plan.of,)),),)
-                way = way_of(graph, plan, feed, output)  # type: ignore[arg-type]  # as above
+                way = way_of(graph, plan, feed, output)
                 changed |= {name for name in ledger.written(choice) if ledger.way_of(name) not in ("", way(name))}
     if changed and node.config.on_change == "stop":
         yield Problem(node.path, why_stopped(node.name, [*changed]))

@@ -34,7 +34,7 @@ from databus.pipeline.graph import (
     read_pipeline,
 )
 from databus.pipeline.trying import check_filter_tests
-from databus.plugins import Shape, TablesFilter
+from databus.plugins import Shape, TablesFilter, TakesFrames
 
 _PATTERNS_TOLD_MAX: Final = 5
 
@@ -334,7 +334,7 @@ def _shared(one: Branch, other: Branch) -> str | None:
 
 
 def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Problem]:
-    if branch.shape is Shape.TABLES and node.plugin.runs == "spark":
+    if branch.shape is Shape.TABLES and issubclass(node.plugin, TakesFrames):
         yield Problem(
             branch.edge.place,
             f'"{branch.edge_name}" carries tables, and {node.type} takes typed rows of one table; put a filter between '

@@ -39,7 +39,7 @@ from databus.places import (
     chosen_by,
     reconcile,
 )
-from databus.plugins import Delivery, Input, Output, RunContext
+from databus.plugins import Delivery, Input, RunContext
 
 _SEQ_MAX: Final = 2**63 - 1
 
@@ -156,8 +156,8 @@ class _Reader:
         accepted = {word.place.log for word in held.values() if word.place is not None and word.place.log is not None}
         handle.put(self.physical, position, self._all(there), accepted)
         for name in position.marks:
-            if isinstance(handle.output, Output) and feed.selects(name):
-                handle.output.follow_options(name)
+            if feed.selects(name):
+                handle.follow_options(name)
         mine = handle.bringing[self.plan.name]
         if not handle.are_together(self.plan.name):
             places = [position.place(name) for name in there]
@@ -176,13 +176,14 @@ class _Reader:
             before = None if handle.known(self.physical) is None else handle.position(self.physical)
             known = {name for name in (before.known if before else ()) if chosen_by(mine.choice, name)}
             noted = {name: before.marks.get(name) if before else None for name in sorted(known | there)}
-            held = handle.held(noted)
+            answer = handle.held(noted)
+            held = answer or {}
             wanted = Wanted(
                 mine.choice,
                 self._all(there),
                 partial(_way_but, mine.way_of, staying),
                 are_together=handle.are_together(self.plan.name),
-                tells=isinstance(output, Output) and output.tells,
+                tells=answer is not None,
                 may_repeat=output.delivery is Delivery.AT_LEAST_ONCE,
                 may_lack=output.config.may_lack,
                 takes_other_ways=on_change == "continue",
@@ -269,7 +270,7 @@ class _Reader:
 
     def _refuse_purged(self, handle: OutputHandle, position: Position) -> None:
         """Raises `PositionPurged` for an output that cannot be told what is read by a snapshot."""
-        if position.seeds and not isinstance(handle.output, Output):
+        if position.seeds and handle.frames is not None:
             raise PositionPurged(
                 f"outputs.{handle.name}: the relay's log of {self.physical} no longer has its beginning; say in "
                 f"the input from where on you want it: `starting_version: earliest`, `latest`, or a number"

@@ -13,7 +13,7 @@ from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._plan import Feed
 from databus.pipeline.engine._writer import TablesWriter
-from databus.plugins import Input, Output, RunContext
+from databus.plugins import Input, RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +37,7 @@ class CatchUp:
             return any(
                 self._step(feed, handle)
                 for feed, handle in self.feeds
-                if isinstance(handle.output, Output)
-                and not handle.catches_up_together
-                and handle.are_together(self.query)
+                if not handle.catches_up_together and handle.are_together(self.query)
             )
 
     def _step(self, feed: Feed, handle: OutputHandle) -> bool:

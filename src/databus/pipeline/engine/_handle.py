@@ -17,7 +17,19 @@ from databus.pipeline.engine._bringing import Bringing, Refused
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._way import why_stopped
 from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
-from databus.plugins import DirectOutput, Output, OutputConfig, OutputContext, SparkOutput, Written
+from databus.plugins import (
+    ChecksTables,
+    Discards,
+    FollowsOptions,
+    KeepsLedger,
+    Output,
+    OutputConfig,
+    Removes,
+    TakesFrames,
+    TakesOver,
+    Written,
+)
+from databus.schema import TableSchema
 from databus.wire import is_answer
 
 if TYPE_CHECKING:
@@ -30,16 +42,15 @@ LEDGERS: Final = "ledgers"
 _HASH_DIGITS: Final = 16
 
 
-def ledger_path(output: Output | SparkOutput, state: Path) -> Location:
+def ledger_path(output: Output, state: Path) -> Location:
     """The file of an output's ledger. state: the pipeline's folder, for a target that keeps nothing."""
-    context: OutputContext = output.context
-    folder = output.ledger_folder() if isinstance(output, Output) else None
-    if folder is None:
+    context = output.context
+    if not isinstance(output, KeepsLedger):
         return located(state) / LEDGERS / f"{context.output}.json"
-    return located(folder) / f".databus-{context.pipeline}-{context.output}.ledger.json"
+    return located(output.ledger_folder()) / f".databus-{context.pipeline}-{context.output}.ledger.json"
 
 
-def options_hash(output: Output | SparkOutput) -> str:
+def options_hash(output: Output) -> str:
     """By which an output is known again under another name: of what it is by itself, without secrets, whatever comes to
     it and however its queries run.
     """
@@ -60,9 +71,20 @@ class Span:
 class OutputHandle:
     """bringing: all queries that bring something into it, by name; set before the first of them starts."""
 
-    def __init__(self, name: str, output: Output | SparkOutput, state: Path) -> None:
+    check_table: Callable[[TableSchema], None]
+    """See `ChecksTables`."""
+    follow_options: Callable[[str], None]
+    """See `FollowsOptions`."""
+
+    def __init__(self, name: str, output: Output, state: Path) -> None:
         self.name = name
         self.output = output
+        self.frames = output if isinstance(output, TakesFrames) else None
+        self.check_table = output.check_table if isinstance(output, ChecksTables) else _nothing
+        self.follow_options = output.follow_options if isinstance(output, FollowsOptions) else _nothing
+        self._discard = output.discard if isinstance(output, Discards) else _nothing
+        self._take_over = output.take_over if isinstance(output, TakesOver) else _nothing
+        self._remove = output.remove if isinstance(output, Removes) else None
         self._bringing: Mapping[str, Bringing] = {}
         self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
         self.ledger_path = ledger_path(output, state)
@@ -98,7 +120,7 @@ class OutputHandle:
     @property
     def how_to_begin_anew(self) -> str:
         """The way out where it cannot go on from where it stands."""
-        if isinstance(self.output, Output) and self.output.can_be_made_anew:
+        if self._remove is not None:
             return (
                 f"If this is another database, give the output another `path`; if it is the right one, have the output "
                 f"made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
@@ -159,12 +181,12 @@ class OutputHandle:
         with self._lock:
             return self._now.get(physical) or self.known(physical) or Position()
 
-    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
-        """See `Output.held`; of an output in Spark nothing."""
+    def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held] | None:
+        """See `Output.held`."""
         with self._held():
             if self.ledger is None:
                 self._taken()
-            return self.output.held(tables) if isinstance(self.output, Output) else {}
+            return self.output.held(tables)
 
     def put(
         self, physical: str, position: Position, there: Collection[str] = (), accepted: Collection[str] = ()
@@ -181,18 +203,21 @@ class OutputHandle:
                 self._put(physical, position)
 
     def make_anew(self, tables: Collection[str]) -> None:
-        """Have the target forget tables, by full names, and the ledger too."""
+        """Have the target forget tables, by full names, and the ledger too. Raises `InputError` where it cannot."""
         with self._held():
             ledger = self._taken()
             ledger.check_epoch()
             self._make_anew(ledger, tables)
 
     def _make_anew(self, ledger: Ledger, tables: Collection[str]) -> None:
-        ledger.make_anew(tables, self.staged.remove)
+        if self._remove is None:
+            raise InputError(
+                f"outputs.{self.name}: {type(self.output).__name__} has no `remove`, so what it wrote cannot be made "
+                f"anew. Give the output another name and an empty target, or say `on_change: continue`"
+            )
+        ledger.make_anew(tables, self._remove)
         self._now.clear()
-        self._close()  # it may remember what is gone
-        self.staged.open()
-        self._is_open = True
+        self._open(ledger)  # it may remember what is gone
 
     def advance(self, name: str, checkpoint: Checkpoint, span: Span | None = None) -> None:
         """Note that all of a query up to `checkpoint` is in the target."""
@@ -239,7 +264,7 @@ class OutputHandle:
             ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
             ledger.made_of = options_hash(self.output)
             ledger.take()
-            if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
+            if ledger.removing:  # somebody was killed before all was removed
                 self._make_anew(ledger, ledger.removing)
             self.ledger = ledger
         return self.ledger
@@ -250,13 +275,13 @@ class OutputHandle:
         """Open it anew, as before each start of a query: `name`."""
         del name
         with self._held():
-            if isinstance(self.output, Output):
-                self._close()
-                if isinstance(self.output, DirectOutput):
-                    self.output.in_ledger = self._taken().positions
-                    self.output.choice = tuple(each for mine in self.bringing.values() for each in mine.choice)
-                self._is_open = True
-                self.output.open()
+            self._open(self._taken())
+
+    def _open(self, ledger: Ledger) -> None:
+        self._close()
+        self._is_open = True
+        self.output.open()
+        self._take_over(ledger.positions, tuple(each for mine in self.bringing.values() for each in mine.choice))
 
     def close(self) -> None:
         """Close it; callable twice."""
@@ -264,33 +289,21 @@ class OutputHandle:
             self._close()
 
     def _close(self) -> None:
-        if self._is_open and isinstance(self.output, Output):
+        if self._is_open:
             self._is_open = False
             self._looked_at.clear()
             self.output.close()
-
-    @property
-    def staged(self) -> Output:
-        """The output, of which tasks write the rows."""
-        assert isinstance(self.output, Output)  # noqa: S101 - the caller looked
-        return self.output
-
-    @property
-    def direct(self) -> DirectOutput:
-        """The output, whose buckets tasks write."""
-        assert isinstance(self.output, DirectOutput)  # noqa: S101 - the caller looked
-        return self.output
 
     def write(self, name: str, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
         """Apply a batch of a query; returns the rows of each source that were written.
 
         Raises `UnsupportedFeature` if something is missing between it and the last.
         """
-        return self._apply(name, self._new_of(name, batch, span), self.staged.write, span)
+        return self._apply(name, self._new_of(name, batch, span), self.output.write, span)
 
     def commit(self, name: str, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
         """The same, for a batch whose rows tasks have written; see `Output.commit`."""
-        return self._apply(name, batch, partial(self.staged.commit, tasks=tasks), span)
+        return self._apply(name, batch, partial(self.output.commit, tasks=tasks), span)
 
     def write_direct(
         self,
@@ -302,7 +315,7 @@ class OutputHandle:
         """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
         were written. given: where the batch begins.
         """
-        output, physical = self.direct, given.physical
+        output, physical = self.output, given.physical
         with self._held():
             self._check_gap(name, given, span)
             self._taken().check_epoch()
@@ -315,9 +328,7 @@ class OutputHandle:
                 output.context.pipeline,
                 output.context.output,
                 physical,
-                0,
-                output.direct_writer().buckets,
-                replace(position, ways={}, marks={}),
+                position=replace(position, ways={}, marks={}),
                 moves_at=moves_at,
                 there=self._there.get(physical, ()),
                 reached=position.last_written,
@@ -330,7 +341,7 @@ class OutputHandle:
         """Remove what tasks have written and no commit shows."""
         with self._held():
             for batch in batches:
-                self.staged.discard(batch)
+                self._discard(batch)
 
     def _new_of(self, name: str, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
         """What of a batch is for tables that do not stand below its start, and above where they stand. span: what it is
@@ -357,7 +368,7 @@ class OutputHandle:
             end = replace(batch.end, uuid=position.uuid or batch.end.uuid)
             batch = replace(batch, end=end, seeds=position.seeds, ways={table: way_of(table) for table in tables})
             batch = _with_snapshots(batch, position)
-            written = apply(_with_gaps(self.staged, batch, position)) or Written()
+            written = apply(_with_gaps(self.output, batch, position)) or Written()
             kept = {table: noted for table, noted in position.marks.items() if table not in tables}
             marks = dict(written.marks)
             if is_answer(batch.end.log):  # by a pair alone nobody could tell of which
@@ -386,7 +397,7 @@ class OutputHandle:
         """Raises `CorruptData` where the target lacks what it had of tables when they were written last."""
         if not noted or self.output.config.may_lack:
             return
-        held = self.held(noted)
+        held = self.held(noted) or {}
         gone = sorted(table for table in noted if _is_gone(noted[table], held.get(table)))
         if gone:
             raise self.gone(gone[0], noted[gone[0]], held.get(gone[0]))
@@ -406,7 +417,7 @@ class OutputHandle:
 
     def _check_new(self, name: str, tables: Collection[str], batch: Batch, span: Span | None) -> None:
         """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
-        held = self.held(dict.fromkeys(sorted(tables))) if tables else {}
+        held = (self.held(dict.fromkeys(sorted(tables))) or {}) if tables else {}
         start = batch.start.pair if span is None else span.start
         for table, word in held.items():
             if word.place is None:
@@ -427,15 +438,18 @@ class OutputHandle:
                     f"{table}`, FILE being the pipeline's"
                 )
             way = self.bringing[name].way_of(table)
-            if self.staged.config.on_change != "continue" and word.way and way and way != word.way:
+            if self.output.config.on_change != "continue" and word.way and way and way != word.way:
                 raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
 
-    def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
-        """Apply a micro-batch."""
-        assert isinstance(self.output, SparkOutput)  # noqa: S101 - the caller looked
+    def write_frame(self, frames: TakesFrames, rows: "DataFrame", batch_id: int) -> int | None:
+        """Apply a micro-batch as Spark has it; see `TakesFrames`."""
         with self._held():
             self._taken().check_epoch()
-            self.output.write(rows, batch_id)
+            return frames.write_frame(rows, batch_id)
+
+
+def _nothing(*_: object) -> None:
+    """What an output does that cannot do it."""
 
 
 def _with_snapshots(batch: BatchT, position: Position) -> BatchT:

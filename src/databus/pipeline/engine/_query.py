@@ -46,7 +46,7 @@ from databus.pipeline.engine._typed_steps import TypedSteps, first_lines
 from databus.pipeline.engine._writer import Report, TablesWriter, TypedWriter, Writer
 from databus.pipeline.graph import Graph, PipelineConfig
 from databus.pipeline.telling import Reminders, in_background
-from databus.plugins import Output, OutputConfig, RunContext, Shape
+from databus.plugins import OutputConfig, RunContext, Shape
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -385,8 +385,8 @@ class QueryThread(threading.Thread):
             steps.check_key(handle.output.config.key_choice.of(table.source), names)
 
         def fits(_: Feed, handle: OutputHandle, names: Collection[str]) -> None:
-            if isinstance(handle.output, Output) and names:
-                handle.output.check_table(result)
+            if names:
+                handle.check_table(result)
 
         return fits
 

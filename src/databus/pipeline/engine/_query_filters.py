@@ -9,7 +9,7 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._typed_steps import TypedSteps
 from databus.pipeline.graph import Graph, Step
-from databus.plugins import Input, Output, OutputConfig, RunContext, TablesFilter
+from databus.plugins import Input, OutputConfig, RunContext, TablesFilter
 from databus.schema import TableSchema
 
 _NAMED_MAX: Final = 10
@@ -63,10 +63,9 @@ def check_output(
     names: Collection[str],
 ) -> None:
     """Raises `InputError` or `FatalError` where an output would refuse what comes of tables of now, by full names."""
-    output, tables = handle.output, origin.tables_now(context, plan.physical or "")
-    assert isinstance(output, Output)  # noqa: S101 - the others have nothing of tables
+    tables = origin.tables_now(context, plan.physical or "")
     for name in sorted(tables.keys() & {*names}):
-        output.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), output.config))
+        handle.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), handle.output.config))
 
 
 def into_output(table: TableSchema, chain: TableFilters | None, config: OutputConfig) -> TableSchema:

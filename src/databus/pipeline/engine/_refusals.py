@@ -15,7 +15,7 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._query_filters import Filters, into_output
 from databus.pipeline.telling import Reminders, why_refused
-from databus.plugins import Input, Output, RunContext
+from databus.plugins import Input, RunContext
 from databus.schema import TableSchema
 
 
@@ -90,7 +90,7 @@ class Refusals:
 
     def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, origin: Input, context: RunContext) -> Refused:
         """The tables that an output refuses whatever their rows are: as they are now, or as it has met them."""
-        if not isinstance(handle.output, Output) or self._plan.physical is None:
+        if self._plan.physical is None:
             return {}
         origin.log_of(context, self._plan.physical)  # of a source that is still starting, no table is named
         tables = origin.tables_now(context, self._plan.physical)
@@ -104,7 +104,7 @@ class Refusals:
         """Look for tables that are accepted now, and of which the log has rows from before: they join when the query
         starts the next time, behind those rows. Returns whether what was said is about one that was not known.
         """
-        if not isinstance(handle.output, Output) or self._plan.physical is None:
+        if self._plan.physical is None:
             return False
         found: dict[str, str] = {}
         for name in origin.tables_now(context, self._plan.physical).keys() - self._of(handle).keys():
@@ -120,12 +120,11 @@ class Refusals:
 
 def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
     """Why an output refuses a table of this definition; empty where it does not."""
-    output = handle.output
-    if not feed.selects(name) or not isinstance(output, Output):
+    if not feed.selects(name):
         return ""
-    made = into_output(table, filters.get(feed.filters_of(name)), output.config)
+    made = into_output(table, filters.get(feed.filters_of(name)), handle.output.config)
     try:
-        output.check_table(made)
+        handle.check_table(made)
     except (InputError, FatalError) as error:
         return str(error)
     return ""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from databus.core import Pair
 from databus.flow import (
+    DirectWriter,
     Done,
     Job,
     Restage,
@@ -82,7 +83,7 @@ class Staging:
 
     def _feed(self, feed: Feed, output: Output, position: Position) -> StagedFeed | None:
         writer = output.part_writer()
-        if writer is None:
+        if writer is None or isinstance(writer, DirectWriter):
             return None
         ways = ways_of(feed, output, self.filters)
         above, fits = Done(position, self._above.get(feed.output, {})), self._fits.get(feed.output, {})

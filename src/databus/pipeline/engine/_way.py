@@ -12,7 +12,7 @@ from databus.core import split_physical
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.graph import Graph
 from databus.places import identity
-from databus.plugins import Output, Shape, SparkOutput, TablesFilter
+from databus.plugins import Output, Shape, TablesFilter
 
 _VERSION: Final = 1  # of the form that is hashed
 
@@ -23,7 +23,7 @@ Readable = Callable[[Collection[str]], frozenset[str]]
 """Of tables, by full names, those that can be read anew."""
 
 
-def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutput) -> WayOf:
+def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output) -> WayOf:
     """How tables come into an output by a query."""
 
     @cache  # it is asked for with each batch

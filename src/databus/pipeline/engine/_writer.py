@@ -32,6 +32,7 @@ from databus.flow import (
     Decode,
     DirectFeed,
     DirectTypedStage,
+    DirectWriter,
     Item,
     LineageOf,
     Restage,
@@ -58,7 +59,7 @@ from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed
 from databus.pipeline.engine._staging import RECEIPTS_DDL, InSpark, Staging, ways_of
 from databus.places import Position
-from databus.plugins import DirectOutput, Output, SparkOutput
+from databus.plugins import Output, TakesFrames
 from databus.schema import TableSchema
 from databus.wire import is_inside_transaction
 
@@ -169,32 +170,29 @@ class Writer:
         if self._ends_batch.is_set():
             raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one comes again")
         began, rows = time.monotonic(), micro.rows
-        in_spark = [handle for _, handle in feeds if isinstance(handle.output, SparkOutput)]
-        in_driver = [(feed, handle) for feed, handle in feeds if isinstance(handle.output, Output)]
+        in_spark = [(handle, handle.frames) for _, handle in feeds if handle.frames is not None]
+        others = [(feed, handle, handle.output.part_writer()) for feed, handle in feeds if handle.frames is None]
+        in_driver = [(feed, handle) for feed, handle, writer in others if writer is None]
+        direct = [(feed, handle, writer) for feed, handle, writer in others if isinstance(writer, DirectWriter)]
+        staged = [(feed, handle) for feed, handle, writer in others if writer and not isinstance(writer, DirectWriter)]
         if len(feeds) > 1 and in_spark:
             rows.persist()
         try:
-            for handle in in_spark:
-                self._write_in_spark(rows, micro.batch_id, handle, began)
-            staged = [(feed, handle) for feed, handle in in_driver if handle.staged.part_writer() is not None]
+            for handle, frames in in_spark:
+                self._write_frame(micro, handle, frames, began)
             if staged:
                 self._write_in_tasks(micro, staged, began)
-            direct = [(feed, handle) for feed, handle in in_driver if isinstance(handle.output, DirectOutput)]
-            for feed, handle in direct:
-                self._write_direct(micro, feed, handle, began)
-            in_driver = [each for each in in_driver if each not in (*staged, *direct)]
+            for feed, handle, buckets in direct:
+                self._write_direct(micro, feed, handle, buckets, began)
             if in_driver:
                 self._write_in_driver(micro, in_driver, began)
         finally:
             if len(feeds) > 1 and in_spark:
                 rows.unpersist()
 
-    def _write_in_spark(self, rows: "DataFrame", batch_id: int, handle: OutputHandle, began: float) -> None:
-        output = handle.output
-        assert isinstance(output, SparkOutput)  # noqa: S101 - the caller looked
-        before = output.rows
-        handle.write_in_spark(rows, batch_id)
-        self._say(handle.name, None, {}, began, output.rows - before)
+    def _write_frame(self, micro: "Micro", handle: OutputHandle, frames: TakesFrames, began: float) -> None:
+        count = handle.write_frame(frames, micro.rows, micro.batch_id)
+        self._say(handle.name, None, {}, began, count)
 
     def _write_in_driver(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
         for batch in self.batches_of(micro):
@@ -225,22 +223,24 @@ class Writer:
             return []
         return [StagedBatch(self._offsets.physical, micro.start, micro.end, ())]
 
-    def _write_direct(self, micro: "Micro", feed: Feed, handle: OutputHandle, began: float) -> None:
+    def _write_direct(
+        self, micro: "Micro", feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float
+    ) -> None:
         """One job for an output, a task for each bucket, which are all in the target when it ends."""
-        found = self._to_buckets(micro, feed, handle)
+        found = self._to_buckets(micro, feed, handle.output, writer)
         if found is None:
             return
         given, write = found
 
         def written(bucket: Bucket) -> list[StagedBatch]:
-            batches = joined_buckets(write(bucket), bucket.buckets)
+            batches = joined_buckets(write(bucket), writer.buckets)
             return [self._for_feed(batch, feed, handle) for batch in batches]
 
         for batch, counts in handle.write_direct(self._query, given, written, micro.span):
             self._say(handle.name, batch, counts, began)
 
     def _to_buckets(
-        self, micro: "Micro", feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """Where a micro-batch begins, and what has tasks write it, for their receipts; None if it has nothing."""
         raise NotImplementedError
@@ -268,7 +268,7 @@ class Writer:
     def _placed(self, feeds: Sequence[tuple[Feed, OutputHandle]]) -> list[tuple[Feed, Output, Position]]:
         """Feeds with where their outputs' tables stand, as tasks need it."""
         physical = self._offsets.physical
-        return [(feed, handle.staged, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds]
+        return [(feed, handle.output, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds]
 
     def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
         """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
@@ -307,8 +307,7 @@ class Writer:
                 "rows that came before were chosen, or cut, by other values than they have now. Say "
                 "`on_filter_change: snapshot` in the input, and start again: the table is then read again"
             )
-        output = handle.output
-        if output.config.is_refilled and self._read_anew is not None:
+        if handle.output.config.is_refilled and self._read_anew is not None:
             with suppress(UnknownSource):  # dropped since then
                 self._read_anew([name])
                 handle.expect_snapshot(self._offsets.physical, [name])
@@ -388,20 +387,20 @@ class TablesWriter(Writer):
         return [joined(receipts, number) for number in range(len(feeds))]
 
     def _to_buckets(
-        self, micro: "Micro", feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """See `Writer._to_buckets`. Each task has all ranges, which are small, and reads them itself."""
         ranges = micro.rows.toArrow()
         if ranges.num_rows == 0:
             start, end = micro.start, micro.end
-            if not (handle.output.config.ends_transactions and start.scn and is_inside_transaction(start.pair)):
+            if not (output.config.ends_transactions and start.scn and is_inside_transaction(start.pair)):
                 return None
             ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
         scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
         start = SourceCheckpoint(scn=scn, seq=seq)
         write = partial(write_ranges, micro.rows.sparkSession, micro.decode or self._decode, ranges)
-        ways = ways_of(feed, handle.direct, self._filters)
-        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, handle.direct.direct_writer())
+        ways = ways_of(feed, output, self._filters)
+        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
 
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
@@ -474,11 +473,11 @@ class TypedWriter(Writer):
         return self._staged(micro, feeds)
 
     def _to_buckets(
-        self, micro: "Micro", feed: Feed, handle: OutputHandle
+        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]]:
         """See `Writer._to_buckets`. One task writes all buckets, of rows that Spark has put in order."""
         start, end, rows = micro.start, micro.end, micro.rows
-        writer, ways = handle.direct.direct_writer(), ways_of(feed, handle.direct, {})
+        ways = ways_of(feed, output, {})
         is_ours = partial(operator.eq, f"{self._offsets.physical}/{self._table.source}")
 
         def write(bucket: Bucket) -> pa.Table:

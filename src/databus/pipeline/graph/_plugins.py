@@ -15,7 +15,7 @@ from databus.pipeline.graph._registry import Kind, is_built_in, plugin_class, pl
 class Plugin:
     """A type of node. origin: `built in`, or what an entry point names. error: why it does not load; empty if it does.
 
-    delivery, runs: of outputs.
+    delivery: of outputs.
     """
 
     kind: Kind
@@ -23,7 +23,6 @@ class Plugin:
     origin: str
     about: str = ""
     delivery: str = ""
-    runs: str = ""
     options: tuple[Option, ...] = ()
     error: str = ""
 
@@ -65,7 +64,6 @@ def _plugin(kind: Kind, name: str, folder: Path | None) -> Plugin:
         origin,
         " ".join((found.config_model.__doc__ or "").split()),
         str(getattr(found, "delivery", "")),
-        str(getattr(found, "runs", "")),
         tuple(options_of(found.config_model, skip=("type",))),
     )
 

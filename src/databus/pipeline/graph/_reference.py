@@ -52,7 +52,7 @@ def _lines() -> Iterator[str]:
             title = f"{kind.word} `{type_name}`"
             yield from _section(f"### {title}", plugin.config_model, _COMMON[kind])
             if kind is Kind.OUTPUT:
-                yield f"Delivery: `{plugin.delivery}`. Runs in {plugin.runs}.\n"
+                yield f"Delivery: `{plugin.delivery}`.\n"
             yield from _below(title, plugin.config_model, _COMMON[kind])
     yield from _section("## `tests`", FilterTest)
     yield "## `sources`\n"

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from databus.core import ConfigError
-from databus.plugins import Filter, Input, Output, SparkOutput
+from databus.plugins import Filter, Input, Output, TakesFrames
 
 _CLASSES_MAX: Final = 1_000
 
@@ -39,11 +39,7 @@ class Kind(StrEnum):
         return self.value.removesuffix("s")
 
 
-_BASES: Final[Mapping[Kind, tuple[type, ...]]] = {
-    Kind.INPUT: (Input,),
-    Kind.FILTER: (Filter,),
-    Kind.OUTPUT: (Output, SparkOutput),
-}
+_BASES: Final[Mapping[Kind, type]] = {Kind.INPUT: Input, Kind.FILTER: Filter, Kind.OUTPUT: Output}
 _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
     Kind.INPUT: {
         "databus": "databus.pipeline.inputs:DatabusInput",
@@ -158,11 +154,13 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _checked(kind: Kind, type_name: str, found: Any) -> Any:
-    bases = _BASES[kind]
-    if not (isinstance(found, type) and issubclass(found, bases)):
-        wanted = " or ".join(f"databus.pipeline.{base.__name__}" for base in bases)
-        raise ConfigError(f'type "{type_name}": {found!r} is no subclass of {wanted}')
+    base = _BASES[kind]
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f'type "{type_name}": {found!r} is no subclass of databus.pipeline.{base.__name__}')
     missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if issubclass(found, Output) and not issubclass(found, TakesFrames):
+        way = "write" if found.part_writer is Output.part_writer else "commit"
+        missing += [way] if getattr(found, way) is getattr(Output, way) else []
     if missing:
         raise ConfigError(f'type "{type_name}": has no {" and no ".join(missing)}, which its contract asks for')
     model = getattr(found, "config_model", None)

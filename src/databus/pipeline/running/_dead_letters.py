@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from databus.core import DatabusError, InputError
-from databus.flow import DeadLetters, LetterFile, Letters, matches
+from databus.flow import LetterFile, Letters, matches
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
-from databus.plugins import DirectOutput
+from databus.plugins import KeepsLetters, Output
 
 
 class Replayed(NamedTuple):
@@ -26,12 +26,11 @@ class OutputLetters:
         if node is None or node.kind is not Kind.OUTPUT:
             names = ", ".join(each.name for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT)
             raise InputError(f"{graph.config.name}: has no output {output!r}; there are {names}")
-        made = node.plugin(node.config, graph.config.context_of(node.name))
-        if not isinstance(made, DirectOutput) or made.letters is None:
+        made: Output = node.plugin(node.config, graph.config.context_of(node.name))
+        if not isinstance(made, KeepsLetters):
             raise InputError(f"outputs.{output}: keeps no dead letters")
         self.name = output
-        self._output = made
-        self._letters: DeadLetters = made.letters
+        self._output, self._letters, self._replay = made, made.letters, made.replay
 
     def files(self, patterns: Sequence[str] = ()) -> list[LetterFile]:
         """Those of tables that match one of the patterns; of all tables without any."""
@@ -52,7 +51,7 @@ class OutputLetters:
                 found = self._letters.find(file)
                 if found is None:
                     continue
-                left = self._output.replay(found)
+                left = self._replay(found)
                 self._letters.keep(file, left)
                 written += file.count - len(left)
                 reasons.update(each.reason for each in left)
@@ -72,7 +71,7 @@ def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
     """The outputs that may have any."""
     found = []
     for node in graph.config.nodes.values():
-        if node.kind is Kind.OUTPUT and issubclass(node.plugin, DirectOutput):
+        if node.kind is Kind.OUTPUT:
             try:
                 found.append(OutputLetters(graph, node.name))
             except InputError:
@@ -87,11 +86,11 @@ def with_letters(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str
 
 def _count(config: PipelineConfig, output: str) -> int | None:
     node = config.nodes.get(f"outputs.{output}")
-    if node is None or not issubclass(node.plugin, DirectOutput):
+    if node is None:
         return None
     made = node.plugin(node.config, config.context_of(node.name))
     try:
-        return None if made.letters is None else made.letters.count()
+        return made.letters.count() if isinstance(made, KeepsLetters) else None
     except (DatabusError, OSError):
         return None
     finally:

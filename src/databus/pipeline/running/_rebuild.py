@@ -9,7 +9,7 @@ from databus.flow import matches, nearest
 from databus.pipeline.checks import check_sources
 from databus.pipeline.engine import Ledger, ledger_path
 from databus.pipeline.graph import Graph, Kind, StateLock
-from databus.plugins import Output, SparkOutput
+from databus.plugins import Output, Removes
 
 
 def rebuild(
@@ -23,7 +23,7 @@ def rebuild(
     pipeline runs.
     """
     config, target = graph.config, _target(graph, output)
-    if not isinstance(target, Output) or not target.can_be_made_anew:
+    if not isinstance(target, Removes):
         raise InputError(
             f"outputs.{output}: its target keeps nothing that could be removed and written again. Under another name "
             f"the output begins as at a first start, and the target gets again what the relay holds"
@@ -53,17 +53,16 @@ def rebuild(
 
 def keeps_changes(graph: Graph, output: str) -> bool:
     """Whether an output has changes that no snapshot brings back. Raises `InputError` for one that is none."""
-    target = _target(graph, output)
-    return isinstance(target, Output) and not target.config.is_refilled
+    return not _target(graph, output).config.is_refilled
 
 
-def _target(graph: Graph, output: str) -> Output | SparkOutput:
+def _target(graph: Graph, output: str) -> Output:
     config = graph.config
     node = config.nodes.get(f"outputs.{output}")
     if node is None or node.kind is not Kind.OUTPUT:
         names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
         raise InputError(f"{config.name}: has no output {output!r}; there are {names}")
-    made: Output | SparkOutput = node.plugin(node.config, config.context_of(node.name))
+    made: Output = node.plugin(node.config, config.context_of(node.name))
     return made
 
 

@@ -100,7 +100,7 @@ class DeltaOutput(Output):
         """Where the copy of `source` (`db.table`) is."""
         return path_of(self.config.path, self.context, physical, source, spelled)
 
-    def ledger_folder(self) -> Location | None:
+    def ledger_folder(self) -> Location:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
 
@@ -132,12 +132,12 @@ class DeltaOutput(Output):
         return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
 
     def check_table(self, table: TableSchema) -> None:
-        """See `Output.check_table`: a mirror needs a key."""
+        """See `ChecksTables.check_table`: a mirror needs a key."""
         if self.config.mode == "mirror":
             self._key(table)
 
     def tables(self) -> Collection[str]:
-        """See `Output.tables`."""
+        """See `Removes.tables`."""
         return self._read_known().tables
 
     def part_writer(self) -> PartWriter | None:
@@ -156,7 +156,7 @@ class DeltaOutput(Output):
         return self._apply(batch, tasks)
 
     def discard(self, batch: StagedBatch) -> None:
-        """See `Output.discard`. What a commit names stays, also one that a store may carry out later."""
+        """See `Discards.discard`. What a commit names stays, also one that a store may carry out later."""
         written, self._written = self._written, {}
         for item in batch.items:
             if isinstance(item, StagedRows):
@@ -225,7 +225,7 @@ class DeltaOutput(Output):
         return self._known
 
     def remove(self, tables: Collection[str]) -> list[Location]:
-        """See `Output.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
+        """See `Removes.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
         known = self._read_known()
         if self.config.merge and not set(tables).issuperset(known.tables):
             raise UnsupportedFeature(

@@ -131,7 +131,7 @@ class FilesOutput(Output):
             config.rows_per_file_max,
         )
 
-    def ledger_folder(self) -> Location | None:
+    def ledger_folder(self) -> Location:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
 
@@ -155,7 +155,7 @@ class FilesOutput(Output):
         return self._apply(batch)
 
     def discard(self, batch: StagedBatch) -> None:
-        """See `Output.discard`. What was shown has another name."""
+        """See `Discards.discard`. What was shown has another name."""
         for item in batch.items:
             if isinstance(item, StagedRows):
                 path = path_of(self.config.path, self.context, batch.physical, item.table.source)
@@ -239,8 +239,12 @@ class FilesOutput(Output):
             _stored_in(path_of(self.config.path, self.context, physical, source)) if folder is None else folder.stored
         )
 
+    def tables(self) -> Collection[str]:
+        """See `Removes.tables`: the names of folders do not say whose they are."""
+        return ()
+
     def remove(self, tables: Collection[str]) -> list[Location]:
-        """See `Output.remove`."""
+        """See `Removes.remove`."""
         return remove_folders(self.config.path, self.context, tables)
 
     def close(self) -> None:

@@ -184,15 +184,15 @@ class HttpOutput(LettersOutput):
     config: HttpConfig
 
     def check_table(self, table: TableSchema) -> None:
-        """See `Output.check_table`."""
+        """See `ChecksTables.check_table`."""
         check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
 
     def open(self) -> None:
         """See `Output.open`. Raises `InputError` as `check_left` does."""
         self.check_left()
 
-    def direct_writer(self) -> HttpWriter:
-        """See `DirectOutput.direct_writer`."""
+    def part_writer(self) -> HttpWriter:
+        """See `Output.part_writer`."""
         config = self.config
         return HttpWriter(
             config.buckets,
@@ -220,9 +220,9 @@ class HttpOutput(LettersOutput):
         )
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
-        """See `DirectOutput.replay`."""
+        """See `KeepsLetters.replay`."""
         bucket = Bucket(self.context.pipeline, self.context.output, "replay", 0, 1)
-        return self.direct_writer().replay(bucket, letters, self.letters)
+        return self.part_writer().replay(bucket, letters, self.letters)
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`. All rows were taken; a gap is not passed in silence."""

@@ -20,7 +20,7 @@ from databus.core import (
 )
 from databus.flow import Bucket, KeyChoice, Letter, Letters, StagedBatch, TableControl, Tasks
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
-from databus.places import Held, Noted, Position
+from databus.places import Choice, Held, Noted, Position
 from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
 from databus.sinks._letters import LettersOutput
@@ -56,7 +56,7 @@ class KafkaOutput(LettersOutput):
         self._marks: dict[str, str] = {}  # by full names of tables: the topic that has their messages, and its id
 
     def check_table(self, table: TableSchema) -> None:
-        """See `Output.check_table`."""
+        """See `ChecksTables.check_table`."""
         self._topics.name("physical", table.source)
         check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
         if self.config.format == MESSAGE:
@@ -78,12 +78,15 @@ class KafkaOutput(LettersOutput):
             positions = positions_of(self._cluster, self.config.control_topic)
             positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
             positions.check_kept()
+
+    def take_over(self, ledger: Mapping[str, Position], choice: Choice) -> None:
+        """See `TakesOver.take_over`."""
+        if self.config.transactions:
             pipeline, output = self.context.pipeline, self.context.output
             known = {
-                (pipeline, output, physical): (position, position.last_written)
-                for physical, position in self.in_ledger.items()
+                (pipeline, output, physical): (position, position.last_written) for physical, position in ledger.items()
             }
-            switch_buckets(self.direct_writer(), pipeline, output, self.choice, known)
+            switch_buckets(self.part_writer(), pipeline, output, choice, known)
 
     @property
     def _topics(self) -> TopicNames:
@@ -109,8 +112,8 @@ class KafkaOutput(LettersOutput):
             return None
         return AvroSubjects(chosen.access, chosen.subject_naming, chosen.register_schemas)
 
-    def direct_writer(self) -> KafkaWriter:
-        """See `DirectOutput.direct_writer`."""
+    def part_writer(self) -> KafkaWriter:
+        """See `Output.part_writer`."""
         config, new = self.config, self.config.create_topics
         settings = {"message.timestamp.type": "CreateTime"} if config.format == MESSAGE else {}
         return KafkaWriter(
@@ -136,9 +139,9 @@ class KafkaOutput(LettersOutput):
         return Holding(self.letters, self.config.key_choice)
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
-        """See `DirectOutput.replay`."""
+        """See `KeepsLetters.replay`."""
         bucket = Bucket(self.context.pipeline, self.context.output, "dead-letters", 0, 1)
-        return self.direct_writer().replay(bucket, letters, self._holding)
+        return self.part_writer().replay(bucket, letters, self._holding)
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`. Raises `CorruptData` where a topic is gone that is not to be done without."""

@@ -23,7 +23,7 @@ from databus.core import (
 from databus.disk import Location
 from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below
 from databus.operate import logger_of
-from databus.places import Held, Noted, Seed, place_at
+from databus.places import Choice, Held, Noted, Position, Seed, place_at
 from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import SchemaChange, TableSchema
 from databus.sinks._letters import LettersOutput
@@ -68,7 +68,7 @@ class SearchOutput(LettersOutput):
         self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
 
     def check_table(self, table: TableSchema) -> None:
-        """See `Output.check_table`."""
+        """See `ChecksTables.check_table`."""
         IndexPlan(self._owner, key=self.config.key_choice).key_of(table)
         check_names(table)
 
@@ -76,7 +76,11 @@ class SearchOutput(LettersOutput):
         """See `Output.open`. Raises `ConfigError` for a server of another kind."""
         self._known_plan = self._plan_for_server()
         self._control.make()
-        shut_out_above(self._control, self.in_ledger, self.config.buckets)
+
+    def take_over(self, ledger: Mapping[str, Position], choice: Choice) -> None:
+        """See `TakesOver.take_over`."""
+        del choice
+        shut_out_above(self._control, ledger, self.config.buckets)
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -130,8 +134,8 @@ class SearchOutput(LettersOutput):
     def _sweep(self, index: str) -> Sweep:
         return Sweep(self._cluster.client(), index, typed=self._plan.typed, soft=self._plan.soft)
 
-    def direct_writer(self) -> SearchWriter:
-        """See `DirectOutput.direct_writer`."""
+    def part_writer(self) -> SearchWriter:
+        """See `Output.part_writer`."""
         config = self.config
         return SearchWriter(
             config.buckets,
@@ -145,7 +149,7 @@ class SearchOutput(LettersOutput):
         )
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
-        """See `DirectOutput.replay`. Letters from before their table was emptied are forgotten: a task that was given
+        """See `KeepsLetters.replay`. Letters from before their table was emptied are forgotten: a task that was given
         up may have written them since.
         """
         self.open()
@@ -153,7 +157,7 @@ class SearchOutput(LettersOutput):
         noted = self._control.read(EMPTIED, letters.source)
         below = (0, 0) if noted is None or noted["uuid"] != self._indices.uuid(index) else pair_of(noted)
         standing = tuple(each for each in letters.letters if each.pair >= below)
-        return self.direct_writer().replay(replace(letters, letters=standing)) if standing else []
+        return self.part_writer().replay(replace(letters, letters=standing)) if standing else []
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`: what the control index says, and by which uuid each index is known."""
@@ -175,7 +179,7 @@ class SearchOutput(LettersOutput):
         return found
 
     def follow_options(self, name: str) -> None:
-        """See `Output.follow_options`."""
+        """See `FollowsOptions.follow_options`."""
         physical, source = name.split("/", 1)
         fields = self._indices.follow_options(self._plan.name(physical, source), name)
         if fields:
@@ -188,11 +192,11 @@ class SearchOutput(LettersOutput):
             )
 
     def tables(self) -> Collection[str]:
-        """See `Output.tables`: what was written of, or begun."""
+        """See `Removes.tables`: what was written of, or begun."""
         return {*self._control.names(PLACE), *self._control.names(CLAIM)}
 
     def remove(self, tables: Collection[str]) -> list[Location]:
-        """See `Output.remove`."""
+        """See `Removes.remove`."""
         for name in tables:
             self._remove(name)
         return []

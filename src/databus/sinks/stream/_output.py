@@ -135,7 +135,7 @@ class StreamOutput(Output):
         self._child: Child | None = None
 
     def check_table(self, table: TableSchema) -> None:
-        """See `Output.check_table`."""
+        """See `ChecksTables.check_table`."""
         check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
 
     def open(self) -> None:
