@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ
-from databus.flow import TableRows
+from databus.flow import Stored, TableRows, log_number, run_all, run_here
 from databus.sinks import DeltaConfig, DeltaOutput
 from databus.sinks.delta._table import DeltaTarget
 
@@ -34,11 +34,19 @@ class InDriver(DeltaOutput):
     def part_writer(self):
         return None
 
-    def _apply_item(self, kind, name, item, stored):
-        if self.config.mode == "mirror" and isinstance(item, TableRows):
-            _merge(kind._target, item.rows, self._key(item.table), stored)
-        else:
-            yield from super()._apply_item(kind, name, item, stored)
+    def write(self, batch):
+        stored = Stored(batch.end.pair, log_number(batch.end.log))
+        for item in batch.items:
+            if not isinstance(item, TableRows):
+                continue
+            target = self._copy(batch.physical, item.table.source).target
+            if not target.exists:
+                target.create(self._schema(item.table))
+            if self.config.mode == "mirror":
+                _merge(target, item.rows, self._key(item.table), stored)
+            else:
+                target.append(item.rows, stored)
+            run_all([target.maintain(joins=self.config.mode == "history")], run_here)
 
 
 def _last_images(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

@@ -27,6 +27,7 @@ from databus.sinks import DeltaConfig, DeltaOutput
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark import tuned_session
 from databus.testing import RelayProcess
+from databus.testing._staged_writes import write_here
 from databus.wire import FrameGroup, FrameParser, Group
 
 HISTORY_ROWS = 2_000_000
@@ -60,7 +61,7 @@ def write(target: DeltaOutput, groups: list[bytes], scn: int) -> float:
     started = time.perf_counter()
     after, until = (scn - 1, SEQ_DONE), (scn + len(groups) - 1, SEQ_DONE)
     for batch in decode_groups(parsed(groups), "shop", after, until, lambda _: TABLE):
-        target.write(batch)
+        write_here(target, batch)
     return time.perf_counter() - started
 
 

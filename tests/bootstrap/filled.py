@@ -14,6 +14,7 @@ from databus.pipeline import load_pipeline
 from databus.relay import Relay, parse_relay
 from databus.relay._config import BootstrapAt
 from databus.stores import NoteFolder
+from databus.testing._staged_writes import write_batch
 from databus.testing.shop import connect
 from tests.client.conftest import wait_for
 
@@ -95,7 +96,7 @@ class Shop:
             start, until = self.written[name], end.pair
             pieces = ((groups, stream.log) for groups, stream in reader.groups(start, until))
             for batch in decode_groups(pieces, PHYSICAL, start.pair, until, self.client.table_of, 1 << 20):
-                output.write(batch)
+                write_batch(output, batch)
             output.close()
             self.written[name] = end
         self.note()

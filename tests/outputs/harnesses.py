@@ -15,7 +15,7 @@ from databus.schema import forms_of
 from databus.sinks import ConsoleConfig, ConsoleOutput, DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
 from databus.sinks.delta._table import DeltaTarget, Upkeep
 from databus.testing._change_log import ORDERS, ChangeLog
-from databus.testing._staged_writes import write_by_tasks
+from databus.testing._staged_writes import write_by_tasks, write_here
 from tests.outputs.chest import Chest, ChestConfig, chest_lines
 
 FROM = {"from": ["shop"]}
@@ -37,12 +37,17 @@ def room_for_files_of(size):
 
 
 class ByTasks(DeltaOutput):
-    """Whose `write` has tasks do it where a run has."""
+    """Whose `write` has tasks do it, as a run has."""
 
     def write(self, batch):
-        if self.part_writer() is None:
-            return super().write(batch)
         return write_by_tasks(self, batch, self.commit, self.discard)
+
+
+class ByTask(FilesOutput):
+    """Whose `write` has one task do it."""
+
+    def write(self, batch):
+        return write_here(self, batch)
 
 
 class DeltaHarness:
@@ -83,7 +88,7 @@ class FilesHarness:
         return room_for_files_of(256)
 
     def make(self):
-        return FilesOutput(FilesConfig(**self.options, **FROM), context(self.folder))
+        return ByTask(FilesConfig(**self.options, **FROM), context(self.folder))
 
     def files(self, table):
         name = table.source.rpartition(".")[2]

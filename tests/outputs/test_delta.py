@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LockHeld, UnsupportedFeature
-from databus.flow import run_all, run_here
+from databus.flow import run_all, run_here, staged_rows
 from databus.pipeline import ChangeBatch, TableControl
 from databus.schema import Column, TableSchema
 from databus.sinks import DeltaConfig, DeltaOutput, read_delta
@@ -207,7 +207,7 @@ def test_older_image_never_overwrites_a_younger_row(mirror):
 
 def apply_again(output, rows, stored):
     """Apply rows that the mirror has, past the look at its pair."""
-    staged = output._staged_here("shop/main.orders", rows)
+    staged = staged_rows(ORDERS, rows.rows, tuple(output.part_writer().write("shop/main.orders", rows)))
     kind = output._copies["shop", ORDERS.source].kind
     run_all([kind.commit(staged, ("id",), stored)], run_here)
 

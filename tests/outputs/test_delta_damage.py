@@ -12,10 +12,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, UnsupportedFeature
 from databus.schema import TableSchema
-from databus.sinks import DeltaConfig, DeltaOutput
+from databus.sinks import DeltaConfig
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import (
     FROM,
+    ByTasks,
     DeltaHarness,
     context,
     ids,
@@ -240,7 +241,7 @@ def test_options_say_their_units_and_bounds():
 def test_two_pipelines_in_one_folder_do_not_forget_each_others_tables(tmp_path):
     log = log_of(1, 2)
     outputs = [
-        DeltaOutput(DeltaConfig(mode="mirror", path="lake/{physical}", **FROM), context(tmp_path, pipeline))
+        ByTasks(DeltaConfig(mode="mirror", path="lake/{physical}", **FROM), context(tmp_path, pipeline))
         for pipeline in ("one", "two")
     ]
     for number, output in enumerate(outputs):

@@ -390,7 +390,11 @@ def test_a_second_process_is_refused_and_nothing_is_doubled(mirror, monkeypatch)
     first.write(east.batch(0, 1))
     second.write(west.batch(0, 1))
     target = second._copies[WEST, ORDERS.source].target
-    monkeypatch.setattr(target, "refresh", lambda **_: first.write(east.batch(1, 2)))  # between reading and committing
+
+    def refresh(**_):  # between reading and committing
+        first.write(east.batch(1, 2))
+
+    monkeypatch.setattr(target, "refresh", refresh)
     with pytest.raises(LockHeld, match="another process"):
         second.write(west.batch(1, 2))
     assert (set(notes(mirror, EAST)), set(notes(mirror, WEST))) == ({1, 2}, {1})

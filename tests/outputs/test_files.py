@@ -98,7 +98,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path)
 
 def test_folder_that_cannot_be_is_named(tmp_path):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(InputError, match="is not a folder to write to"):
+    with pytest.raises(InputError, match="out/orders: cannot be made a folder: Not a directory"):
         FilesHarness(tmp_path, "parquet").make().write(log_of(1).batch(0, 1))
 
 

@@ -23,6 +23,7 @@ from databus.sinks import read_delta
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from databus.spark._schema import arrow_schema, typed_schema
 from databus.spark._typed import Bounds, TypedDecoder
+from databus.testing._staged_writes import write_here
 from databus.wire import FrameGroup
 from tests.pipeline.made_changes import SOURCE, Image, MadeTable, select
 
@@ -83,7 +84,8 @@ class Copy:
             for group in groups:
                 self._note_snapshot(group)
             stands.append(self._place(end))
-            output.write(decode_typed(result, table, "shop", *stands, lambda names: spark.lineage(names, None)))
+            batch = decode_typed(result, table, "shop", *stands, lambda names: spark.lineage(names, None))
+            write_here(output, batch)
             self.position = end
             self.numbers = {col.name: col.number for col in made.columns}
         output.close()

@@ -50,6 +50,7 @@ from databus.plugins._output import OutputContext
 from databus.schema import Column, TableSchema
 from databus.sinks import read_delta
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
+from databus.testing._staged_writes import write_here
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {
@@ -347,7 +348,7 @@ class Copy:
                 out, is_exact = filters.item(item)
                 items += out
                 self.is_exact &= is_exact
-            self._output.write(ChangeBatch("shop", batch.start, batch.end, tuple(items)))
+            write_here(self._output, ChangeBatch("shop", batch.start, batch.end, tuple(items)))
         self._position = end
 
     def held(self, made_table: MadeTable) -> list[tuple[Any, ...]]:

@@ -38,8 +38,8 @@ class RunContext:
     """What inputs and filters work with at run time.
 
     relay: the relay's URL, where there is one. access: the files with which it is asked. folder: where relative paths
-    start. is_refilled: whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`. chooses_rows:
-    whether filters stand before them, or they know rows by another key than the table's.
+    start. is_refilled: whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`.
+    chooses_rows: whether filters stand before them, or they know rows by another key than the table's.
     """
 
     pipeline: str

@@ -15,7 +15,6 @@ from databus.flow import (
     DirectWriter,
     Job,
     MergeJob,
-    PartWriter,
     Rewritten,
     Stage,
     StagedBatch,
@@ -29,7 +28,7 @@ from databus.flow import (
     rows_above,
     run_here,
 )
-from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows
+from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows, Written
 from databus.plugins import Discards, TakesOver
 
 _STAGES_MAX: Final = 100
@@ -74,16 +73,31 @@ def write_by_tasks(
     """Have two tasks write a batch, or one of each second batch, of which one is run twice, and commit what they hand
     back. Returns what `commit` does.
     """
+    return _committed(output, batch, _staged, lambda each: commit(each, _in_parts), discard)
+
+
+def write_here(output: Output, batch: ChangeBatch) -> Written | None:
+    """Write a batch as one task does, and commit it, all in this process."""
+    return _committed(output, batch, _staged_whole, partial(output.commit, tasks=run_here), partial(discard, output))
+
+
+def _committed(
+    output: Output,
+    batch: ChangeBatch,
+    stage: Callable[[StagedFeed, ChangeBatch], list[StagedBatch]],
+    commit: Callable[[StagedBatch], Committed],
+    discard: Callable[[StagedBatch], object],
+) -> Committed:
     above: dict[str, Pair] = {}
     fits: dict[str, pa.Schema] = {}
     for _ in range(_STAGES_MAX):
         writer = output.part_writer()
         assert writer is not None
         assert not isinstance(writer, DirectWriter)
-        (staged,) = _staged(writer, batch, above, fits)
-        staged = replace(staged, seeds=batch.seeds, ways=batch.ways)
+        (staged,) = stage(StagedFeed(_all, _as_they_are, writer, partial(_done, above), fits), batch)
+        staged = replace(staged, ahead=batch.ahead, seeds=batch.seeds, ways=batch.ways)
         try:
-            return commit(staged, _in_parts)
+            return commit(staged)
         except Restage as again:
             discard(staged)
             above.update(again.above)
@@ -110,9 +124,12 @@ def write_buckets(output: Output, batch: ChangeBatch, bucket: Bucket) -> list[St
     return joined_buckets(receipts, writer.buckets)
 
 
-def _staged(
-    writer: PartWriter, batch: ChangeBatch, above: Mapping[str, Pair], fits: Mapping[str, pa.Schema]
-) -> list[StagedBatch]:
+def _staged_whole(feed: StagedFeed, batch: ChangeBatch) -> list[StagedBatch]:
+    stage = Stage(lambda _: [batch], [feed])
+    return joined(pa.Table.from_batches([*stage(iter([pa.record_batch({"n": [0]})]))]), 0)
+
+
+def _staged(feed: StagedFeed, batch: ChangeBatch) -> list[StagedBatch]:
     halves = [batch] if batch.start.scn % 2 else _halves(batch)
     if len(halves) == 1:
         halves = [replace(batch, is_whole=True)]
@@ -120,7 +137,7 @@ def _staged(
     def decode(part: pa.Table) -> Iterable[ChangeBatch]:
         return [halves[part.column("half")[0].as_py()]]
 
-    stage = Stage(decode, [StagedFeed(_all, _as_they_are, writer, partial(_done, above), fits)])
+    stage = Stage(decode, [feed])
     parts = [pa.record_batch({"half": [number]}) for number in range(len(halves))]
     list(stage(iter(parts[:1])))  # a task whose answer is lost
     return joined(pa.Table.from_batches([*stage(iter(reversed(parts)))]), 0)

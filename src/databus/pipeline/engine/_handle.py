@@ -83,7 +83,7 @@ class OutputHandle:
         self.check_table = output.check_table if isinstance(output, ChecksTables) else _nothing
         self.follow_options = output.follow_options if isinstance(output, FollowsOptions) else _nothing
         self._discard = output.discard if isinstance(output, Discards) else _nothing
-        self._take_over = output.take_over if isinstance(output, TakesOver) else _nothing
+        self._take_over = output.take_over if isinstance(output, TakesOver) else None
         self._remove = output.remove if isinstance(output, Removes) else None
         self._bringing: Mapping[str, Bringing] = {}
         self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
@@ -275,13 +275,14 @@ class OutputHandle:
         """Open it anew, as before each start of a query: `name`."""
         del name
         with self._held():
-            self._open(self._taken())
+            self._open(None if self._take_over is None else self._taken())
 
-    def _open(self, ledger: Ledger) -> None:
+    def _open(self, ledger: Ledger | None) -> None:
         self._close()
         self._is_open = True
         self.output.open()
-        self._take_over(ledger.positions, tuple(each for mine in self.bringing.values() for each in mine.choice))
+        if self._take_over is not None and ledger is not None:
+            self._take_over(ledger.positions, tuple(each for mine in self.bringing.values() for each in mine.choice))
 
     def close(self) -> None:
         """Close it; callable twice."""

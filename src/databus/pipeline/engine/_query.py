@@ -366,9 +366,9 @@ class QueryThread(threading.Thread):
 
     def _context(self) -> RunContext:
         """What its input works with."""
-        ours = [(feed, each.output) for feed, each in self._feeds if isinstance(each.output, Output)]
-        is_refilled = len(ours) == len(self._feeds) and all(output.config.is_refilled for _, output in ours)
-        chooses_rows = any(any(feed.filters) or bool(output.config.key_choice.chosen) for feed, output in ours)
+        configs = [(feed, each.output.config) for feed, each in self._feeds]
+        is_refilled = all(config.is_refilled for _, config in configs)
+        chooses_rows = any(any(feed.filters) or bool(config.key_choice.chosen) for feed, config in configs)
         context = self._settings.context_of(self.plan.input)
         return replace(context, is_refilled=is_refilled, chooses_rows=chooses_rows)
 

@@ -66,15 +66,6 @@ class History:
         self._retypes = retypes
         self._how_to_reset = how_to_reset
 
-    def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> Work[None]:
-        """Append rows, with the columns and types that the history has."""
-        rows = self._named(rows)
-        have = self._target.schema()
-        if not rows.schema.equals(have):
-            have = yield from self._fit(table, rows.schema, stored)
-            rows = fitted_rows(as_stored(rows, have), have)
-        self._target.append(rows, stored, self.partition)
-
     def commit(self, staged: StagedRows, stored: Stored) -> Work[None]:
         """Show rows that tasks have written. Raises `Restage` if the history has other types."""
         rows = user_rows_schema(staged.table) if staged.fitted is None else staged.fitted
@@ -104,7 +95,12 @@ class History:
             none = user_rows_schema(control.table).empty_table()
             yield from self._fit(control.table, self._named(none).schema, stored)
         if self._all_controls or control.kind in RECORDED:
-            yield from self.write(control.table, control_row(control, has_body=self._all_controls), stored)
+            row = self._named(control_row(control, has_body=self._all_controls))
+            have = self._target.schema()
+            if not row.schema.equals(have):
+                have = yield from self._fit(control.table, row.schema, stored)
+                row = fitted_rows(as_stored(row, have), have)
+            self._target.append(row, stored, self.partition)
 
     def _named(self, rows: pa.Table) -> pa.Table:
         """Rows as the table has them."""

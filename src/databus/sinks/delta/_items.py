@@ -1,8 +1,10 @@
 """What the items of a batch are to a Delta table."""
 
 from databus.core import ControlKind, Pair
-from databus.flow import Item, StagedRows, TableControl, TableRows, last_pair
+from databus.flow import StagedRows, TableControl
 from databus.sinks.delta._table import DeltaTarget
+
+StagedItem = StagedRows | TableControl
 
 
 def is_of(item: StagedRows, target: DeltaTarget) -> bool:
@@ -10,7 +12,7 @@ def is_of(item: StagedRows, target: DeltaTarget) -> bool:
     return item.at_once is None or (target.exists and item.at_once.version == target.table.version())
 
 
-def begins(item: Item) -> bool:
+def begins(item: StagedItem) -> bool:
     """Whether nothing of the table from before this item is needed."""
     if not isinstance(item, TableControl):
         return False
@@ -19,15 +21,11 @@ def begins(item: Item) -> bool:
     return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
 
 
-def pair_of(item: Item) -> Pair:
+def pair_of(item: StagedItem) -> Pair:
     """Up to which a table is once it has been applied."""
-    if isinstance(item, TableRows):
-        return last_pair(item.rows)
     return item.last if isinstance(item, StagedRows) else item.pair
 
 
-def count_of(item: Item) -> int:
+def count_of(item: StagedItem) -> int:
     """Its rows."""
-    if isinstance(item, TableRows):
-        return int(item.rows.num_rows)
     return item.count if isinstance(item, StagedRows) else 0

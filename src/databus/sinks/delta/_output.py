@@ -1,11 +1,10 @@
 """Delta tables kept identical to their sources (`mode: mirror`), or holding every change (`mode: history`).
 
 Exactly once: the commit that holds a batch's rows also stores the pair at the batch's end, and rows at or below the
-stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
+stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.commit`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -15,7 +14,6 @@ import pyarrow as pa
 from databus.core import (
     ControlKind,
     CorruptData,
-    DatabusError,
     Pair,
     SourceCheckpoint,
     TransientError,
@@ -23,10 +21,7 @@ from databus.core import (
 )
 from databus.disk import Location
 from databus.flow import (
-    Batch,
-    ChangeBatch,
     FolderWriter,
-    Item,
     KnownTable,
     MirrorWriter,
     PartWriter,
@@ -35,17 +30,13 @@ from databus.flow import (
     StagedRows,
     Stored,
     TableControl,
-    TableRows,
     Tasks,
     Work,
     is_passing_file,
     log_number,
     own_name,
-    rows_above,
     run_all,
-    run_here,
     spelled,
-    staged_rows,
     user_rows_schema,
 )
 from databus.operate import logger_of
@@ -57,7 +48,7 @@ from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
 from databus.sinks.delta._config import DeltaConfig
 from databus.sinks.delta._erase import Erased, Finds, erase_rows
 from databus.sinks.delta._history import History
-from databus.sinks.delta._items import begins, count_of, is_of, pair_of
+from databus.sinks.delta._items import StagedItem, begins, count_of, is_of, pair_of
 from databus.sinks.delta._known import Known
 from databus.sinks.delta._known_mirrors import KnownMirrors
 from databus.sinks.delta._mirror import Mirror, mirror_schema
@@ -140,20 +131,12 @@ class DeltaOutput(Output):
         """See `Removes.tables`."""
         return self._read_known().tables
 
-    def part_writer(self) -> PartWriter | None:
+    def part_writer(self) -> PartWriter:
         """See `Output.part_writer`."""
-        return self._writer
-
-    @property
-    def _writer(self) -> PartWriter:
         folders = folders_of(self.config.path, self.context, spelled)
         if self.config.mode == "history":
             return FolderWriter(folders)
         return MirrorWriter(folders, self.config.merge_rows_max, self._known_mirrors.said())
-
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
-        """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
-        return self._apply(batch, tasks)
 
     def discard(self, batch: StagedBatch) -> None:
         """See `Discards.discard`. What a commit names stays, also one that a store may carry out later."""
@@ -164,21 +147,11 @@ class DeltaOutput(Output):
         for source, names in written.items():
             self._copy(batch.physical, source).target.discard(names)
 
-    def write(self, batch: ChangeBatch) -> Written:
-        """See `Output.write`."""
-        try:
-            with suppress(Restage):
-                return self._apply(batch, run_here)
-            return self._apply(batch, run_here)  # on top of what others have committed meanwhile
-        except BaseException:
-            with suppress(DatabusError, OSError):
-                self.discard(StagedBatch(batch.physical, batch.start, batch.end, ()))
-            raise
-
-    def _apply(self, batch: Batch, tasks: Tasks) -> Written:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
+        """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
         known = self._read_known()
         known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
-        by_source: dict[str, list[Item]] = {item.table.source: [] for item in batch.items}
+        by_source: dict[str, list[StagedItem]] = {item.table.source: [] for item in batch.items}
         for item in batch.items:
             by_source[item.table.source].append(item)
         works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
@@ -211,7 +184,7 @@ class DeltaOutput(Output):
                 found[name] = (0, 0) if stored is None else stored.pair
         return found
 
-    def _maintain_shared(self, batch: Batch, sources: Iterable[str], tasks: Tasks) -> None:
+    def _maintain_shared(self, batch: StagedBatch, sources: Iterable[str], tasks: Tasks) -> None:
         """Once all are committed: what tasks have written for another source may be older than upkeep leaves alone."""
         targets = [self._copy(batch.physical, source).target for source in sources]
         for target in {each.path: each for each in targets if each.exists}.values():
@@ -251,7 +224,7 @@ class DeltaOutput(Output):
         self._known_mirrors.clear()
         self._known, self._seen = None, {}
 
-    def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
+    def _write_source(self, known: Known, batch: StagedBatch, source: str, items: Sequence[StagedItem]) -> Work[int]:
         """Returns how many rows were new."""
         self._named.setdefault((batch.physical, source), {}).clear()
         count = yield from self._noting(source, self._work(known, batch, source, items))
@@ -272,7 +245,7 @@ class DeltaOutput(Output):
         except StopIteration as end:
             return int(end.value)
 
-    def _work(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
+    def _work(self, known: Known, batch: StagedBatch, source: str, items: Sequence[StagedItem]) -> Work[int]:
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
@@ -292,23 +265,22 @@ class DeltaOutput(Output):
                 copy.target.seed = seeds.get(f"{batch.physical}/{source}", batch.end.snapshots.get(source))
             pair = batch.end.pair if is_last else pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
-            yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
+            yield from self._apply_item(copy.kind, item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
         if not self.config.merge:
             yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
-        if isinstance(batch, StagedBatch):
-            self._note(f"{batch.physical}/{source}", copy, new[-1].table)
+        self._note(f"{batch.physical}/{source}", copy, new[-1].table)
         return sum(count_of(item) for item in new)
 
-    def _make(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> None:
+    def _make(self, copy: _Copy, batch: StagedBatch, table: TableSchema, *, is_new: bool) -> None:
         """Have the table be there."""
         if not copy.target.exists:
             copy.target.create(self._schema(table))
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
             copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
 
-    def _tell(self, target: DeltaTarget, batch: Batch, name: str) -> None:
+    def _tell(self, target: DeltaTarget, batch: StagedBatch, name: str) -> None:
         """Have the commits of a table say what is known of its rows."""
         target.way, target.seed = batch.ways.get(name, ""), batch.seeds.get(name)
         target.db = identity(batch.end.uuid) if batch.end.uuid else ""
@@ -324,25 +296,16 @@ class DeltaOutput(Output):
         layout = copy.kind.layout(files, key)
         self._known_mirrors.add(name, KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout))
 
-    def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:
+    def _apply_item(self, kind: Mirror | History, item: StagedItem, stored: Stored) -> Work[None]:
         if isinstance(item, TableControl):
             if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
                 yield from kind.control(item, stored)
         elif isinstance(kind, Mirror):
-            staged = item if isinstance(item, StagedRows) else self._staged_here(name, item)
-            yield from kind.commit(staged, self._key(item.table), stored)
-        elif isinstance(item, StagedRows):
-            yield from kind.commit(item, stored)
+            yield from kind.commit(item, self._key(item.table), stored)
         else:
-            yield from kind.write(item.table, item.rows, stored)
+            yield from kind.commit(item, stored)
 
-    def _staged_here(self, name: str, rows: TableRows) -> StagedRows:
-        """Rows as tasks would have staged them."""
-        files = tuple(self._writer.write(name, rows))
-        self._written.setdefault(rows.table.source, set()).update(file.name for file in files)
-        return staged_rows(rows.table, rows.rows, files)
-
-    def _follow_ahead(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> Work[Pair]:
+    def _follow_ahead(self, copy: _Copy, batch: StagedBatch, table: TableSchema, *, is_new: bool) -> Work[Pair]:
         """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
         stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
         if batch.ahead is None:
@@ -356,13 +319,13 @@ class DeltaOutput(Output):
                 copy.target.append(copy.target.schema().empty_table(), following)
         return through
 
-    def _new_items(self, copy: _Copy, batch: Batch, source: str, items: Sequence[Item]) -> list[Item]:
+    def _new_items(self, copy: _Copy, batch: StagedBatch, source: str, items: Sequence[StagedItem]) -> list[StagedItem]:
         """What is above the stored pair, without controls that change nothing here."""
         stored = copy.target.stored() if copy.target.exists else None
         if stored is not None:
             self._check_log(copy, stored, batch.end, source, batch.physical)
         pair = stored.pair if stored is not None else (0, 0)
-        new: list[Item] = []
+        new: list[StagedItem] = []
         is_awaited = f"{batch.physical}/{source}" in batch.seeds and source not in batch.start.snapshots
         for item in items:
             if isinstance(item, TableControl):
@@ -371,19 +334,14 @@ class DeltaOutput(Output):
                 if item.pair > pair and not says_nothing:
                     new.append(item)
                 continue
-            if isinstance(item, StagedRows):
-                if item.first <= pair < item.last or not is_of(item, copy.target):
-                    self._known_mirrors.forget(f"{batch.physical}/{source}")
-                    raise Restage(above={f"{batch.physical}/{source}": pair})
-                if item.first > pair:
-                    new.append(item)
-                continue
-            rows = rows_above(item.rows, pair)
-            if rows.num_rows:
-                new.append(TableRows(item.table, rows))
+            if item.first <= pair < item.last or not is_of(item, copy.target):
+                self._known_mirrors.forget(f"{batch.physical}/{source}")
+                raise Restage(above={f"{batch.physical}/{source}": pair})
+            if item.first > pair:
+                new.append(item)
         return new
 
-    def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
+    def _check_new(self, known: Known, copy: _Copy, batch: StagedBatch, first: StagedItem) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if self.config.on_gap == "continue" or owner in batch.seeds or begins(first):
@@ -401,7 +359,7 @@ class DeltaOutput(Output):
                 f"snapshot has ended"
             )
 
-    def _says_nothing(self, batch: Batch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
+    def _says_nothing(self, batch: StagedBatch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
         """Whether a control changes nothing here.
 
         is_awaited: the snapshot that completes the copy has not begun, so that a gap of a mirror, or the end of
@@ -413,7 +371,7 @@ class DeltaOutput(Output):
             return is_awaited and self.config.mode == "mirror"
         return self._is_known_in_part(batch, item, is_awaited=is_awaited)
 
-    def _is_known_in_part(self, batch: Batch, item: TableControl, *, is_awaited: bool) -> bool:
+    def _is_known_in_part(self, batch: StagedBatch, item: TableControl, *, is_awaited: bool) -> bool:
         """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
 
         Raises `UnsupportedFeature` unless the mirror is to go on with gaps.

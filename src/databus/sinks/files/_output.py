@@ -15,21 +15,15 @@ from pydantic import Field
 from databus.core import Pair, UnsupportedFeature, crash_point
 from databus.disk import Location
 from databus.flow import (
-    Batch,
-    ChangeBatch,
-    Item,
     PartWriter,
     Restage,
     StagedBatch,
     StagedRows,
     Stored,
     TableControl,
-    TableRows,
     Tasks,
     control_text,
     log_number,
-    rows_above,
-    staged_rows,
 )
 from databus.formats import BigIntegers
 from databus.places import Held, Noted, place_at
@@ -145,15 +139,6 @@ class FilesOutput(Output):
         """See `Output.part_writer`."""
         return self._writer
 
-    def write(self, batch: ChangeBatch) -> Written:
-        """See `Output.write`."""
-        return self._apply(batch)
-
-    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
-        """See `Output.commit`."""
-        del tasks
-        return self._apply(batch)
-
     def discard(self, batch: StagedBatch) -> None:
         """See `Discards.discard`. What was shown has another name."""
         for item in batch.items:
@@ -162,8 +147,10 @@ class FilesOutput(Output):
                 for file in item.files:
                     (path / file.name).remove()
 
-    def _apply(self, batch: Batch) -> Written:
-        by_source: dict[str, list[Item]] = {}
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> Written:
+        """See `Output.commit`."""
+        del tasks
+        by_source: dict[str, list[StagedRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
         written, marks = dict.fromkeys(by_source, 0), {}
@@ -180,7 +167,7 @@ class FilesOutput(Output):
                 marks[name] = Noted(folder.stored.pair, _THERE)
         return Written(written, marks)
 
-    def _check_parts(self, batch: Batch) -> None:
+    def _check_parts(self, batch: StagedBatch) -> None:
         """Raises `Restage` for all tables that have a part of the rows that tasks have written."""
         rows = [item for item in batch.items if isinstance(item, StagedRows)]
         pairs = {name: self._stored(name).pair for name in {f"{batch.physical}/{each.table.source}" for each in rows}}
@@ -192,30 +179,22 @@ class FilesOutput(Output):
         if above:
             raise Restage(above=above)
 
-    def _put(self, folder: _Folder, name: str, item: Item, before: Pair, end: Pair | None, log: int) -> int:
+    def _put(
+        self, folder: _Folder, name: str, item: StagedRows | TableControl, before: Pair, end: Pair | None, log: int
+    ) -> int:
         """Returns how many rows were new."""
         if isinstance(item, TableControl):
             if item.pair > before:
                 text = control_text(name, item, self._writer.big_integers)
                 folder.put_control(item.pair, text, Stored(end or item.pair, log))
             return 0
-        rows = self._staged_here(name, item, before) if isinstance(item, TableRows) else item
-        if rows is None:
+        if item.last <= before:
+            folder.remove(file.name for file in item.files)
             return 0
-        if rows.last <= before:
-            folder.remove(file.name for file in rows.files)
-            return 0
-        folder.show(rows, _SUFFIXES[self.config.format], Stored(end or rows.last, log))
-        return rows.count
+        folder.show(item, _SUFFIXES[self.config.format], Stored(end or item.last, log))
+        return item.count
 
-    def _staged_here(self, name: str, item: TableRows, before: Pair) -> StagedRows | None:
-        """Rows that are new, as tasks would have staged them."""
-        rows = rows_above(item.rows, before)
-        if rows.num_rows == 0:
-            return None
-        return staged_rows(item.table, rows, tuple(self._writer.write(name, TableRows(item.table, rows))))
-
-    def _check_log(self, folder: _Folder, batch: Batch, source: str) -> None:
+    def _check_log(self, folder: _Folder, batch: StagedBatch, source: str) -> None:
         stored = folder.stored
         if stored.is_part and stored.log != log_number(batch.end.log):
             raise UnsupportedFeature(
