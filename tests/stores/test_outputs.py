@@ -19,13 +19,13 @@ from databus.pipeline import OutputContext
 from databus.pipeline.engine._handle import Bringing, OutputHandle
 from databus.pipeline.engine._ledger import Ledger
 from databus.places import Position
-from databus.sinks import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
+from databus.sinks import DeltaConfig, FilesConfig, HttpConfig, HttpOutput
 from databus.sinks.delta._table import DeltaTarget, Upkeep
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.http.receiver import Receiver
-from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of, noted_of, order
+from tests.outputs.harnesses import FROM, ByTask, ByTasks, DeltaHarness, FilesHarness, log_of, noted_of, order
 from tests.stores.store import BUCKET, ObjectStore, late
 
 
@@ -57,7 +57,7 @@ class DeltaInStore(DeltaHarness):
         self.prefix = prefix
 
     def make(self):
-        return DeltaOutput(DeltaConfig(**self.options, **FROM), context(self.folder, self.store.storage))
+        return ByTasks(DeltaConfig(**self.options, **FROM), context(self.folder, self.store.storage))
 
     def read(self, physical, table):
         """By the engine alone, and the options that anybody gives it."""
@@ -76,7 +76,7 @@ class FilesInStore(FilesHarness):
         self.prefix = prefix
 
     def make(self):
-        return FilesOutput(FilesConfig(**self.options, **FROM), context(self.folder, self.store.storage))
+        return ByTask(FilesConfig(**self.options, **FROM), context(self.folder, self.store.storage))
 
     def read(self, physical, table):
         return arrow_rows(self.store, f"{self.prefix}/{table.source.rpartition('.')[2]}")
