@@ -37,7 +37,7 @@ refused = threading.Event()
 _control._logger.warning = lambda *_, **__: refused.set()
 silent, asking = (socket.socket(socket.AF_UNIX) for _ in range(2))
 asking.settimeout({WAIT_S})
-with _control.ControlServer(Path(sys.argv[1]), lambda verb, request: dict(request)):
+with _control.ControlServer(Path(sys.argv[1]), lambda verb, request, asker: dict(request)):
     free = os.dup(0)
     os.close(free)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -96,7 +96,7 @@ def test_what_does_not_run_says_so(tmp_path):
         assert "this pipeline does not run; start it with `databus run`" in failed(databus(verb, cwd=tmp_path), 2)
 
 
-def echo(verb, request):
+def echo(verb, request, asker):
     if verb == "refuse":
         raise InputError("no")
     return {"verb": verb, **request}

@@ -75,6 +75,12 @@ class RightMissing(InputError):
     http_status = 403
 
 
+class StateDiffers(InputError):
+    """Somebody asked for a change of what they had seen in another state; the message has the state of now."""
+
+    http_status = 412
+
+
 class UnknownSource(InputError):
     """No source of that name or id; the message names the nearest ones."""
 

@@ -223,25 +223,32 @@ class RelayClient:
         """The physical sources that the relay is to capture, and whether it has a log of each by now."""
         return {str(each["name"]): each["SCN"] is not None for each in self.states()}
 
-    def pause(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
-        """Have physical sources captured no further, and say what they are doing then; one that starts pauses after."""
-        told: list[Mapping[str, Any]] = self._post("/controlSources/pause", {"sources": _joined(physicals)})
+    def pause(self, physicals: Iterable[str], **why: str | None) -> list[Mapping[str, Any]]:
+        """Have physical sources captured no further, and say what they are doing then; one that starts pauses after.
+
+        why: `reason` for the audit log; `if_seen`, the status in which they were seen: raises `StateDiffers` where one
+        is in another now. The same for the other commands.
+        """
+        query = {"sources": _joined(physicals), **why}
+        told: list[Mapping[str, Any]] = self._post("/controlSources/pause", query)
         return told
 
-    def resume(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
+    def resume(self, physicals: Iterable[str], **why: str | None) -> list[Mapping[str, Any]]:
         """Have paused sources go on, and suspended ones try again at once; say what they are doing then."""
-        query = {"sources": _joined(physicals)}
+        query = {"sources": _joined(physicals), **why}
         told: list[Mapping[str, Any]] = self._post("/controlSources/unpause", query)
         return told
 
-    def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> Mapping[str, Any]:
+    def request_snapshot(
+        self, physical: str, tables: Iterable[str], where: str | None = None, **why: str | None
+    ) -> Mapping[str, Any]:
         """Have tables (`db.table`) read anew, while changes go on; and say what the source is doing.
 
         where: only the rows for which this condition holds, in the database's own words. A source that is paused reads
         them when it is resumed. Raises `UnknownSource` for a table that is none, `SourceSuspended` where capture has
         stopped on an error.
         """
-        query = {"sources": physical, "tables": ",".join(tables), "where": where}
+        query = {"sources": physical, "tables": ",".join(tables), "where": where, **why}
         (told,) = self._post("/controlSources/snapshot", query)
         state: Mapping[str, Any] = told
         return state

@@ -22,6 +22,7 @@ from databus.pipeline.graph import (
 )
 from databus.pipeline.running import (
     OutputLetters,
+    PipelineFile,
     Replayed,
     ask,
     keeps_changes,
@@ -29,6 +30,7 @@ from databus.pipeline.running import (
     rebuild,
     relay_status_of,
     run,
+    shown,
     status_of,
 )
 from databus.pipeline.telling import STOP_S_MAX, read_journal, unwell, worst_backlogs
@@ -68,6 +70,7 @@ __all__ = [
     "OutputLetters",
     "OutputPositions",
     "PipelineConfig",
+    "PipelineFile",
     "Plugin",
     "Problem",
     "Replayed",
@@ -101,6 +104,7 @@ __all__ = [
     "render",
     "run",
     "run_filter_tests",
+    "shown",
     "state_of",
     "status_of",
     "unwell",

@@ -6,7 +6,8 @@ from databus.relay._ask import Ask, json_answer
 from databus.relay._audit import Audit, operator
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
-from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice
+from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice, whole
+from databus.relay._command import Type as ParameterType
 from databus.relay._command_pages import help_text, with_commands
 from databus.relay._command_table import command_named
 from databus.relay._config import (
@@ -45,6 +46,7 @@ __all__ = [
     "Command",
     "Grant",
     "Parameter",
+    "ParameterType",
     "Relay",
     "RelayConfig",
     "Right",
@@ -85,5 +87,6 @@ __all__ = [
     "tokens_in",
     "told_url",
     "url_at",
+    "whole",
     "with_commands",
 ]

@@ -63,6 +63,10 @@ START: Final = (
 )
 ONE_START: Final = OnlyOne(START_NAMES, "only one of them can say where to start")
 TO: Final = Parameter("to", "end after the group that reaches this place", PAIR)
+REASON: Final = Parameter("reason", "why; it stands in the audit log")
+IF_SEEN: Final = Parameter(
+    "if_seen", "the status in which the sources were seen, such as `running`: 412 if one has another now"
+)
 PHYSICALS: Final = Parameter("sources", "physical sources; all by default", NAMES)
 POSITION_ERRORS: Final = (404, 409, 410, 503)
 
@@ -222,7 +226,7 @@ def _controls() -> Sequence[Command]:
     states = Answer.array(
         "the states after it; a source that takes longer than 2 s to get there shows what it is doing"
     )
-    post = ("POST",)
+    post, why, errors = ("POST",), (REASON, IF_SEEN), (404, 409, 412, 503)
     return (
         Command(
             "/controlSources/status",
@@ -230,8 +234,8 @@ def _controls() -> Sequence[Command]:
             parameters=(PHYSICALS, Parameter("look", "1 has the lag measured first", FLAG, default=False)),
             errors=(404,),
         ),
-        Command("/controlSources/pause", states, Right.CONTROL, post, (PHYSICALS,), errors=(404, 409, 503)),
-        Command("/controlSources/unpause", states, Right.CONTROL, post, (PHYSICALS,), errors=(404, 409, 503)),
+        Command("/controlSources/pause", states, Right.CONTROL, post, (PHYSICALS, *why), errors=errors),
+        Command("/controlSources/unpause", states, Right.CONTROL, post, (PHYSICALS, *why), errors=errors),
         Command(
             "/controlSources/snapshot",
             Answer.array("the states after it; the tables are read again"),
@@ -241,8 +245,9 @@ def _controls() -> Sequence[Command]:
                 PHYSICALS,
                 Parameter("tables", "the tables to read, such as `main.orders`", NAMES, is_required=True),
                 Parameter("where", "read only rows for which this condition holds (mysql; 400 elsewhere)"),
+                *why,
             ),
-            errors=(404, 409, 503),
+            errors=errors,
         ),
         Command(
             "/reload",
@@ -252,6 +257,7 @@ def _controls() -> Sequence[Command]:
             ),
             Right.CONTROL,
             post,
+            (REASON,),
             errors=(503,),
             needs_all_tables=True,
         ),

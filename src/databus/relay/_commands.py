@@ -268,9 +268,10 @@ class Commands:
     async def act(self, ask: "Ask") -> web.Response:
         """POST /controlSources/{pause,unpause,snapshot}."""
         verb, given = ask.path[-1], ask.given
-        asked = {name: given.get(name) for name in ("sources", "tables", "where")}
+        asked = {name: given.get(name) for name in ("sources", "tables", "where", "reason")}
 
         def act() -> Any:
+            _control.check_seen(ask.catalog, given["sources"], given["if_seen"])
             if verb == "snapshot":
                 return _control.read_again(ask.catalog, given["sources"], given["tables"], given["where"])
             return _control.pause(ask.catalog, given["sources"], pauses=verb == "pause")
@@ -283,7 +284,7 @@ class Commands:
         def act() -> Any:
             return self._reloads.reload(ask.client)
 
-        return _json(await self._in_thread(lambda: self._audited("reload", ask, {}, act)))
+        return _json(await self._in_thread(lambda: self._audited("reload", ask, {"reason": ask.given["reason"]}, act)))
 
     def _audited(self, action: str, ask: "Ask", asked: Mapping[str, Any], act: Callable[[], Any]) -> Any:
         """Do it, and write down who wanted it and what came of it."""

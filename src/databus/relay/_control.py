@@ -8,6 +8,7 @@ from databus.core import (
     UNREAD_TABLES,
     MalformedRequest,
     RightMissing,
+    StateDiffers,
     UnsupportedFeature,
     canonical_name,
     is_pattern,
@@ -69,6 +70,10 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "statementsUnknown": lag.statements_unknown,
         "snapshots": [each for each in capture.reading if each == UNREAD_TABLES or grant.sees(of, each)],
         "snapshotRows": counters.snapshot_rows,
+        "rows": counters.rows,
+        "bytes": counters.bytes,
+        "type": capture.config.type,
+        "project": capture.config.project,
         "restarts": counters.restarts,
     }
 
@@ -114,6 +119,16 @@ def states(catalog: Catalog, sources: Sequence[str] | None, *, looks: bool = Fal
         {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog)}
         for capture in captures
     ]
+
+
+def check_seen(catalog: Catalog, sources: Sequence[str] | None, seen: str | None) -> None:
+    """Raise `StateDiffers` where somebody has seen these sources in another state than they are in now."""
+    if seen is None:
+        return
+    for capture in catalog.physicals(sources):
+        now = _STATE_WORDS[capture.status.state]
+        if now != seen:
+            raise StateDiffers(f"{capture.physical} is {now} now, no longer {seen[:100]}; look again, then decide")
 
 
 def pause(catalog: Catalog, sources: Sequence[str] | None, *, pauses: bool) -> list[dict[str, Any]]:

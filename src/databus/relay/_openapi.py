@@ -30,6 +30,7 @@ _SAYS: Final = {
     408: "the form did not come in time",
     409: "a position of another history, something asked of a source that is suspended, or what a group refuses",
     410: "a position that has left the log; `oldest` is the SCN after which all is held",
+    412: "what is to be changed is no longer in the state in which it was seen",
     413: "the form or body is too long",
     421: "another relay coordinates groups; `coordinator` is its address",
     422: "not a schema, or a version, that this registry takes",

@@ -57,6 +57,12 @@ class SourceConfig(BaseModel):
     ids: dict[SourceName, Annotated[int, Field(ge=1, le=2**32 - 1)]] = Field(
         default_factory=dict, description="By table: the id it is known by, instead of the next free one."
     )
+    project: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+        description="Whose it is, for the rights of those who look at it in a [dashboard](dashboard.md).",
+        examples=["billing"],
+    )
 
     def selects(self, table: str) -> bool:
         """Whether the table `db.table` is captured.

@@ -4,6 +4,7 @@ from databus.pipeline.graph._config import (
     NodeSpec,
     PipelineConfig,
     Problem,
+    name_of,
     pipelines_in,
     read_pipeline,
     relay_at,
@@ -16,7 +17,7 @@ from databus.pipeline.graph._json_schema import pipeline_schema
 from databus.pipeline.graph._plugins import Plugin, plugin, plugins
 from databus.pipeline.graph._reference import options_markdown, reference_markdown
 from databus.pipeline.graph._registry import Kind, plugin_class
-from databus.pipeline.graph._render import render
+from databus.pipeline.graph._render import edge_label, physical_edges, render
 from databus.pipeline.graph._state import StateLock, holder_of, is_held, while_stopped
 
 __all__ = [
@@ -32,9 +33,12 @@ __all__ = [
     "Problem",
     "StateLock",
     "Step",
+    "edge_label",
     "holder_of",
     "is_held",
+    "name_of",
     "options_markdown",
+    "physical_edges",
     "physicals_of",
     "pipeline_schema",
     "pipelines_in",

@@ -153,8 +153,9 @@ class RunSection(BaseModel):
     )
     http: str | None = Field(
         None,
-        description="Where `databus run` answers `/admin/live`, `/admin/ready`, `/metrics` and `/status`; `--http` "
-        "wins. Without it, nowhere. Beyond the loopback, requests need the token of `relay.token_file`.",
+        description="Where `databus run` answers `/admin/live`, `/admin/ready`, `/metrics`, `/status` and `/events`, "
+        "and takes commands; `--http` wins. Without it, nowhere. Beyond the loopback, requests need the token of "
+        "`relay.token_file`.",
         examples=["127.0.0.1:11116"],
     )
 
@@ -175,6 +176,12 @@ class PipelineSections(BaseModel):
         None,
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
         description="The pipeline's name; exactly-once targets know it by this. Default: the file's name.",
+    )
+    project: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+        description="Whose it is, for the rights of those who look at it in a [dashboard](dashboard.md).",
+        examples=["billing"],
     )
     state: str | None = Field(
         None,
@@ -411,6 +418,11 @@ def state_of(path: Path) -> Path:
     found = _top_level(path)
     name = _name_of(path, found.get("name"))
     return state_folder(path.resolve().parent, name, found.get("state"))
+
+
+def name_of(path: Path) -> str:
+    """The name of a pipeline's file, whatever else is wrong in it."""
+    return _name_of(path, _top_level(path).get("name"))
 
 
 def relay_at(path: Path) -> "tuple[str | None, Access]":

@@ -21,10 +21,10 @@ def _tree(graph: Graph) -> str:
     nodes = graph.config.nodes
     below: dict[str, list[tuple[str, str]]] = {path: [] for path in nodes}
     roots = {
-        name: [(path, "") for source, path in _physical_edges(graph) if source == name] for name in graph.config.sources
+        name: [(path, "") for source, path in physical_edges(graph) if source == name] for name in graph.config.sources
     }
     for edge in graph.edges:
-        below[edge.source].append((edge.target, _label(graph, edge)))
+        below[edge.source].append((edge.target, edge_label(graph, edge)))
     shown: set[str] = set()
 
     def lines(children: list[tuple[str, str]], indent: str) -> Iterator[str]:
@@ -49,14 +49,16 @@ def _tree(graph: Graph) -> str:
     return "\n".join(out) + "\n"
 
 
-def _label(graph: Graph, edge: Edge) -> str:
+def edge_label(graph: Graph, edge: Edge) -> str:
+    """What an edge carries, in words."""
     words = "tables" if edge.shape is Shape.TABLES else "typed"
     if edge.shape is Shape.TYPED and edge.table is not None and graph.shape_out(edge.source) is Shape.TABLES:
         words = f"typed {edge.table}"
     return words if edge.branch is None else f"{edge.branch}: {words}"
 
 
-def _physical_edges(graph: Graph) -> list[tuple[str, str]]:
+def physical_edges(graph: Graph) -> list[tuple[str, str]]:
+    """From each physical source of the file to the inputs that may read it, by path."""
     return [
         (name, path)
         for name in graph.config.sources
@@ -71,10 +73,10 @@ def _dot(graph: Graph) -> str:
         lines.append(f'  "sources.{name}" [label="{name}\\n{source.type}", shape=folder];')
     for path, node in graph.config.nodes.items():
         lines.append(f'  "{path}" [label="{node.name}\\n{node.type}", shape={_DOT_SHAPES[node.kind]}];')
-    lines += [f'  "sources.{name}" -> "{path}" [label="log"];' for name, path in _physical_edges(graph)]
+    lines += [f'  "sources.{name}" -> "{path}" [label="log"];' for name, path in physical_edges(graph)]
     for edge in graph.edges:
         style = "bold" if edge.shape is Shape.TABLES else "solid"
-        lines.append(f'  "{edge.source}" -> "{edge.target}" [label="{_label(graph, edge)}", style={style}];')
+        lines.append(f'  "{edge.source}" -> "{edge.target}" [label="{edge_label(graph, edge)}", style={style}];')
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -87,8 +89,8 @@ def _mermaid(graph: Graph) -> str:
     for path, node in graph.config.nodes.items():
         opening, closing = _MERMAID_SHAPES[node.kind]
         lines.append(f'  {ids[path]}{opening}"{node.name}<br>{node.type}"{closing}')
-    lines += [f"  {source_ids[name]} -->|log| {ids[path]}" for name, path in _physical_edges(graph)]
+    lines += [f"  {source_ids[name]} -->|log| {ids[path]}" for name, path in physical_edges(graph)]
     for edge in graph.edges:
         arrow = "==>" if edge.shape is Shape.TABLES else "-->"
-        lines.append(f'  {ids[edge.source]} {arrow}|"{_label(graph, edge)}"| {ids[edge.target]}')
+        lines.append(f'  {ids[edge.source]} {arrow}|"{edge_label(graph, edge)}"| {ids[edge.target]}')
     return "\n".join(lines) + "\n"

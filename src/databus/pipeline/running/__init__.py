@@ -5,9 +5,11 @@ from databus.pipeline.running._dead_letters import OutputLetters, Replayed, outp
 from databus.pipeline.running._published import relay_status_of, status_of
 from databus.pipeline.running._rebuild import keeps_changes, rebuild
 from databus.pipeline.running._run import run
+from databus.pipeline.running._shown import PipelineFile, shown
 
 __all__ = [
     "OutputLetters",
+    "PipelineFile",
     "Replayed",
     "ask",
     "keeps_changes",
@@ -15,5 +17,6 @@ __all__ = [
     "rebuild",
     "relay_status_of",
     "run",
+    "shown",
     "status_of",
 ]

@@ -2,13 +2,19 @@
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from databus.core import InputError
-from databus.pipeline.graph import Kind, PipelineConfig
+from databus.core import InputError, StateDiffers
+from databus.pipeline.graph import Graph, Kind, PipelineConfig
+from databus.pipeline.running._shown import SHOWN, shown
 from databus.pipeline.telling import Rest, Resting
 
-VERBS: Final = ("pause", "resume", "drain", "stop", "reload", "status")
+if TYPE_CHECKING:
+    from databus.relay import Audit
+
+CHANGING: Final = ("pause", "resume", "drain", "stop", "reload")
+VERBS: Final = (*CHANGING, "status", "backlog", *SHOWN)
 _OUTPUTS_MAX: Final = 1_000
 
 
@@ -18,6 +24,10 @@ class Run(Protocol):
     @property
     def config(self) -> PipelineConfig:
         """Of its file, as it was read last."""
+
+    @property
+    def graph(self) -> Graph:
+        """The same, joined."""
 
     def look(self) -> None:
         """Have it see to what is wanted of its outputs."""
@@ -33,15 +43,15 @@ class Run(Protocol):
 
 
 class Commands:
-    """Called by several threads. status: what is published, without what takes seconds. reload: takes the file again,
-    and is told who asked.
+    """Called by several threads. status: what is published; with True positions and backlog too, which takes seconds.
+    reload: takes the file again, and is told who asked.
     """
 
     def __init__(
         self,
         run: Run,
         resting: Resting,
-        status: Callable[[], Mapping[str, Any]],
+        status: Callable[[bool], Mapping[str, Any]],
         reload: Callable[[str], Mapping[str, Any]],
     ) -> None:
         self._run = run
@@ -49,20 +59,54 @@ class Commands:
         self._status = status
         self._reload = reload
 
-    def answer(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Do it, and answer which outputs it is about. Raises `InputError` for what cannot be asked."""
+    def answer(self, verb: str, request: Mapping[str, Any], asker: str = "") -> Mapping[str, Any]:
+        """Do it, and answer which outputs it is about. Raises `InputError` for what cannot be asked.
+
+        asker: who has sent the request. A request may say for whom (`by`), why (`reason`), and in which states the
+        outputs were seen (`if_seen`, by name); it is refused with `StateDiffers` where one is in another state now.
+        """
         if verb not in VERBS:
             raise InputError(f"this pipeline knows no {verb!r}; it knows {', '.join(VERBS)}")
-        if verb == "status":
-            return self._status()
+        if verb in ("status", "backlog"):
+            return self._status(verb == "backlog")
+        if verb in SHOWN:
+            return shown(verb, self._run.graph, request)
+        result = "done"
+        try:
+            self._check_seen(request.get("if_seen") or {})
+            return self._done(verb, request)
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            asked = {name: request.get(name) for name in ("outputs", "reason")}
+            self._audit.note(verb, {"asker": asker, **_who(request)}, asked, result)
+
+    @cached_property
+    def _audit(self) -> "Audit":
+        from databus.relay import Audit  # late: most runs are never asked for anything
+
+        return Audit(self._run.config.state)
+
+    def _check_seen(self, seen: Any) -> None:
+        if not isinstance(seen, dict):
+            raise InputError("`if_seen`: expected the states of outputs, by name")
+        status = self._status(False)
+        for name, state in seen.items():
+            now = status["state"] if not name else status["outputs"].get(name, {}).get("state", "not there")
+            if now != state:
+                what = f"output {name}" if name else "the pipeline"
+                raise StateDiffers(f"{what} is {now} now, no longer {str(state)[:100]}; look again, then decide")
+
+    def _done(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == "reload":
-            return {**self._reload("databus reload"), "pid": self._status()["pid"]}
+            return {**self._reload("databus reload"), "pid": self._status(False)["pid"]}
         given = request.get("outputs") or []
         if not isinstance(given, list) or len(given) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")
         named = [str(each) for each in given]
         outputs = self._together(named)
-        answer = {"outputs": outputs, "pid": self._status()["pid"]}
+        answer = {"outputs": outputs, "pid": self._status(False)["pid"]}
         match verb:
             case "pause":
                 self._resting.pause(outputs)
@@ -107,3 +151,9 @@ class Commands:
                 raise InputError(f'the pipeline that runs has no output called "{name}"; {hint}')
         lanes = {each.config.lane for each in nodes if each.name in named and each.config.lane is not None}
         return [each.name for each in nodes if not named or each.name in named or each.config.lane in lanes]
+
+
+def _who(request: Mapping[str, Any]) -> dict[str, str]:
+    """For whom somebody asks, as they say; only the asker itself is known."""
+    by = request.get("by")
+    return {str(name): str(each) for name, each in by.items()} if isinstance(by, dict) else {}

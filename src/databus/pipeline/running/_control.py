@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable, TransientError
+from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable, StateDiffers, TransientError
 from databus.operate import logger_of
 from databus.pipeline.graph import holder_of
 from databus.pipeline.telling import in_background
@@ -34,13 +34,15 @@ _ACCEPT_AGAIN_S: Final = 1.0  # where no file may be opened any more, for one
 _AT_ONCE: Final = 8
 _CREDENTIALS: Final = struct.Struct("3i")
 _KINDS: Final[Mapping[str, type[DatabusError]]] = {
-    each.__name__: each for each in (InputError, ServiceUnavailable, FatalError)
+    each.__name__: each for each in (StateDiffers, InputError, ServiceUnavailable, FatalError)
 }
 
 _logger = logger_of("databus.pipeline")
 
-Handle = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""Does what a verb asks, with the request, and answers; raises `DatabusError`. Called by several threads."""
+Handle = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+"""Does what a verb asks, with the request and who sent it, and answers; raises `DatabusError`. Called by several
+threads.
+"""
 
 
 class ControlServer:
@@ -108,7 +110,7 @@ class ControlServer:
         except (ValueError, KeyError, TypeError) as error:
             return {"error": "InputError", "message": f"not a request of one line of JSON with a `verb`: {error!r}"}
         try:
-            answer = self._handle(verb, request)
+            answer = self._handle(verb, request, _asker(connection))
         except DatabusError as error:
             kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), None)
             kind = kind or ("ServiceUnavailable" if isinstance(error, TransientError) else "FatalError")
@@ -116,10 +118,6 @@ class ControlServer:
         except Exception as error:
             _logger.exception("a command ended by a defect", verb=verb)
             answer = {"error": "FatalError", "message": f"a defect: {type(error).__name__}: {error}"}
-        if verb != "status":
-            _logger.info(
-                "command", verb=verb, outputs=request.get("outputs"), by=_asker(connection), **_failure(answer)
-            )
         return answer
 
 
@@ -201,7 +199,3 @@ def _asker(connection: socket.socket) -> str:
         return "unknown"
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
     return f"process {pid} of user {uid}"
-
-
-def _failure(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"refused": answer["message"]} if "error" in answer else {}

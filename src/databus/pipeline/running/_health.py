@@ -1,11 +1,15 @@
-"""The HTTP server of a running pipeline: health, metrics and status. Start with `HealthServer`.
+"""The HTTP server of a running pipeline: health, metrics, status, events and commands. Start with `HealthServer`.
 
 | path | answers |
 |---|---|
 | `/admin/live` | `GOOD`, as long as the process answers |
 | `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, source and relay that is not well |
 | `/metrics` | Prometheus |
-| `/status` | what `databus status --json` prints |
+| `/status` | what `databus status --json` prints; it asks the relay and the targets |
+| `/status/light` | the same without positions and backlog: nobody is asked for it |
+| `/events` | what happens, as server-sent events |
+| `/graph`, `/journal`, `/audit`, `/letters`, `/config` | what `databus.pipeline.running._shown` says |
+| POST `/pause`, `/resume`, `/drain`, `/stop`, `/reload` | what `databus.pipeline.running._commands` does; a body of JSON |
 """
 
 import asyncio
@@ -23,8 +27,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from databus.core import ConfigError, DatabusError
+from databus.core import ConfigError, DatabusError, MalformedRequest
 from databus.operate import logger_of
+from databus.pipeline.running._commands import CHANGING
+from databus.pipeline.running._control import Handle
+from databus.pipeline.running._event_streams import EventStreams
+from databus.pipeline.running._shown import SHOWN
 from databus.pipeline.telling import OutputState, unwell, worst_backlogs
 from databus.relay import HTTP_LOGGER, Tokens, admit, error_response, hide_from_pages, keep_renewing
 
@@ -32,6 +40,7 @@ _START_S_MAX: Final = 30.0
 _STOP_S_MAX: Final = 3.0
 _ANSWERS_AT_ONCE: Final = 4
 _ASK_RELAY: Final = frozenset({"/metrics", "/status"})
+_REQUEST_BYTES_MAX: Final = 1 << 16
 
 _logger = logger_of("databus.pipeline")
 
@@ -40,19 +49,24 @@ Status = Mapping[str, Any]
 
 class HealthServer:
     """Answers from a thread of its own, whoever has one of the tokens. status: asked for what there is to say; with
-    True, also for the backlog, which the relay is asked for and may take seconds.
+    True, also for the backlog, which the relay is asked for and may take seconds. handle: does what commands ask.
     """
 
-    def __init__(self, host: str, port: int, tokens: Tokens, status: Callable[[bool], Status]) -> None:
+    def __init__(
+        self, host: str, port: int, tokens: Tokens, status: Callable[[bool], Status], handle: Handle | None = None
+    ) -> None:
         self._address = (host, port)
         self._tokens = tokens
         self._status = status
+        self._handle = handle
         self._thread = threading.Thread(target=self._run, name="pipeline-http", daemon=True)
         self._bound = threading.Event()
         self._error: OSError | None = None
         self._ending: asyncio.Event | None = None
         self._loop = asyncio.new_event_loop()
         self._workers = ThreadPoolExecutor(_ANSWERS_AT_ONCE, thread_name_prefix="pipeline-http")
+        self._commanders = ThreadPoolExecutor(_ANSWERS_AT_ONCE, thread_name_prefix="pipeline-http-command")
+        self.events = EventStreams(self._loop)
         self.url = ""
 
     def start(self) -> None:
@@ -66,9 +80,14 @@ class HealthServer:
     def stop(self) -> None:
         """Close the port; callable twice."""
         if self._thread.is_alive() and self._ending is not None:
-            self._loop.call_soon_threadsafe(self._ending.set)
+            self._loop.call_soon_threadsafe(self._end, self._ending)
             self._thread.join(_STOP_S_MAX)
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for each in (self._workers, self._commanders):
+            each.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self, ending: asyncio.Event) -> None:
+        self.events.end()
+        ending.set()
 
     def _run(self) -> None:
         try:
@@ -81,15 +100,22 @@ class HealthServer:
 
     async def _serve(self) -> None:
         self._ending = asyncio.Event()
-        app = web.Application()
+        app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
         answers = {
             "/admin/live": self._live,
             "/admin/ready": self._ready,
             "/metrics": self._metrics,
             "/status": self._state,
+            "/status/light": self._light,
         }
         for path, answer in answers.items():
             app.router.add_get(path, partial(self._answer, answer, asks_relay=path in _ASK_RELAY))
+        app.router.add_get("/events", self._follow)
+        if self._handle is not None:
+            for verb in SHOWN:
+                app.router.add_get(f"/{verb}", partial(self._do, verb, self._handle))
+            for verb in CHANGING:
+                app.router.add_post(f"/{verb}", partial(self._do, verb, self._handle))
         app.on_response_prepare.append(hide_from_pages)
         runner = web.AppRunner(app, access_log=None, logger=HTTP_LOGGER, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
@@ -114,6 +140,28 @@ class HealthServer:
         except DatabusError as error:
             return error_response(error)
 
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        try:
+            admit(request, self._tokens.headers, "pipeline")
+            return await self.events.serve(request)
+        except DatabusError as error:
+            return error_response(error)
+
+    async def _do(self, verb: str, handle: Handle, request: web.Request) -> web.Response:
+        """What a command asks for: parameters of a GET, JSON of a POST."""
+        try:
+            admit(request, self._tokens.headers, "pipeline")
+            asked = await _body_of(request) if request.method == "POST" else dict(request.query)
+            work = partial(handle, verb, asked, f"address {request.remote}")
+            return json_answer(await self._loop.run_in_executor(self._commanders, work))
+        except DatabusError as error:
+            return error_response(error)
+        except web.HTTPException:
+            raise
+        except Exception as error:
+            _logger.exception("a command ended by a defect", verb=verb)
+            return error_response(DatabusError(f"a defect: {type(error).__name__}: {error}"))
+
     def _live(self) -> web.Response:
         return web.Response(text="GOOD\n")
 
@@ -127,8 +175,29 @@ class HealthServer:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _state(self) -> web.Response:
-        text = json.dumps(self._status(True), default=str, ensure_ascii=False) + "\n"
-        return web.Response(text=text, content_type="application/json")
+        return json_answer(self._status(True))
+
+    def _light(self) -> web.Response:
+        return json_answer(self._status(False))
+
+
+async def _body_of(request: web.Request) -> dict[str, Any]:
+    """The JSON object of a request; no form can send one that says so."""
+    if request.content_type != "application/json":
+        raise MalformedRequest("a command is JSON: send the header `Content-Type: application/json`")
+    try:
+        value = json.loads(await request.read() or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise MalformedRequest("the body: expected a JSON object")
+    return value
+
+
+def json_answer(value: Mapping[str, Any]) -> web.Response:
+    """An answer in JSON; whatever is no JSON in it, as text."""
+    body = json.dumps(value, default=str, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 def site_url(runner: web.AppRunner) -> str:

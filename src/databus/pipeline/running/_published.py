@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import ConfigError, CorruptData, DatabusError
+from databus.core import ConfigError, CorruptData, DatabusError, ServiceUnavailable
 from databus.flow import names_for_relay
 from databus.pipeline.checks import http_address, load_pipeline
 from databus.pipeline.engine import QueryPlan, positions_of, with_positions
@@ -18,6 +18,7 @@ from databus.pipeline.telling import Journal, Progress, StatusFile, read_status,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from databus.pipeline.running._control import Handle
     from databus.pipeline.running._health import HealthServer
 
 
@@ -45,6 +46,8 @@ class Published:
         self._journal = Journal(config.state)
         self._about = _about(config)
         self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
+        self.answer: Handle | None = None
+        """Does what commands ask over HTTP; set once there is a run that takes them."""
 
     def __enter__(self) -> Self:
         if self._http is not None:
@@ -73,7 +76,12 @@ class Published:
         host, port = http_address(address, where, self._config)
         file = self._config.token_file
         tokens = Tokens(file, lambda: () if file is None else tokens_in(file, "relay.token_file"))
-        return HealthServer(host, port, tokens, lambda asks_relay: self.status(asks_relay=asks_relay))
+        return HealthServer(host, port, tokens, lambda asks_relay: self.status(asks_relay=asks_relay), self._handle)
+
+    def _handle(self, verb: str, request: Mapping[str, Any], asker: str) -> Mapping[str, Any]:
+        if self.answer is None:
+            raise ServiceUnavailable("the pipeline is starting; ask again")
+        return self.answer(verb, request, asker)
 
     def expect(self, plans: Sequence[QueryPlan]) -> None:
         """There are these queries."""
@@ -92,6 +100,8 @@ class Published:
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event."""
         self._journal.take(event)
+        if self._server is not None:
+            self._server.events.put(event)
         match event["event"]:
             case "relay":
                 self._about["relay"] = event["url"]
@@ -181,6 +191,7 @@ def relay_status_of(path: "Path") -> dict[str, Any]:
 def _about(config: PipelineConfig) -> dict[str, Any]:
     return {
         "pipeline": config.name,
+        "project": config.sections.project,
         "pid": os.getpid(),
         "started_us": time.time_ns() // 1000,
         "state": "running",

@@ -117,8 +117,9 @@ def run(
             running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
             running.is_dry = dry_in is not None
             reloads = Reloads(Path(path), master, running)
-            commands = Commands(running, resting, lambda: published.status(asks_relay=False), reloads.reload)
+            commands = Commands(running, resting, lambda asks: published.status(asks_relay=asks), reloads.reload)
             control = ControlServer(config.state, commands.answer)
+            published.answer = commands.answer
             asked = stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue, reloads.hangup)
             with control, asked, reloads:
                 code = running.run(session)
@@ -191,6 +192,11 @@ class _Run:
     def config(self) -> PipelineConfig:
         """See `Run`."""
         return self._config
+
+    @property
+    def graph(self) -> Graph:
+        """See `Run`."""
+        return self._graph
 
     def look(self) -> None:
         """See `Run`."""

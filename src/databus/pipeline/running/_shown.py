@@ -1,0 +1,203 @@
+"""What a pipeline shows besides its status: graph, history, audit log, dead letters, configuration.
+
+All of it is in files, so a pipeline that does not run shows it too. Start with `shown` and `PipelineFile`.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from databus.core import ConfigError, InputError
+from databus.formats import load_yaml
+from databus.pipeline.checks import load_pipeline
+from databus.pipeline.graph import Graph, edge_label, is_held, name_of, physical_edges, state_of
+from databus.pipeline.running._control import ask
+from databus.pipeline.running._dead_letters import outputs_with_letters
+from databus.pipeline.running._published import status_of
+from databus.pipeline.telling import read_journal, read_status
+
+AUDIT: Final = ("audit.1.jsonl", "audit.jsonl")
+LIMIT_MAX: Final = 1_000
+_TEXT_CHARS_MAX: Final = 4_000
+_HIDDEN: Final = "(hidden)"
+_SECRET_NAME: Final = re.compile(
+    r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment", re.I
+)
+"""Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
+_REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
+_LOG_IN: Final = re.compile(r"(?<=//)[^/@\s]+@")
+
+Request = Mapping[str, Any]
+
+
+def graph_json(graph: Graph) -> dict[str, Any]:
+    """Nodes by path (`outputs.copy`), and edges with what they carry."""
+    config = graph.config
+    nodes = [
+        {"id": f"sources.{name}", "kind": "source", "name": name, "type": each.type}
+        for name, each in config.sources.items()
+    ]
+    nodes += [
+        {"id": path, "kind": each.kind.word, "name": each.name, "type": each.type}
+        for path, each in config.nodes.items()
+    ]
+    edges = [{"from": f"sources.{name}", "to": path, "label": "log"} for name, path in physical_edges(graph)]
+    edges += [{"from": each.source, "to": each.target, "label": edge_label(graph, each)} for each in graph.edges]
+    return {"pipeline": config.name, "nodes": nodes, "edges": edges}
+
+
+def _journal(graph: Graph, request: Request) -> dict[str, Any]:
+    """The newest events first. output: of that one alone."""
+    output, before_us = request.get("output"), _number(request, "before_us", 0, 1 << 62)
+    found = (
+        event
+        for event in read_journal(graph.config.state, _number(request, "since_us", 0, 1 << 62))
+        if (not output or output == event.get("output") or output in event.get("outputs", ()))
+        and (not before_us or event["at_us"] < before_us)
+    )
+    return {"events": _newest(found, request)}
+
+
+def _audit(graph: Graph, request: Request) -> dict[str, Any]:
+    return {"entries": _newest(_lines(graph.config.state), request)}
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    for name in AUDIT:
+        with suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            for line in file:
+                with suppress(ValueError):  # the last one, cut off
+                    entry = json.loads(line)
+                    if isinstance(entry, dict):
+                        yield entry
+
+
+def _letters(graph: Graph, request: Request) -> dict[str, Any]:
+    """Counts by table of each output; with `rows`, letters themselves too, of an output if one is named."""
+    wanted, limit = request.get("output"), _number(request, "limit", 100, LIMIT_MAX)
+    outputs = [each for each in outputs_with_letters(graph) if wanted in (None, "", each.name)]
+    counts = [
+        {"output": each.name, "table": file.source, "count": file.count} for each in outputs for file in each.files()
+    ]
+    if not request.get("rows"):
+        return {"counts": counts}
+    letters = (
+        {
+            "output": each.name,
+            "table": found.source,
+            "pair": letter.pair,
+            "id": _cut(letter.id),
+            "at_us": letter.at_us,
+            "reason": _cut(letter.reason),
+            "row": _cut(letter.row),
+        }
+        for each in outputs
+        for found in each.read()
+        for letter in found.letters
+    )
+    return {"counts": counts, "letters": list(islice(letters, limit))}
+
+
+def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
+    """The file as it is written: references stand for their values, and whatever else sounds secret is hidden."""
+    path = graph.config.path
+    return {"file": str(path), "config": without_secrets(load_yaml(path))}
+
+
+def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
+    """A configuration as it is written, to be shown: a reference is no secret, nor is the name of a file.
+
+    >>> without_secrets({"password": "hunter2", "token_file": "t", "url": "http://me:pw@db/", "secret": "${S}"})
+    {'password': '(hidden)', 'token_file': 't', 'url': 'http://(hidden)@db/', 'secret': '${S}'}
+    """
+    if isinstance(value, dict):
+        return {
+            name: without_secrets(each, is_secret=is_secret or _is_secret(str(name))) for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(each, is_secret=is_secret) for each in value]
+    if isinstance(value, str) and _REFERENCES.fullmatch(value):
+        return value
+    if is_secret and value not in (None, ""):
+        return _HIDDEN
+    return _LOG_IN.sub(f"{_HIDDEN}@", value) if isinstance(value, str) else value
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None and not name.endswith("_file")
+
+
+SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
+    "graph": lambda graph, _: graph_json(graph),
+    "journal": _journal,
+    "audit": _audit,
+    "letters": _letters,
+    "config": _configuration,
+}
+"""By the verb that asks for it."""
+
+
+def shown(verb: str, graph: Graph, request: Request) -> Mapping[str, Any]:
+    """Answer one of the verbs of `SHOWN`. Raises `InputError` for what cannot be asked."""
+    return SHOWN[verb](graph, request)
+
+
+class PipelineFile:
+    """A pipeline by its file: the one that runs is asked; of one that does not, its files are read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `ConfigError` where there is no such file, or nothing can be read of it."""
+        self.path = path
+        self.name = name_of(path)
+        self._graph: tuple[tuple[int, ...], Graph] | None = None
+
+    def ask(self, verb: str, **request: Any) -> Mapping[str, Any]:
+        """What it answers. Raises as `databus.pipeline.ask`, and `ConfigError` for a file with problems."""
+        state = state_of(self.path)
+        if is_held(state):
+            return ask(state, verb, **request)
+        if verb in ("status", "backlog"):
+            return self._status(state) if verb == "status" else status_of(self.path) or self._status(state)
+        if verb in SHOWN:
+            return shown(verb, self._loaded(), request)
+        raise InputError("this pipeline does not run; start it with `databus run`")
+
+    def _status(self, state: Path) -> dict[str, Any]:
+        status = read_status(state)
+        if status is None:
+            name = self._loaded().config.name
+            status = {"pipeline": name, "pid": None, "sources": {}, "outputs": {}, "relay": None, "relay_error": ""}
+        elif status["state"] == "ended":
+            return status
+        return {**status, "state": "stopped"}
+
+    def _loaded(self) -> Graph:
+        """The graph, read again only when the file is another: it is asked for once a second."""
+        found = self.path.stat() if self.path.is_file() else None
+        if found is None:
+            raise ConfigError(f"{self.path}: No such file or directory")
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._graph is None or self._graph[0] != seen:
+            self._graph = seen, load_pipeline(self.path)
+        return self._graph[1]
+
+
+def _newest(found: Iterator[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+    limit = _number(request, "limit", 100, LIMIT_MAX)
+    return list(deque(found, maxlen=limit))[::-1] if limit else []
+
+
+def _number(request: Request, name: str, default: int, most: int) -> int:
+    given = request.get(name, default)
+    if isinstance(given, bool) or not str(given).isdecimal() or int(given) > most:
+        raise InputError(f"{name}: {str(given)[:100]!r} is not a whole number in 0..{most}")
+    return int(given)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}… ({len(text)} characters)"
