@@ -7,6 +7,7 @@ from cli_page import cli_markdown
 from client_page import client_markdown
 
 from databus.bootstrap import BootstrapFile, BootstrapSection, KeepSection, RelayAt
+from databus.dashboard import api_markdown
 from databus.pipeline import options_markdown, reference_markdown
 from databus.relay import with_commands
 
@@ -33,6 +34,7 @@ PAGES = {
     "client-api.md": client_markdown,
     "http.md": http_markdown,
     "bootstrap.md": bootstrap_markdown,
+    "api.md": api_markdown,
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
@@ -121,3 +121,12 @@ def ask(
         return answer.status, json.loads(text) if is_json else text, found
     finally:
         connection.close()
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """What a condition gives once it is something."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+    return found

@@ -13,6 +13,7 @@ _VERBS: Final = (
     "compare",
     "consumers",
     "control",
+    "dashboard",
     "dead_letters",
     "demo",
     "diff",

@@ -3,7 +3,7 @@
 from databus.relay._access_mistakes import mistakes_on_disk
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._ask import Ask, json_answer
-from databus.relay._audit import Audit, operator
+from databus.relay._audit import Audit, operator, read_audit
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
 from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice, whole
@@ -80,6 +80,7 @@ __all__ = [
     "openapi",
     "operator",
     "parse_relay",
+    "read_audit",
     "relay_url",
     "run_relay",
     "source_json",

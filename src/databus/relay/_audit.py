@@ -10,7 +10,8 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from databus.disk import sync_folder
 from databus.operate import logger_of
 
 NAME: Final = "audit.jsonl"
+_BEFORE: Final = "audit.1.jsonl"
 BYTES_MAX: Final = 4 << 20
 _TEXT_LENGTH_MAX: Final = 1_000
 _NAMES_MAX: Final = 100
@@ -56,7 +58,7 @@ class Audit:
     def _append(self, line: bytes) -> None:
         is_new = not self._path.exists()
         if not is_new and self._path.stat().st_size + len(line) > self._bytes_max:
-            self._path.replace(self._path.with_name("audit.1.jsonl"))
+            self._path.replace(self._path.with_name(_BEFORE))
             is_new = True
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -66,6 +68,17 @@ class Audit:
             os.close(fd)
         if is_new:
             sync_folder(self._path.parent)
+
+
+def read_audit(folder: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a folder's audit log, the oldest first. Lines that were cut off are passed over."""
+    for name in (_BEFORE, NAME):
+        with suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            for line in file:
+                with suppress(ValueError):
+                    entry = json.loads(line)
+                    if isinstance(entry, dict):
+                        yield entry
 
 
 def operator() -> dict[str, Any]:

@@ -3,11 +3,9 @@
 All of it is in files, so a pipeline that does not run shows it too. Start with `shown` and `PipelineFile`.
 """
 
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +19,6 @@ from databus.pipeline.running._dead_letters import outputs_with_letters
 from databus.pipeline.running._published import status_of
 from databus.pipeline.telling import read_journal, read_status
 
-AUDIT: Final = ("audit.1.jsonl", "audit.jsonl")
 LIMIT_MAX: Final = 1_000
 _TEXT_CHARS_MAX: Final = 4_000
 _HIDDEN: Final = "(hidden)"
@@ -64,17 +61,9 @@ def _journal(graph: Graph, request: Request) -> dict[str, Any]:
 
 
 def _audit(graph: Graph, request: Request) -> dict[str, Any]:
-    return {"entries": _newest(_lines(graph.config.state), request)}
+    from databus.relay import read_audit  # late: it brings a server along
 
-
-def _lines(folder: Path) -> Iterator[dict[str, Any]]:
-    for name in AUDIT:
-        with suppress(FileNotFoundError), (folder / name).open("rb") as file:
-            for line in file:
-                with suppress(ValueError):  # the last one, cut off
-                    entry = json.loads(line)
-                    if isinstance(entry, dict):
-                        yield entry
+    return {"entries": _newest(read_audit(graph.config.state), request)}
 
 
 def _letters(graph: Graph, request: Request) -> dict[str, Any]:

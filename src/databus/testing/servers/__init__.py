@@ -4,11 +4,12 @@
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
 Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own,
-and so has `KafkaCluster`.
+and so have `KafkaCluster` and `Chromium`, a browser for the tests of pages.
 What a machine cannot have raises `ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
 
+from databus.testing.servers._chromium import Chromium
 from databus.testing.servers._fetch import ServerMissing, cache_folder
 from databus.testing.servers._kafka import Kafka, KafkaCluster
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
@@ -24,6 +25,7 @@ __all__ = [
     "SEARCH_KINDS",
     "SOAK_KINDS",
     "Certificates",
+    "Chromium",
     "Kafka",
     "KafkaCluster",
     "MariaDb",

@@ -17,6 +17,7 @@ from databus.testing.servers import (
     KINDS,
     SEARCH_KINDS,
     SOAK_KINDS,
+    Chromium,
     Kafka,
     SearchServer,
     Server,
@@ -49,6 +50,8 @@ def main(arguments: list[str]) -> int:
         return _start(chosen.start, chosen.folder)
     for kind in chosen.kinds or _FETCHED:
         _prepare(kind)
+    if not chosen.kinds:
+        _say(Chromium.kind, Chromium.prepare)
     return 0
 
 

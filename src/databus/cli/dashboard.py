@@ -1,0 +1,91 @@
+"""`databus dashboard`: see what flows, in a browser, and step in."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from databus.cli._app import LogFormat, LogLevel, TokenFile, app
+
+if TYPE_CHECKING:
+    from databus.dashboard import DashboardConfig
+
+DEFAULT_LISTEN: Final = "127.0.0.1:11117"
+_LOOKED_FOR: Final = ("databus.yml", "relay.yml")
+
+
+@app.command(epilog="Example: databus dashboard databus.yml --relay http://127.0.0.1:11115")
+def dashboard(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of pipelines and relays; databus.yml and relay.yml, if they are there."),
+    ] = None,
+    relay: Annotated[list[str] | None, typer.Option(help="Address of a relay; more than once for several.")] = None,
+    pipeline: Annotated[
+        list[str] | None, typer.Option(help="Address of a pipeline's `run --http`; more than once for several.")
+    ] = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT to serve at.")] = DEFAULT_LISTEN,
+    principals: Annotated[
+        Path | None, typer.Option(help="File that says who may do what; without it, only who is at this machine.")
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="Where people find it, if a proxy stands before it: https://databus.example.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of its audit log.")] = Path(".databus/dashboard"),
+    token_file: TokenFile = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
+) -> None:
+    """Show pipelines and relays in a browser: what flows where, how fast, and what is wrong; pause, resume, read again.
+
+    It keeps nothing that others need: ending it changes nothing else. Without --principals it prints a link, by which
+    whoever started it signs in.
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from databus.dashboard import Dashboard
+    from databus.operate import configure_logs
+
+    config = _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file)
+    configure_logs(level=log_level, style=log_format)
+    made = Dashboard(config, on_link=lambda link: typer.echo(f"sign in: {link}"))
+
+    def is_ready() -> None:
+        typer.echo(f"databus dashboard at {public_url or made.url}, Ctrl-C ends it")
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(made.run(is_ready))
+
+
+def _config(
+    files: list[Path],
+    relays: list[str],
+    pipelines: list[str],
+    listen: str,
+    principals: Path | None,
+    public_url: str | None,
+    folder: Path,
+    token_file: str | None,
+) -> "DashboardConfig":
+    from databus.core import ConfigError
+    from databus.dashboard import DashboardConfig, part_of_file, part_of_pipeline, part_of_relay
+    from databus.link import Access
+    from databus.relay import address_of
+
+    try:
+        address = address_of(listen)
+    except ValueError:
+        raise ConfigError(f"--listen {listen}: expected HOST:PORT, such as {DEFAULT_LISTEN}") from None
+    if not files and not relays and not pipelines:
+        files = [Path(name) for name in _LOOKED_FOR if Path(name).is_file()]
+        if not files:
+            raise ConfigError(
+                f"there is no {' and no '.join(_LOOKED_FOR)} here; name files, or give --relay or --pipeline"
+            )
+    access = Access.of(token_file)
+    parts = [part_of_file(path) for path in files]
+    parts += [part_of_pipeline(url, access) for url in pipelines]
+    parts += [part_of_relay(url, access) for url in relays]
+    folder.mkdir(parents=True, exist_ok=True)
+    return DashboardConfig(address, parts, folder, principals, public_url)

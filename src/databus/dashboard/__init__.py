@@ -1,0 +1,16 @@
+"""What flows where, how fast, and stepping in: pages and an API over pipelines and relays. Start with `Dashboard`."""
+
+from databus.dashboard._api_pages import api_markdown, openapi
+from databus.dashboard._parts import Part, part_of_file, part_of_pipeline, part_of_relay
+from databus.dashboard._server import Dashboard, DashboardConfig
+
+__all__ = [
+    "Dashboard",
+    "DashboardConfig",
+    "Part",
+    "api_markdown",
+    "openapi",
+    "part_of_file",
+    "part_of_pipeline",
+    "part_of_relay",
+]

@@ -1,0 +1,320 @@
+"""Who answers the endpoints of the table; `ANSWERS` lists them. A request has passed all checks when it comes here."""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from databus.core import AccessDenied, MalformedRequest, TooManyRequests, UnknownSource
+from databus.dashboard._api_pages import openapi
+from databus.dashboard._board import Board
+from databus.dashboard._endpoint import Endpoint
+from databus.dashboard._endpoint_table import ENDPOINTS
+from databus.dashboard._guard import Guard
+from databus.dashboard._operations import Operation, Operations
+from databus.dashboard._parts import why
+from databus.dashboard._rights import Principal
+from databus.dashboard._sessions import COOKIE, SESSION_S, Sessions
+from databus.dashboard._watch import LOOK_S
+from databus.relay import Audit, read_audit
+
+_READ_AT_ONCE: Final = 8
+_STREAMS_MAX: Final = 200
+_WRITE_S_MAX: Final = 30.0
+_FAILURES_MAX: Final = 30
+"""Sign-ins that fail, in a minute."""
+_NOBODY: Final = Principal("", frozenset(), frozenset())
+
+
+@dataclass
+class Ask:
+    """One request, read and checked."""
+
+    request: web.Request
+    endpoint: Endpoint
+    principal: Principal = _NOBODY
+    cookie: str = ""
+    path: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+        return self.request.remote or "unknown"
+
+
+class Answers:
+    """All of it runs in the loop's thread; what reads a disk or asks a part, in a few others."""
+
+    def __init__(self, board: Board, sessions: Sessions, guard: Guard, folder: Path) -> None:
+        self.board = board
+        self.sessions = sessions
+        self._guard = guard
+        self._folder = folder
+        self._operations = Operations(Audit(folder))
+        self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
+        self._failures: deque[float] = deque(maxlen=_FAILURES_MAX)
+        self._streams = 0
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Have streams end."""
+        self._ending.set()
+        self._operations.close()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    # Who asks
+
+    async def session(self, ask: Ask) -> web.Response:
+        """GET /session."""
+        found = ask.principal
+        known = None if found is _NOBODY else {"name": found.name, "rights": sorted(found.rights)}
+        return json_answer({"principal": known})
+
+    async def sign_in(self, ask: Ask) -> web.Response:
+        """POST /session."""
+        now_s = time.monotonic()
+        if len(self._failures) == _FAILURES_MAX and self._failures[0] > now_s - 60:
+            raise TooManyRequests("too many sign-ins have failed in the last minute; try again later")
+        try:
+            value, principal = self.sessions.sign_in(ask.given["token"])
+        except AccessDenied:
+            self._failures.append(now_s)
+            raise
+        answer = json_answer({"principal": {"name": principal.name, "rights": sorted(principal.rights)}})
+        answer.set_cookie(
+            COOKIE, value, max_age=SESSION_S, httponly=True, samesite="Strict", path="/", secure=self._guard.is_https
+        )
+        return answer
+
+    async def sign_out(self, ask: Ask) -> web.Response:
+        """DELETE /session."""
+        self.sessions.sign_out(ask.cookie)
+        answer = json_answer({"principal": None})
+        answer.del_cookie(COOKIE, path="/")
+        return answer
+
+    async def openapi(self, ask: Ask) -> web.Response:
+        """GET /openapi.json."""
+        del ask
+        return json_answer(openapi())
+
+    # What there is to see
+
+    async def graph(self, ask: Ask) -> web.Response:
+        """GET /graph."""
+        return json_answer(self.board.graph(ask.principal))
+
+    async def status(self, ask: Ask) -> web.Response:
+        """GET /status."""
+        return json_answer(self.board.status(ask.principal))
+
+    async def events(self, ask: Ask) -> web.StreamResponse:
+        """GET /events: one status a second. Who reads slowly gets the newest when they are ready for it."""
+        if self._streams >= _STREAMS_MAX:
+            raise TooManyRequests(f"{_STREAMS_MAX} pages are open already")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._streams += 1
+        try:
+            await response.prepare(ask.request)
+            while not self._ending.is_set() and self._still_admits(ask):
+                text = json.dumps(self.board.status(ask.principal), default=str)
+                await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), LOOK_S)
+        except (TimeoutError, ConnectionError):
+            response.force_close()
+        finally:
+            self._streams -= 1
+        return response
+
+    def _still_admits(self, ask: Ask) -> bool:
+        """Whether who follows is still signed in: a page may stay open for days."""
+        return not ask.cookie or self.sessions.of_cookie(ask.cookie) == ask.principal
+
+    async def metrics(self, ask: Ask) -> web.Response:
+        """GET /metrics."""
+        status = self.board.status(ask.principal)
+        there = [each["node"] for each in (*status["outputs"], *status["sources"])]
+        wanted = ask.given["node"]
+        if wanted is not None and wanted not in there:
+            raise UnknownSource(f"no node {wanted[:100]!r} here")
+        nodes = iter(there if wanted is None else [wanted])
+        return json_answer(self.board.numbers.history(nodes, ask.given["since_us"]))
+
+    async def journal(self, ask: Ask) -> web.Response:
+        """GET /journal."""
+        given = ask.given
+        asked = {"output": given["output"], "limit": given["limit"], "before_us": given["before_us"] or 0}
+        found = await self._of_pipelines(
+            ask, "journal", **{name: each for name, each in asked.items() if each is not None}
+        )
+        return json_answer(_merged(found, "events", "at_us", given["limit"]))
+
+    async def audit(self, ask: Ask) -> web.Response:
+        """GET /audit: of this dashboard, and of the pipelines."""
+        found = await self._of_pipelines(ask, "audit", limit=ask.given["limit"])
+        if ask.given["pipeline"] is None:
+            here = await self._read(lambda: {"entries": list(self._audit_here(ask.principal))})
+            found["dashboard"] = here
+        return json_answer(_merged(found, "entries", "at", ask.given["limit"]))
+
+    def _audit_here(self, principal: Principal) -> Iterator[dict[str, Any]]:
+        for entry in read_audit(self._folder):
+            if principal.sees(entry.get("asked", {}).get("project")):
+                yield entry
+
+    async def letters(self, ask: Ask) -> web.Response:
+        """GET /letters."""
+        asked = {} if ask.given["output"] is None else {"output": ask.given["output"]}
+        found = await self._of_pipelines(ask, "letters", **asked)
+        counts = [{"pipeline": name, **each} for name, answer in found.items() for each in answer.get("counts", ())]
+        return json_answer({"counts": counts, "unanswered": _unanswered(found)})
+
+    async def letter_rows(self, ask: Ask) -> web.Response:
+        """GET /letters/rows."""
+        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        asked = {
+            "rows": 1,
+            "limit": ask.given["limit"],
+            **({"output": ask.given["output"]} if ask.given["output"] else {}),
+        }
+        return json_answer(await self._read(partial(part.show, "letters", **asked)))
+
+    async def config(self, ask: Ask) -> web.Response:
+        """GET /config."""
+        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        return json_answer(await self._read(partial(part.show, "config")))
+
+    async def operations(self, ask: Ask) -> web.Response:
+        """GET /operations."""
+        found = [each.to_json() for each in self._operations.seen_by(ask.principal)]
+        return json_answer({"operations": found[: ask.given["limit"]]})
+
+    async def operation(self, ask: Ask) -> web.Response:
+        """GET /operations/{id}."""
+        for each in self._operations.seen_by(ask.principal):
+            if each.id == ask.path["id"]:
+                return json_answer(each.to_json())
+        raise UnknownSource(f"no operation {ask.path['id'][:100]!r} here")
+
+    async def _of_pipelines(self, ask: Ask, verb: str, **asked: Any) -> dict[str, Any]:
+        """What one pipeline answers, or all that somebody sees; of one that does not answer, `error`."""
+        wanted = ask.given["pipeline"]
+        if wanted is not None:
+            watch, part = self.board.pipeline(wanted, ask.principal)
+            return {watch.name: await self._read(partial(part.show, verb, **asked))}
+        there = list(self.board.pipelines(ask.principal))
+        answers = await asyncio.gather(
+            *(self._read(partial(part.show, verb, **asked)) for _, part in there), return_exceptions=True
+        )
+        return {
+            watch.name: {"error": why(answer)} if isinstance(answer, Exception) else answer
+            for (watch, _), answer in zip(there, answers, strict=True)
+        }
+
+    # What can be done
+
+    async def on_output(self, ask: Ask) -> web.Response:
+        """POST /outputs/{pipeline}/{output}/{verb}."""
+        pipeline, output = ask.path["pipeline"], ask.path["output"]
+        watch, part = self.board.output(pipeline, output, ask.principal)
+        work = partial(part.act, _verb(ask), [output], _who(ask), ask.given["reason"], ask.given["if_seen"])
+        return await self._do(ask, f"{pipeline}/outputs.{output}", output, watch.project, work)
+
+    async def on_pipeline(self, ask: Ask) -> web.Response:
+        """POST /pipelines/{pipeline}/{verb}."""
+        pipeline = ask.path["pipeline"]
+        watch, part = self.board.pipeline(pipeline, ask.principal)
+        work = partial(part.act, _verb(ask), [], _who(ask), ask.given["reason"], ask.given["if_seen"])
+        return await self._do(ask, pipeline, pipeline, watch.project, work)
+
+    async def on_source(self, ask: Ask) -> web.Response:
+        """POST /sources/{relay}/{source}/{verb}."""
+        relay, source = ask.path["relay"], ask.path["source"]
+        project, part = self.board.source(relay, source, ask.principal)
+        asked = {name: ask.given.get(name) for name in ("tables", "reason", "if_seen")}
+        work = partial(part.act_on_source, _verb(ask), source, _who(ask), **asked)
+        return await self._do(ask, f"{relay}/sources.{source}", source, project, work)
+
+    async def _do(self, ask: Ask, target: str, name: str, project: str | None, work: Callable[[], Any]) -> web.Response:
+        asked = {key: each for key, each in ask.given.items() if each is not None}
+        kind, verb = ask.endpoint.path.split("/")[1].removesuffix("s"), _verb(ask)
+        operation = Operation(f"{kind} {verb}", target, ask.principal, ask.address, project, asked)
+        if ask.given.get("confirm", name) != name:
+            error = MalformedRequest(f"confirm: write {name!r}, the name of what this is about")
+            self._operations.refuse(operation, error)
+            raise error
+        key = ask.request.headers.get("Idempotency-Key")
+        if key is not None and not 0 < len(key) <= 200:
+            raise MalformedRequest("Idempotency-Key: expected 1 to 200 characters")
+        done = await self._operations.do(operation, key, work)
+        answer = json_answer(done.to_json(), status=ask.endpoint.status)
+        answer.headers["Location"] = f"/api/v1/operations/{done.id}"
+        return answer
+
+
+def _verb(ask: Ask) -> str:
+    return ask.endpoint.path.rpartition("/")[2]
+
+
+def _who(ask: Ask) -> dict[str, str]:
+    return {"principal": ask.principal.name, "address": ask.address, "via": "dashboard"}
+
+
+def _merged(found: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
+    """Of all that have answered, the newest first, each with `where` it is from."""
+    rows = [{"where": where, **each} for where, answer in found.items() for each in answer.get(name, ())]
+    rows.sort(key=lambda each: str(each.get(order, "")) if order == "at" else each.get(order, 0), reverse=True)
+    return {name: rows[:limit], "unanswered": _unanswered(found)}
+
+
+def _unanswered(found: Mapping[str, Any]) -> dict[str, str]:
+    return {where: answer["error"] for where, answer in found.items() if "error" in answer}
+
+
+def json_answer(value: Any, status: int = 200) -> web.Response:
+    """An answer in JSON."""
+    body = json.dumps(value, default=str, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
+
+
+Answer = Callable[[Answers, Ask], Awaitable[web.StreamResponse]]
+
+
+def _answer_of(endpoint: Endpoint) -> Answer:
+    named: dict[str, Answer] = {
+        "GET /session": Answers.session,
+        "POST /session": Answers.sign_in,
+        "DELETE /session": Answers.sign_out,
+        "GET /openapi.json": Answers.openapi,
+        "GET /graph": Answers.graph,
+        "GET /status": Answers.status,
+        "GET /events": Answers.events,
+        "GET /metrics": Answers.metrics,
+        "GET /journal": Answers.journal,
+        "GET /audit": Answers.audit,
+        "GET /letters": Answers.letters,
+        "GET /letters/rows": Answers.letter_rows,
+        "GET /operations": Answers.operations,
+        "GET /operations/{id}": Answers.operation,
+        "GET /config": Answers.config,
+    }
+    of = {"outputs": Answers.on_output, "sources": Answers.on_source, "pipelines": Answers.on_pipeline}
+    return named.get(endpoint.key) or of[endpoint.path.split("/")[1]]
+
+
+ANSWERS: Final[Mapping[str, Answer]] = {each.key: _answer_of(each) for each in ENDPOINTS}
+"""Who answers the endpoints of the table, by their keys."""

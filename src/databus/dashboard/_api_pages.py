@@ -1,0 +1,136 @@
+"""The table of the API for people, in docs/api.md, and for programs, as OpenAPI 3.1."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, Final
+
+from databus import __version__
+from databus.dashboard._endpoint import PREFIX, Endpoint
+from databus.dashboard._endpoint_table import ENDPOINTS
+from databus.dashboard._guard import MARK
+from databus.relay import Parameter
+
+_ALWAYS: Final = (400, 403)
+_SAYS: Final = {
+    400: "a parameter is malformed or unknown; the message names it",
+    401: "not signed in",
+    403: "the right is missing, or a page of another origin asks",
+    404: "no such name among what you see",
+    409: "not in this state",
+    412: "what is to be changed is no longer in the state in which it was seen",
+    429: "too many; ask again later",
+    503: "not now; ask again",
+}
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error", "message"],
+    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+}
+_HEAD: Final = """\
+# API of the dashboard
+
+Generated from the code by `make docs`; do not edit.
+
+Below `{prefix}` of a [dashboard](dashboard.md). A program sends its token: `Authorization: Bearer TOKEN`. What changes
+something needs the header `{mark}: 1` too, and its parameters as a JSON object; it answers 202 with an operation, whose
+end `GET /operations/ID` tells. With an `Idempotency-Key` the same request does a thing once, however often it is sent.
+An error is JSON: `{{"error": ..., "message": ...}}`.
+"""
+
+
+def api_markdown() -> str:
+    """The whole page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD.format(prefix=PREFIX, mark=MARK)
+    yield "| endpoint | right | answers |"
+    yield "|---|---|---|"
+    for each in ENDPOINTS:
+        yield f"| `{each.key}` | {each.right or ''} | {each.says} |"
+    yield ""
+    yield "| parameter | of | |"
+    yield "|---|---|---|"
+    for parameter, keys in _parameters():
+        written = parameter.type.written.replace("|", "\\|")
+        of = f"{len(keys)} endpoints that change something" if len(keys) > 5 else ", ".join(f"`{key}`" for key in keys)
+        needed = "needed: " if parameter.is_required else ""
+        yield f"| `{parameter.name}={written}` | {of} | {needed}{parameter.help} |"
+    yield "\n| status | |"
+    yield "|---|---|"
+    yield from (f"| {status} | {says} |" for status, says in _SAYS.items())
+
+
+def _parameters() -> list[tuple[Parameter, list[str]]]:
+    found: dict[tuple[str, str], tuple[Parameter, list[str]]] = {}
+    for endpoint in ENDPOINTS:
+        for each in endpoint.parameters:
+            found.setdefault((each.name, each.help), (each, []))[1].append(endpoint.key)
+    return list(found.values())
+
+
+def openapi() -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(f"{PREFIX}{endpoint.path}", {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "databus dashboard", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    name = endpoint.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
+    operation: dict[str, Any] = {
+        "operationId": f"{endpoint.method.lower()}_{name}",
+        "summary": endpoint.says,
+        "x-databus-right": endpoint.right,
+        "parameters": [
+            {"name": each, "in": "path", "required": True, "schema": {"type": "string"}} for each in endpoint.names
+        ],
+        "responses": _responses(endpoint),
+    }
+    if not endpoint.changes:
+        operation["parameters"] += [
+            {"name": each.name, "in": "query", "required": each.is_required, **_described(each)}
+            for each in endpoint.parameters
+        ]
+        return operation
+    mark = {"name": MARK, "in": "header", "required": True, "schema": {"const": "1"}}
+    operation["parameters"].append(mark)
+    if endpoint.method == "POST":
+        schema = {
+            "type": "object",
+            "additionalProperties": False,
+            "required": [each.name for each in endpoint.parameters if each.is_required],
+            "properties": {each.name: dict(_described(each)["schema"]) for each in endpoint.parameters},
+        }
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _described(parameter: Parameter) -> dict[str, Any]:
+    return {"description": parameter.help, "schema": dict(parameter.type.schema)}
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"} if endpoint.media == "application/json" else {"type": "string"}
+    statuses = {*_ALWAYS, *endpoint.errors, *(() if endpoint.right is None else (401,))}
+    if endpoint.method == "POST" and endpoint.right is None:
+        statuses |= {401, 429}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        str(endpoint.status): {"description": endpoint.says, "content": {endpoint.media: {"schema": schema}}},
+        **{
+            str(status): {"description": _SAYS.get(status, HTTPStatus(status).phrase), "content": error}
+            for status in sorted(statuses)
+        },
+    }

@@ -1,0 +1,204 @@
+"""All parts together, as somebody sees them who sees some projects: states, lags and rates, and the graph.
+
+Everything here is a function of what the watches have seen. Outputs and sources are flat lists, since pages, alerts and
+programs look for one among all of them.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from databus.core import UnknownSource
+from databus.dashboard._numbers import Numbers
+from databus.dashboard._parts import Part, PipelinePart
+from databus.dashboard._rights import Principal
+from databus.dashboard._watch import Watch
+
+_PIPELINE: Final = ("state", "doing", "pid", "started_us", "ended_us", "code", "failure", "relay_error", "reload")
+_OUTPUT: Final = ("state", "error", "message", "rows", "batches", "retries", "last_batch_us", "refused")
+_SOURCE: Final = (
+    *(
+        "status",
+        "error",
+        "message",
+        "remedy",
+        "type",
+        "sinceMs",
+        "SCN",
+        "lagMs",
+        "lagChanges",
+        "lagBytes",
+        "rows",
+        "bytes",
+    ),
+    *("retentionLeftMs", "snapshots", "snapshotRows", "missingTables", "restarts", "pausePending"),
+)
+
+
+class Board:
+    """What is watched, by name. Any thread may ask."""
+
+    def __init__(self, parts: Sequence[tuple[str, Part]]) -> None:
+        self.numbers = Numbers()
+        self.watches: dict[str, Watch] = {}
+        for name, part in parts:
+            chosen, number = name, 1
+            while chosen in self.watches:
+                number += 1
+                chosen = f"{name}-{number}"
+            self.watches[chosen] = Watch(chosen, part, self._note)
+
+    def pipeline(self, name: str, principal: Principal) -> tuple[Watch, PipelinePart]:
+        """A pipeline that a principal sees. Raises `UnknownSource`, in the same words for one of another project."""
+        watch = self.watches.get(name)
+        if watch is None or not isinstance(watch.part, PipelinePart) or not principal.sees(watch.project):
+            raise UnknownSource(f"no pipeline {name[:100]!r} here")
+        return watch, watch.part
+
+    def output(self, name: str, output: str, principal: Principal) -> tuple[Watch, PipelinePart]:
+        """The pipeline of an output that a principal sees."""
+        watch, part = self.pipeline(name, principal)
+        if output not in watch.seen.status.get("outputs", {}):
+            raise UnknownSource(f"pipeline {name!r} has no output {output[:100]!r}")
+        return watch, part
+
+    def source(self, name: str, source: str, principal: Principal) -> tuple[str | None, Part]:
+        """The part whose relay captures a source that a principal sees, and whose it is."""
+        watch = self.watches.get(name)
+        found = None if watch is None else watch.seen.status.get("sources", {}).get(source)
+        project = None if watch is None or found is None else found.get("project") or watch.project
+        if watch is None or found is None or not principal.sees(project):
+            raise UnknownSource(f"no source {source[:100]!r} of {name[:100]!r} here")
+        return project, watch.part
+
+    def pipelines(self, principal: Principal) -> Iterator[tuple[Watch, PipelinePart]]:
+        """Those that a principal sees."""
+        for watch in self.watches.values():
+            if isinstance(watch.part, PipelinePart) and principal.sees(watch.project):
+                yield watch, watch.part
+
+    def status(self, principal: Principal) -> dict[str, Any]:
+        """Everything that a principal sees, now."""
+        graph = self.graph(principal)
+        return {
+            "at_us": time.time_ns() // 1000,
+            "graph": hashlib.blake2b(json.dumps(graph).encode(), digest_size=8).hexdigest(),
+            "parts": [
+                self._part(each)
+                for each in self.watches.values()
+                if principal.sees(each.project) or (each.part.kind == "relay" and any(self._sources(each, principal)))
+            ],
+            "outputs": [each for watch, _ in self.pipelines(principal) for each in self._outputs(watch)],
+            "sources": [each for watch in self.watches.values() for each in self._sources(watch, principal)],
+        }
+
+    @staticmethod
+    def _part(watch: Watch) -> dict[str, Any]:
+        seen = watch.seen
+        told = {name: seen.status.get(name) for name in _PIPELINE}
+        if watch.part.kind == "relay":
+            told = {"state": "running" if not seen.error else "stopped"}
+        about = {"name": watch.name, "kind": watch.part.kind, "where": watch.part.where, "project": watch.project}
+        return {**about, **told, "seen_us": seen.at_us, "unseen": seen.error}
+
+    def _outputs(self, watch: Watch) -> Iterator[dict[str, Any]]:
+        seen = watch.seen
+        is_over = seen.status.get("state") in ("stopped", "ended")
+        for name, output in seen.status.get("outputs", {}).items():
+            node = f"{watch.name}/outputs.{name}"
+            told = {each: output.get(each) for each in _OUTPUT}
+            if is_over and told["state"] in ("running", "starting"):
+                told["state"] = seen.status["state"]
+            yield {
+                "node": node,
+                "pipeline": watch.name,
+                "output": name,
+                **told,
+                **lag_of(seen.backlog.get(name, {})),
+                "lag_us": seen.backlog_us,
+                **self.numbers.of(node),
+                "seen_us": seen.at_us,
+            }
+
+    def _sources(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
+        for name, source in watch.seen.status.get("sources", {}).items():
+            if not principal.sees(source.get("project") or watch.project):
+                continue
+            node = f"{watch.name}/sources.{name}"
+            about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
+            yield {**about, **{each: source.get(each) for each in _SOURCE}, **self.numbers.of(node)}
+
+    def graph(self, principal: Principal) -> dict[str, Any]:
+        """Nodes and edges of everything that a principal sees; nodes by `shop/outputs.copy`."""
+        nodes, edges = {}, []
+        for watch in self.watches.values():
+            for source in self._sources(watch, principal):
+                nodes[source["node"]] = {
+                    "id": source["node"],
+                    "part": watch.name,
+                    "kind": "source",
+                    "name": source["source"],
+                    "type": source["type"],
+                }
+        for watch, _ in self.pipelines(principal):
+            graph = watch.seen.graph
+            mine = {
+                each["id"]: {**each, "id": f"{watch.name}/{each['id']}", "part": watch.name}
+                for each in graph.get("nodes", ())
+            }
+            nodes |= {each["id"]: each for each in mine.values() if each["id"] not in nodes}
+            edges += [
+                {**each, "from": f"{watch.name}/{each['from']}", "to": f"{watch.name}/{each['to']}"}
+                for each in graph.get("edges", ())
+            ]
+            edges += self._from_elsewhere(watch, mine.values(), nodes)
+        there = [each for each in edges if each["from"] in nodes and each["to"] in nodes]
+        return {"nodes": list(nodes.values()), "edges": there}
+
+    def _from_elsewhere(self, watch: Watch, mine: Any, nodes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Edges from the sources of a relay that the pipeline does not own, to its inputs."""
+        if any(each["kind"] == "source" for each in mine):
+            return
+        relay = watch.seen.status.get("relay")
+        owners = [
+            each.name
+            for each in self.watches.values()
+            if each.part.kind == "relay" and relay is not None and each.seen.status.get("relay") == relay
+        ]
+        for name in watch.seen.status.get("sources", {}):
+            candidates = [f"{owner}/sources.{name}" for owner in (*owners, watch.name)]
+            start = next((each for each in candidates if each in nodes), None)
+            for each in mine:
+                if start is not None and each["kind"] == "input":
+                    yield {"from": start, "to": each["id"], "label": "log"}
+
+    def _note(self, watch: Watch) -> None:
+        """Count what was seen in a look."""
+        seen = watch.seen
+        if seen.error:
+            return
+        for name, output in seen.status.get("outputs", {}).items():
+            lag = lag_of(seen.backlog.get(name, {}))
+            gauges = {"lag_s": lag["lag_s"], "lag_rows": lag["lag_rows"]}
+            self.numbers.note(f"{watch.name}/outputs.{name}", seen.at_us, {"rows_s": output.get("rows")}, gauges)
+        for name, source in seen.status.get("sources", {}).items():
+            lag_ms = source.get("lagMs")
+            counters = {"rows_s": source.get("rows"), "bytes_s": source.get("bytes")}
+            gauges = {"lag_s": None if lag_ms is None else lag_ms / 1e3}
+            self.numbers.note(f"{watch.name}/sources.{name}", seen.at_us, counters, gauges)
+
+
+def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an output's backlog by physical source: the worst lag, all rows, whether all is held; None where unknown."""
+    worst = list(measured.get("backlog", {}).values())
+    lags = [each["lag_s"] for each in worst if each["lag_s"] is not None]
+    rows = [each["rows"] for each in worst if each["rows"] is not None]
+    held = [each["held"] for each in worst if each["held"] is not None]
+    return {
+        "lag_s": max(lags, default=None),
+        "lag_rows": sum(rows) if rows else None,
+        "held": all(held) if held else None,
+        "dead_letters": measured.get("dead_letters"),
+    }

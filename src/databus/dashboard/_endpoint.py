@@ -1,0 +1,87 @@
+"""What an endpoint of the dashboard's API is: path, method, parameters with bounds, right. Pure.
+
+The rows are in `_endpoint_table.py`. From a row come the route, the checks of a request, its line in docs/api.md, its
+part of the OpenAPI document, and what the tests try.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from databus.core import MalformedRequest
+from databus.dashboard._rights import Right
+from databus.relay import Parameter, ParameterType
+
+PREFIX: Final = "/api/v1"
+_NAMES: Final = re.compile(r"\{(\w+)\}")
+
+
+def text(most: int, written: str = "TEXT") -> ParameterType:
+    """Text of a limited length, without what no name, key or reason has: control characters."""
+
+    def read(name: str, given: str) -> str:
+        if len(given) > most:
+            raise MalformedRequest(f"{name}: longer than {most} characters")
+        if any(ord(each) < ord(" ") for each in given):
+            raise MalformedRequest(f"{name}: has control characters in it")
+        return given
+
+    return ParameterType(written, read, {"type": "string", "maxLength": most})
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A row of the table. Add one there, and who answers it in `_answers.py`."""
+
+    method: str
+    path: str
+    """Below `PREFIX`; `{name}` is any one part."""
+    right: Right | None
+    """None: no sign-in is needed."""
+    says: str
+    parameters: tuple[Parameter, ...] = ()
+    """Of the address for GET; of a JSON object for what changes something."""
+    status: int = 200
+    media: str = "application/json"
+    errors: tuple[int, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something, so that a request needs more than a cookie."""
+        return self.method != "GET"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is variable in the path."""
+        return _NAMES.findall(self.path)
+
+    @property
+    def key(self) -> str:
+        """By which it is known: `POST /letters/{pipeline}/{output}/replay`."""
+        return f"{self.method} {self.path}"
+
+    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of all parameters, those that are missing with their default.
+
+        Raises `MalformedRequest` naming the first that is wrong, or that the endpoint does not have.
+        """
+        known = {each.name: each for each in self.parameters}
+        for name in given:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise MalformedRequest(f"{name[:100]}: no such parameter here; there are {there}")
+        values = {name: each.default for name, each in known.items()}
+        for name, each in known.items():
+            value = given.get(name)
+            if value is not None:
+                values[name] = each.type.read(name, _as_text(name, value))
+            elif each.is_required:
+                raise MalformedRequest(f"{name}: is needed: {each.help}")
+        return values
+
+
+def _as_text(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise MalformedRequest(f"{name}: expected text or a whole number")
+    return str(value)

@@ -1,0 +1,111 @@
+"""The table of the dashboard's API: everything that it answers, a row each.
+
+To add one, write a row here and a method in `ANSWERS` of `_answers.py`; then `python scripts/write_reference.py`.
+"""
+
+from typing import Final
+
+from databus.dashboard._endpoint import Endpoint, text
+from databus.dashboard._rights import Right
+from databus.relay import Parameter, whole
+
+_NAME_MAX: Final = 200
+_US_MAX: Final = 1 << 53
+_TARGET: Final = (404, 503)
+_ACT: Final = (404, 409, 412, 422, 503)
+
+PIPELINE: Final = Parameter("pipeline", "of this pipeline alone", text(_NAME_MAX, "NAME"))
+OUTPUT: Final = Parameter("output", "of this output alone", text(_NAME_MAX, "NAME"))
+OF_PIPELINE: Final = Parameter("pipeline", "the pipeline", text(_NAME_MAX, "NAME"), is_required=True)
+LIMIT: Final = Parameter("limit", "so many at most, the newest first", whole(1, 1_000), 100)
+BEFORE: Final = Parameter("before_us", "older than this time, in microseconds since 1970", whole(0, _US_MAX))
+REASON: Final = Parameter("reason", "why; it stands in the audit logs", text(1_000), is_required=True)
+IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is another one by now", text(40, "STATE"))
+CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
+TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True)
+_WHY: Final = (REASON, IF_SEEN)
+
+
+def _get(
+    path: str, says: str, *parameters: Parameter, right: Right = Right.SEE, errors: tuple[int, ...] = ()
+) -> Endpoint:
+    return Endpoint("GET", path, right, says, parameters, errors=errors)
+
+
+def _act(path: str, says: str, *parameters: Parameter, right: Right = Right.CONTROL) -> Endpoint:
+    return Endpoint("POST", path, right, f"{says}; answers with an operation", (*_WHY, *parameters), 202, errors=_ACT)
+
+
+_OUTPUT: Final = "/outputs/{pipeline}/{output}"
+_SOURCE: Final = "/sources/{relay}/{source}"
+_PIPELINE: Final = "/pipelines/{pipeline}"
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/session", None, "who you are, and what you may do; `principal` is null before sign-in"),
+    Endpoint(
+        "POST",
+        "/session",
+        None,
+        "signs in by a token: the answer sets a cookie for eight hours",
+        (Parameter("token", "yours, or that of the link", text(_NAME_MAX), is_required=True),),
+    ),
+    Endpoint("DELETE", "/session", None, "signs out"),
+    Endpoint("GET", "/openapi.json", None, "this table for programs, as OpenAPI 3.1"),
+    _get("/graph", "nodes and edges of all pipelines, and what relays capture"),
+    _get("/status", "states, lags and rates of everything, each with the time when it was seen"),
+    Endpoint(
+        "GET",
+        "/events",
+        Right.SEE,
+        "the same whenever it is new, as server-sent events",
+        (),
+        200,
+        "text/event-stream",
+        (429,),
+    ),
+    _get(
+        "/metrics",
+        "what was counted and measured since the dashboard started, as columns",
+        Parameter("node", "of this node alone, such as `shop/outputs.copy`", text(2 * _NAME_MAX, "NODE")),
+        Parameter("since_us", "from this time on, in microseconds since 1970", whole(0, _US_MAX), 0),
+        errors=(404,),
+    ),
+    _get(
+        "/journal",
+        "what pipelines did: rows, changes of tables, errors",
+        PIPELINE,
+        OUTPUT,
+        LIMIT,
+        BEFORE,
+        errors=_TARGET,
+    ),
+    _get("/audit", "who did what, when and why, here and at pipelines", PIPELINE, LIMIT, errors=_TARGET),
+    _get("/letters", "how many rows targets refuse, by output and table", PIPELINE, OUTPUT, errors=_TARGET),
+    _get(
+        "/letters/rows",
+        "these rows, with the reasons",
+        OF_PIPELINE,
+        OUTPUT,
+        LIMIT,
+        right=Right.ROWS,
+        errors=_TARGET,
+    ),
+    _get("/operations", "what was asked for since the dashboard started, and what came of it", LIMIT),
+    _get("/operations/{id}", "one of them", errors=(404,)),
+    _get("/config", "the file of a pipeline, without secrets", OF_PIPELINE, right=Right.CONTROL, errors=_TARGET),
+    *(
+        _act(f"{_OUTPUT}/{verb}", says)
+        for verb, says in (
+            ("pause", "has an output rest, also over restarts, until it is resumed"),
+            ("resume", "has an output go on where its target stands"),
+            ("drain", "has an output write what the relay has now, and stop then"),
+        )
+    ),
+    _act(f"{_OUTPUT}/stop", "has an output rest until the pipeline is started again", CONFIRM),
+    _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
+    _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
+    _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),
+    _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now"),
+    _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, and end then"),
+    _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=Right.ADMIN),
+)

@@ -1,0 +1,73 @@
+"""Whether a request may be answered at all: Host, Origin, headers that pages of others cannot send. Pure.
+
+A cookie says who asks, and a browser sends it whoever made it ask. So what changes something must come from a page of
+ours: with our Origin, as JSON, and with a header that no form can have. And a name that is not ours is not answered,
+since whoever owns it could have it point here (DNS rebinding).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from databus.core import AccessDenied, MalformedRequest, RightMissing
+from databus.relay import is_loopback
+
+MARK: Final = "X-Databus-Dashboard"
+"""A header that a form cannot send."""
+
+PAGE_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Guard:
+    """host: what the dashboard listens at. public_url: where people find it, if that is another address."""
+
+    def __init__(self, host: str, public_url: str | None) -> None:
+        self._host = host.lower()
+        self._public = "" if public_url is None else urlsplit(public_url).netloc.lower()
+        self.is_https = public_url is not None and public_url.startswith("https://")
+
+    def check_host(self, host: str) -> None:
+        """Raise `AccessDenied` unless the Host header names us."""
+        name = _name_of(host)
+        if host.lower() != self._public and name != self._host and not is_loopback(name):
+            raise AccessDenied(
+                f"this dashboard does not answer as {host[:100]!r}; start it with --public-url if people find it there"
+            )
+
+    def check_page(self, headers: Mapping[str, str], host: str) -> None:
+        """Raise `RightMissing` for what a page of another origin has a browser ask."""
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
+        if site not in ("none", "same-origin"):
+            raise RightMissing("this dashboard does not answer pages of other sites")
+        if origin is not None and not self._is_ours(origin, host):
+            raise RightMissing("this dashboard does not answer pages of another origin")
+
+    def check_change(self, headers: Mapping[str, str], host: str, *, has_cookie: bool, has_body: bool) -> None:
+        """Raise `RightMissing` or `MalformedRequest` unless a page of ours asks, or a program."""
+        self.check_page(headers, host)
+        if headers.get(MARK) != "1":
+            raise RightMissing(f"what changes something needs the header {MARK}: 1")
+        if has_cookie and "Origin" not in headers:
+            raise RightMissing("what changes something by a cookie needs the header Origin; programs send their token")
+        if has_body and headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+            raise MalformedRequest("send JSON, and the header Content-Type: application/json")
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        found = urlsplit(origin)
+        return found.scheme in ("http", "https") and found.netloc.lower() in (host.lower(), self._public) != ("", "")
+
+
+def _name_of(host: str) -> str:
+    """The Host header without its port; empty where it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,126 @@
+"""What was asked for through the dashboard, and what came of it; since its start. Start with `Operations.do`.
+
+Asking twice with one Idempotency-Key does a thing once. Each operation stands in the audit log when it has ended.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from databus.core import DatabusError, MalformedRequest
+from databus.dashboard._parts import why
+from databus.dashboard._rights import Principal
+from databus.operate import logger_of
+from databus.relay import Audit
+
+_KEPT_MAX: Final = 1_000
+_AT_ONCE: Final = 8
+_WAIT_S: Final = 3.0
+"""How long an answer waits for the end of an operation: most end at once, and who asked is told what went wrong."""
+
+_logger = logger_of("databus.dashboard")
+
+
+@dataclass
+class Operation:
+    """One change that somebody asked for."""
+
+    action: str
+    target: str
+    principal: Principal
+    address: str
+    project: str | None
+    asked: Mapping[str, Any]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    ended_us: int = 0
+    error: DatabusError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the API."""
+        state = "running" if not self.ended_us else "failed" if self.error is not None else "done"
+        return {
+            "id": self.id,
+            "at_us": self.at_us,
+            "ended_us": self.ended_us,
+            "state": state,
+            "action": self.action,
+            "target": self.target,
+            "principal": self.principal.name,
+            "address": self.address,
+            "asked": dict(self.asked),
+            "message": "" if self.error is None else str(self.error),
+        }
+
+
+class Operations:
+    """Used by the loop's thread."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._workers = ThreadPoolExecutor(_AT_ONCE, "dashboard-act")
+        self._kept: dict[str, Operation] = {}
+        self._by_key: dict[tuple[str, str], Operation] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    async def do(self, operation: Operation, key: str | None, work: Callable[[], Any]) -> Operation:
+        """Do it, and return it when it has ended, or takes longer. key: the same one does nothing twice.
+
+        Raises what `work` raised, if it did so in time; `MalformedRequest` for a key that meant something else.
+        """
+        known = None if key is None else self._by_key.get((operation.principal.name, key))
+        if known is not None:
+            if (known.action, known.target, known.asked) != (operation.action, operation.target, operation.asked):
+                raise MalformedRequest(
+                    f"Idempotency-Key: it was used for {known.action} of {known.target}; take another"
+                )
+            return known
+        self._keep(operation, key)
+        task = asyncio.ensure_future(self._run(operation, work))
+        self._tasks.add(task)  # else nothing holds it
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task], timeout=_WAIT_S)
+        if operation.error is not None:
+            raise operation.error
+        return operation
+
+    def refuse(self, operation: Operation, error: DatabusError) -> None:
+        """Note what was refused before anything was done."""
+        self._note(operation, error)
+
+    def seen_by(self, principal: Principal) -> Iterator[Operation]:
+        """Those about what a principal sees, the newest first."""
+        return (each for each in reversed(self._kept.values()) if principal.sees(each.project))
+
+    def close(self) -> None:
+        """Wait for nothing."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _keep(self, operation: Operation, key: str | None) -> None:
+        self._kept[operation.id] = operation
+        if key is not None:
+            self._by_key[operation.principal.name, key] = operation
+        for kept in (self._kept, self._by_key):
+            while len(kept) > _KEPT_MAX:
+                del kept[next(iter(kept))]  # type: ignore[arg-type]  # each has keys of its own
+
+    async def _run(self, operation: Operation, work: Callable[[], Any]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        except DatabusError as error:
+            operation.error = error
+        except Exception as error:
+            _logger.exception("an operation ended by a defect", action=operation.action, target=operation.target)
+            operation.error = DatabusError(f"a defect: {why(error)}")
+        operation.ended_us = time.time_ns() // 1000
+        await asyncio.get_running_loop().run_in_executor(self._workers, self._note, operation, operation.error)
+
+    def _note(self, operation: Operation, error: DatabusError | None) -> None:
+        who = {"principal": operation.principal.name, "address": operation.address}
+        asked = {"target": operation.target, "project": operation.project, **operation.asked}
+        result = "done" if error is None else f"{type(error).__name__}: {error}"
+        self._audit.note(operation.action, who, asked, result)

@@ -1,0 +1,201 @@
+"""What a dashboard looks at and steers: pipelines and relays, by their files or their addresses.
+
+A pipeline is asked by its control socket or over HTTP, a relay over HTTP, as commands do. Every call blocks, within a
+bound; nothing is remembered here.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from databus.core import (
+    AccessDenied,
+    ConfigError,
+    DatabusError,
+    FatalError,
+    InputError,
+    ServiceUnavailable,
+    StateDiffers,
+)
+from databus.formats import load_yaml
+from databus.link import Access, RelayClient
+from databus.pipeline import PipelineFile, relay_at
+from databus.relay import load_relay, relay_url
+
+_ASK_S_MAX: Final = 10.0
+_ANSWER_BYTES_MAX: Final = 1 << 24
+_PATHS: Final = {"status": "/status/light", "backlog": "/status"}
+_CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "reload"})
+_ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
+
+Who = Mapping[str, str]
+"""For whom something is done: principal and address."""
+
+
+class AsksPipeline(Protocol):
+    """How a pipeline is asked."""
+
+    def ask(self, verb: str, **request: Any) -> Mapping[str, Any]:
+        """What it answers. Raises a `DatabusError`."""
+        ...
+
+
+class PipelineUrl:
+    """A pipeline by the address of its `run --http`."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname or address.username is not None:
+            raise ConfigError(f"--pipeline {url}: expected an address such as http://127.0.0.1:11116")
+        self._make = HTTPConnection if address.scheme == "http" else HTTPSConnection
+        self._host, self._port = address.hostname, address.port
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.url = url
+
+    def ask(self, verb: str, **request: Any) -> Mapping[str, Any]:
+        """See `AsksPipeline.ask`."""
+        path = _PATHS.get(verb, f"/{verb}")
+        try:
+            if verb in _CHANGING:
+                headers = {**self._headers, "Content-Type": "application/json"}
+                status, body = self._answer("POST", path, json.dumps(request), headers)
+            else:
+                query = urlencode({name: value for name, value in request.items() if value is not None})
+                status, body = self._answer("GET", f"{path}?{query}" if query else path, None, self._headers)
+            answer = json.loads(body)
+        except (OSError, HTTPException, ValueError) as error:
+            raise ServiceUnavailable(f"{self.url}: the pipeline does not answer: {error}") from error
+        if not isinstance(answer, dict):
+            raise ServiceUnavailable(f"{self.url}: answered with something that is no pipeline's")
+        if status >= InputError.http_status:
+            raise _ERRORS.get(status, FatalError)(str(answer.get("message", body[:500])))
+        return answer
+
+    def _answer(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        connection = self._make(self._host, self._port, timeout=_ASK_S_MAX)
+        try:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(_ANSWER_BYTES_MAX)
+        finally:
+            connection.close()
+
+
+class PipelinePart:
+    """One pipeline. relay: where its relay answers and how it is asked, as far as that can be known."""
+
+    kind: Final = "pipeline"
+
+    def __init__(self, where: str, asked: AsksPipeline, relay: Callable[[], tuple[str | None, Access]]) -> None:
+        self.where = where
+        self._asked = asked
+        self._relay = relay
+
+    def look(self) -> Mapping[str, Any]:
+        """What it says of itself without asking anybody."""
+        return self._asked.ask("status")
+
+    def measure(self) -> Mapping[str, Any]:
+        """The same, with positions and backlog; seconds."""
+        return self._asked.ask("backlog")
+
+    def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
+        """Graph, journal, audit, letters, config."""
+        return self._asked.ask(verb, **request)
+
+    def act(self, verb: str, outputs: Sequence[str], who: Who, reason: str, if_seen: str | None) -> Mapping[str, Any]:
+        """Have it do something; without outputs, itself."""
+        seen = None if if_seen is None else dict.fromkeys(outputs or [""], if_seen)
+        return self._asked.ask(verb, outputs=list(outputs), by=dict(who), reason=reason, if_seen=seen)
+
+    def act_on_source(self, verb: str, source: str, who: Who, **asked: str | None) -> Any:
+        """See `RelayPart.act_on_source`."""
+        url, access = self._relay()
+        if url is None:
+            raise ServiceUnavailable(f"{self.where}: its relay does not run, or is not known here")
+        return act_on_source(url, access, verb, source, who, **asked)
+
+
+class RelayPart:
+    """One relay."""
+
+    kind: Final = "relay"
+
+    def __init__(self, where: str, relay: Callable[[], tuple[str | None, Access]]) -> None:
+        self.where = where
+        self._relay = relay
+
+    def look(self) -> Mapping[str, Any]:
+        """The states of its sources, as a pipeline's status has them."""
+        url, access = self._relay()
+        if url is None:
+            raise ServiceUnavailable(f"{self.where}: names no address of a relay that runs")
+        states = _client(url, access).states()
+        return {"relay": url, "sources": {str(each["name"]): each for each in states}}
+
+    def act_on_source(self, verb: str, source: str, who: Who, **asked: str | None) -> Any:
+        """Pause, resume, or read tables again."""
+        url, access = self._relay()
+        if url is None:
+            raise ServiceUnavailable(f"{self.where}: names no address of a relay that runs")
+        return act_on_source(url, access, verb, source, who, **asked)
+
+
+Part = PipelinePart | RelayPart
+
+
+def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **asked: str | None) -> Any:
+    """Have a relay do something with a source: pause, resume, snapshot. It notes who wanted it, and why."""
+    client = _client(url, access, f"dashboard: {who['principal']} at {who['address']}")
+    tables = asked.pop("tables", None)
+    match verb:
+        case "pause":
+            return client.pause([source], **asked)
+        case "resume":
+            return client.resume([source], **asked)
+        case _:
+            return client.request_snapshot(source, (tables or "").split(","), **asked)
+
+
+def _client(url: str, access: Access, name: str = "dashboard") -> RelayClient:
+    return RelayClient(url, access=access, name=name, read_ms_max=round(_ASK_S_MAX * 1e3))
+
+
+def part_of_file(path: Path) -> tuple[str, Part]:
+    """What the file of a pipeline or a relay describes, and its name. Raises `ConfigError`."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: No such file or directory")
+    if load_yaml(path).keys() & {"inputs", "outputs"}:
+        file = PipelineFile(path)
+        return file.name, PipelinePart(str(path), file, lambda: relay_at(path))
+    config = load_relay(path)
+    name = config.folder.parent.name if path.stem == "relay" else path.stem
+    return name or "relay", RelayPart(str(path), lambda: (relay_url(config), Access.of(config.operator_token_file)))
+
+
+def part_of_pipeline(url: str, access: Access) -> tuple[str, Part]:
+    """A pipeline by the address of its HTTP server."""
+    token = None if access.token_file is None else access.token_file.read_text().split("\n")[0].strip()
+    asked = PipelineUrl(url, token)
+
+    def relay() -> tuple[str | None, Access]:
+        return asked.ask("status").get("relay"), access
+
+    return _host_of(url), PipelinePart(url, asked, relay)
+
+
+def part_of_relay(url: str, access: Access) -> tuple[str, Part]:
+    """A relay by its address."""
+    return _host_of(url), RelayPart(url, lambda: (url, access))
+
+
+def _host_of(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+def why(error: Exception) -> str:
+    """What a person is told of what went wrong."""
+    return str(error) if isinstance(error, DatabusError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,107 @@
+"""Who may do what with a dashboard: `principals.yml`, read and checked. Pure.
+
+principals:
+  - {name: ann, token_sha256: 9f86d0..., rights: [see, rows, control, admin], projects: ["*"]}
+  - {name: billing, token_sha256: 60303a..., rights: [see], projects: [billing]}
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from databus.core import ConfigError
+from databus.formats import lines_of, load_yaml
+
+ALL_PROJECTS: Final = "*"
+
+
+class Right(StrEnum):
+    """What an endpoint asks for. None of them includes another."""
+
+    SEE = "see"
+    """States and numbers."""
+    ROWS = "rows"
+    """Values of rows, such as those of dead letters."""
+    CONTROL = "control"
+    """From pause to replay; and the configuration."""
+    ADMIN = "admin"
+    """What cannot be taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who has signed in."""
+
+    name: str
+    rights: frozenset[Right]
+    projects: frozenset[str]
+
+    def sees(self, project: str | None) -> bool:
+        """Whether what belongs to this project is there. What belongs to none is for those alone who see all."""
+        return ALL_PROJECTS in self.projects or (project is not None and project in self.projects)
+
+
+OWNER: Final = Principal("owner", frozenset(Right), frozenset({ALL_PROJECTS}))
+"""Whoever started the dashboard, where there is no list of principals."""
+
+
+class _PrincipalEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$")
+    token_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    rights: list[Right] = Field(min_length=1)
+    projects: list[Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z][A-Za-z0-9_-]{0,63})$")]] = Field(
+        min_length=1
+    )
+
+
+class _PrincipalsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    principals: list[_PrincipalEntry] = Field(min_length=1, max_length=1_000)
+
+
+class Principals:
+    """Those of a file. Raises `ConfigError` where it is no good."""
+
+    def __init__(self, entries: Iterable[tuple[Principal, str]]) -> None:
+        self._by_hash = [(bytes.fromhex(token_sha256), principal) for principal, token_sha256 in entries]
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], where: str) -> "Principals":
+        """Check what was read from YAML. where: the file, for errors."""
+        try:
+            entries = _PrincipalsFile.model_validate(value).principals
+        except ValidationError as error:
+            raise ConfigError("\n".join(f"{where}: {line}" for line in lines_of(error, _PrincipalsFile))) from None
+        for of in ("name", "token_sha256"):
+            given = [getattr(each, of) for each in entries]
+            twice = sorted({each for each in given if given.count(each) > 1})
+            if twice:
+                raise ConfigError(f"{where}: principals: two have the {of} {twice[0]}; whose it is would be unclear")
+        return cls(
+            (Principal(each.name, frozenset(each.rights), frozenset(each.projects)), each.token_sha256)
+            for each in entries
+        )
+
+    @classmethod
+    def in_file(cls, path: Path) -> "Principals":
+        """Those of a file."""
+        return cls.of(load_yaml(path), str(path))
+
+    def by_token(self, token: str) -> Principal | None:
+        """Whose token it is. All are compared: the time tells nothing."""
+        given = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        found = [principal for known, principal in self._by_hash if hmac.compare_digest(known, given)]
+        return found[0] if found else None
+
+    def __contains__(self, principal: Principal) -> bool:
+        """Whether there is one of this name and these rights."""
+        return any(each == principal for _, each in self._by_hash)

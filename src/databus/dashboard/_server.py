@@ -1,0 +1,247 @@
+"""The dashboard's HTTP server: pages, API, and who may ask. Start with `Dashboard`, which holds no truth.
+
+Kill it: nothing else changes. Every request passes `Dashboard._answer`: is it for us, who asks, may they, what of.
+"""
+
+import asyncio
+import errno
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing
+from databus.dashboard._answers import ANSWERS, Answers, Ask
+from databus.dashboard._board import Board
+from databus.dashboard._endpoint import PREFIX, Endpoint
+from databus.dashboard._endpoint_table import ENDPOINTS
+from databus.dashboard._guard import PAGE_HEADERS, Guard
+from databus.dashboard._parts import Part
+from databus.dashboard._rights import Principals
+from databus.dashboard._sessions import COOKIE, Sessions
+from databus.operate import logger_of
+from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopback
+
+PAGES: Final = Path(__file__).parent / "pages"
+_REQUEST_BYTES_MAX: Final = 1 << 16
+_SHUTDOWN_S: Final = 1.0
+_LOOK_S: Final = 2.0
+_TYPES: Final = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
+
+_logger = logger_of("databus.dashboard")
+
+
+@dataclass(frozen=True)
+class DashboardConfig:
+    """What a dashboard is started with."""
+
+    listen: tuple[str, int]
+    parts: Sequence[tuple[str, Part]]
+    folder: Path
+    """Where its audit log is."""
+    principals_file: Path | None = None
+    public_url: str | None = None
+    """Where people find it, if a proxy stands before it."""
+
+
+class Dashboard:
+    """Run it by `run`, until it is cancelled. on_link: is told the address at which its owner signs in, each time that
+    there is a new one; without principals only.
+    """
+
+    def __init__(self, config: DashboardConfig, on_link: Callable[[str], None] = lambda _: None) -> None:
+        """Raises `ConfigError` for principals that are no good, or none where strangers could ask."""
+        host, _ = config.listen
+        if config.principals_file is None and not (is_loopback(host) and config.public_url is None):
+            raise ConfigError(
+                f"{host} can be reached by others; say who may ask (--principals), or listen at 127.0.0.1"
+            )
+        self._config = config
+        self._principals = None if config.principals_file is None else Principals.in_file(config.principals_file)
+        self._on_link = on_link
+        self._pages = dict(_pages())
+        self.board = Board(config.parts)
+        self.url = ""
+
+    async def run(self, is_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled. Raises `ConfigError` if the address cannot be had."""
+        guard = Guard(self._config.listen[0], self._config.public_url)
+        runner = web.AppRunner(
+            web.Application(client_max_size=_REQUEST_BYTES_MAX),
+            access_log=None,
+            logger=HTTP_LOGGER,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_S,
+            handler_cancellation=True,
+        )
+        sessions = Sessions(self._principals, lambda once: self._on_link(f"{self.url}/#once={once}"))
+        answers = Answers(self.board, sessions, guard, self._config.folder)
+        looking: asyncio.Task[None] | None = None
+        try:
+            self._route(runner.app, guard, answers)
+            await runner.setup()
+            await self._bind(runner)
+            sessions.begin()
+            for watch in self.board.watches.values():
+                watch.start()
+            looking = asyncio.ensure_future(self._keep_principals(sessions))
+            is_ready()
+            await asyncio.Event().wait()
+        finally:
+            if looking is not None:
+                looking.cancel()
+            answers.end()
+            await runner.cleanup()
+            for watch in self.board.watches.values():
+                watch.stop()
+
+    def _route(self, app: web.Application, guard: Guard, answers: Answers) -> None:
+        async def answer(endpoint: Endpoint | None, request: web.Request) -> web.StreamResponse:
+            return await self._answer(endpoint, request, guard, answers)
+
+        for endpoint in ENDPOINTS:
+            app.router.add_route(endpoint.method, f"{PREFIX}{endpoint.path}", partial(answer, endpoint))
+        app.router.add_route("*", "/{rest:[\\s\\S]*}", partial(answer, None))
+        app.on_response_prepare.append(hide_from_pages)
+        app.on_response_prepare.append(_add_headers)
+
+    async def _bind(self, runner: web.AppRunner) -> None:
+        host, port = self._config.listen
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:
+                reason = "another program listens there, perhaps another dashboard; choose another port by --listen"
+            raise ConfigError(f"{host}:{port}: {reason}") from None
+        host, port = runner.addresses[0][:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def _keep_principals(self, sessions: Sessions) -> None:
+        """Take the file of principals again when it has changed. One that is no good changes nothing."""
+        path = self._config.principals_file
+        seen = None if path is None else _seen(path)
+        while path is not None:
+            await asyncio.sleep(_LOOK_S)
+            now = await asyncio.to_thread(_seen, path)
+            if now == seen:
+                continue
+            seen = now
+            try:
+                sessions.take(await asyncio.to_thread(Principals.in_file, path))
+                _logger.info("the principals have been read again", file=str(path))
+            except ConfigError as error:
+                _logger.warning("the file of principals cannot be used; those of before stay", message=str(error))
+
+    async def _answer(
+        self, endpoint: Endpoint | None, request: web.Request, guard: Guard, answers: Answers
+    ) -> web.StreamResponse:
+        try:
+            guard.check_host(request.host)
+            if endpoint is None:
+                return self._page(request)
+            return await ANSWERS[endpoint.key](answers, await _asked(endpoint, request, guard, answers.sessions))
+        except DatabusError as error:
+            return error_response(error)
+        except web.HTTPException as error:
+            return error_response(MalformedRequest(error.text or error.reason), error.status)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:
+            _logger.exception("a request failed by a defect", path=request.path[:100])
+            return error_response(DatabusError("a defect in the dashboard; its log has the details"))
+
+    def _page(self, request: web.Request) -> web.Response:
+        """A file of the pages; whatever else is asked for is not there."""
+        found = self._pages.get(request.path if request.path != "/" else "/index.html")
+        if found is None or request.path.startswith(f"{PREFIX}/"):
+            raise web.HTTPNotFound(
+                text=f"nothing at {request.path[:100]}; the API is described at {PREFIX}/openapi.json"
+            )
+        if request.method not in ("GET", "HEAD"):
+            raise web.HTTPMethodNotAllowed(request.method, ["GET"], text="a page can be read only")
+        body, content_type, tag = found
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
+
+
+async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, sessions: Sessions) -> Ask:
+    """The request, read and checked. Raises what it is answered with instead."""
+    cookie, bearer = request.cookies.get(COOKIE, ""), request.headers.get("Authorization", "")
+    if endpoint.changes:
+        has_body = request.can_read_body or endpoint.method == "POST"
+        guard.check_change(request.headers, request.host, has_cookie=bool(cookie) and not bearer, has_body=has_body)
+    else:
+        guard.check_page(request.headers, request.host)
+    ask = Ask(request, endpoint, path=dict(request.match_info))
+    principal = (
+        sessions.of_bearer(bearer.removeprefix("Bearer "))
+        if bearer.startswith("Bearer ")
+        else sessions.of_cookie(cookie)
+    )
+    if principal is not None:
+        ask.principal, ask.cookie = principal, "" if bearer else cookie
+    if endpoint.right is not None:
+        if principal is None:
+            raise AccessDenied("sign in first: by the link that the dashboard printed, or with your token")
+        if endpoint.right not in principal.rights:
+            raise RightMissing(f"{endpoint.key}: needs the right `{endpoint.right}`, which {principal.name} lacks")
+    ask.given = endpoint.check(await _body_of(request) if endpoint.method == "POST" else _query_of(request))
+    return ask
+
+
+def _query_of(request: web.Request) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name in found:
+            raise MalformedRequest(f"{name[:100]}: given twice")
+        found[name] = value
+    return found
+
+
+async def _body_of(request: web.Request) -> Mapping[str, Any]:
+    if request.query_string:
+        raise MalformedRequest("parameters of what changes something stand in its body, not in the address")
+    try:
+        value = json.loads(await request.read() or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise MalformedRequest("the body: expected a JSON object")
+    return value
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(PAGE_HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+
+
+def _pages() -> list[tuple[str, tuple[bytes, str, str]]]:
+    found = []
+    for path in sorted(PAGES.rglob("*")):
+        if path.suffix in _TYPES:
+            body = path.read_bytes()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            found.append((f"/{path.relative_to(PAGES).as_posix()}", (body, _TYPES[path.suffix], tag)))
+    return found
+
+
+def _seen(path: Path) -> tuple[int, ...] | None:
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None

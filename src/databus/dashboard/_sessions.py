@@ -1,0 +1,94 @@
+"""Who has signed in: sessions by cookie, in memory, for eight hours. A restart signs everybody out.
+
+Where there are no principals, a one-time token signs its holder in; each use makes the next one.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from databus.core import AccessDenied
+from databus.dashboard._rights import OWNER, Principal, Principals
+
+COOKIE: Final = "databus_dashboard"
+SESSION_S: Final = 8 * 3600
+_SESSIONS_MAX: Final = 1_000
+_TOKEN_BYTES: Final = 32
+
+
+class Sessions:
+    """Used by one thread. principals: None where the one-time token alone counts; on_once: is told each new one."""
+
+    def __init__(
+        self,
+        principals: Principals | None,
+        on_once: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._principals = principals
+        self._on_once = on_once
+        self._clock = clock
+        self._open: dict[bytes, tuple[Principal, float]] = {}
+        self._once = ""
+
+    def begin(self) -> None:
+        """Make the first one-time token, if one counts."""
+        if self._principals is None:
+            self._renew_once()
+
+    def sign_in(self, token: str) -> tuple[str, Principal]:
+        """A cookie's value for who has this token. Raises `AccessDenied`."""
+        principal = self._of_token(token)
+        if principal is None:
+            raise AccessDenied("this token is not known here" if self._principals else self._why_no_longer())
+        now_s = self._clock()
+        self._open = {key: each for key, each in self._open.items() if each[1] > now_s}
+        while len(self._open) >= _SESSIONS_MAX:
+            del self._open[next(iter(self._open))]
+        value = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._open[_key(value)] = principal, now_s + SESSION_S
+        return value, principal
+
+    def of_cookie(self, value: str) -> Principal | None:
+        """Who has this cookie."""
+        found = self._open.get(_key(value))
+        return found[0] if found is not None and found[1] > self._clock() else None
+
+    def of_bearer(self, token: str) -> Principal | None:
+        """Who asks with a principal's token itself, as programs do."""
+        return None if self._principals is None else self._principals.by_token(token)
+
+    def sign_out(self, value: str) -> None:
+        """Forget a cookie."""
+        self._open.pop(_key(value), None)
+
+    def take(self, principals: Principals) -> None:
+        """There are these principals now: who is none of them any more, or has other rights, is signed out."""
+        self._principals = principals
+        self._open = {key: each for key, each in self._open.items() if each[0] in principals}
+
+    def _of_token(self, token: str) -> Principal | None:
+        if self._principals is not None:
+            return self._principals.by_token(token)
+        if not self._once or not hmac.compare_digest(token.encode(errors="surrogateescape"), self._once.encode()):
+            return None
+        self._renew_once()
+        return OWNER
+
+    def _renew_once(self) -> None:
+        self._once = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._on_once(self._once)
+
+    @staticmethod
+    def _why_no_longer() -> str:
+        return (
+            "this link was used already, or is of an earlier start; the newest one is where the dashboard was started"
+        )
+
+
+def _key(value: str) -> bytes:
+    """By it a session is found: what is looked up in a dictionary is no secret then."""
+    return hashlib.sha256(value.encode(errors="surrogateescape")).digest()

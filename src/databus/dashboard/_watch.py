@@ -1,0 +1,108 @@
+"""Looking at parts, each in threads of its own: one that does not answer keeps nobody waiting. Start with `Watch`."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from databus.core import DatabusError
+from databus.dashboard._parts import Part, PipelinePart, why
+from databus.operate import logger_of
+
+LOOK_S: Final = 1.0
+_LOOK_S_MAX: Final = 5.0
+"""How seldom a part is looked at that does not answer."""
+MEASURE_S: Final = 15.0
+"""How often a pipeline asks its relay and its targets, at most, on our behalf."""
+_GRAPH_S: Final = 30.0
+_STOP_S_MAX: Final = 1.0
+
+_logger = logger_of("databus.dashboard")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a part last. Frozen: whoever has it sees one moment."""
+
+    status: Mapping[str, Any] = field(default_factory=dict)
+    at_us: int = 0
+    """When it answered last; 0 where it never did."""
+    error: str = ""
+    """Why it does not answer now."""
+    backlog: Mapping[str, Any] = field(default_factory=dict)
+    """By output; see `databus.pipeline.worst_backlogs`."""
+    backlog_us: int = 0
+    graph: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Watch:
+    """Looks at one part once a second, until it is stopped. on_seen: is told after each look, by a thread."""
+
+    def __init__(self, name: str, part: Part, on_seen: "Callable[[Watch], None]") -> None:
+        self.name = name
+        self.part = part
+        self.seen = Seen()
+        self._on_seen = on_seen
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._looks, name=f"look {name}", daemon=True)]
+        if isinstance(part, PipelinePart):
+            self._threads.append(threading.Thread(target=self._measures, name=f"measure {name}", daemon=True))
+
+    @property
+    def project(self) -> str | None:
+        """Whose it is; None where it is nobody's, or has not answered yet."""
+        found = self.seen.status.get("project")
+        return None if found is None else str(found)
+
+    def start(self) -> None:
+        """Begin to look."""
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        """Look no more; one that is asking is not waited for, for long."""
+        self._stopping.set()
+        for each in self._threads:
+            each.join(_STOP_S_MAX)
+
+    def _put(self, **changed: Any) -> None:
+        with self._lock:
+            self.seen = Seen(**{**self.seen.__dict__, **changed})
+
+    def _looks(self) -> None:
+        wait_s, graph_at_s = LOOK_S, float("-inf")
+        while not self._stopping.is_set():
+            try:
+                status = self.part.look()
+                self._put(status=status, at_us=time.time_ns() // 1000, error="")
+                if isinstance(self.part, PipelinePart) and time.monotonic() - graph_at_s > _GRAPH_S:
+                    self._put(graph=self.part.show("graph"))
+                    graph_at_s = time.monotonic()
+                wait_s = LOOK_S
+            except Exception as error:  # whatever it is, it is shown, and it is looked at again
+                if not isinstance(error, DatabusError):
+                    _logger.exception("looking at a part ended by a defect", part=self.name)
+                self._put(error=why(error))
+                wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
+            self._on_seen(self)
+            self._stopping.wait(wait_s)
+
+    def _measures(self) -> None:
+        from databus.pipeline import worst_backlogs
+
+        while not self._stopping.is_set():
+            try:
+                outputs = self.part.measure()["outputs"] if isinstance(self.part, PipelinePart) else {}
+                told = {
+                    name: {"backlog": worst_backlogs(each), "dead_letters": each.get("dead_letters")}
+                    for name, each in outputs.items()
+                }
+                self._put(backlog=told, backlog_us=time.time_ns() // 1000)
+            except DatabusError:  # `_looks` says so
+                self._put(backlog={}, backlog_us=0)
+            except Exception:
+                _logger.exception("measuring a pipeline ended by a defect", part=self.name)
+                self._put(backlog={}, backlog_us=0)
+            self._stopping.wait(MEASURE_S)

@@ -1,0 +1,53 @@
+// Buttons that change something, and the dialog that asks why. What a person saw goes along: `if_seen`.
+
+import { html, useEffect, useRef, useState } from "/vendor/htm-preact.js";
+import { act, newKey } from "/api.js";
+
+export function Actions({ list, rights, state, onDone }) {
+  const [chosen, choose] = useState(null);
+  const allowed = list.filter((each) => rights.includes(each.right || "control"));
+  if (allowed.length === 0) return null;
+  return html`<div class="actions" role="group" aria-label="Actions">
+    ${allowed.map((each) => html`<button type="button" key=${each.verb} onClick=${() => choose({ ...each, seen: state, key: newKey() })}>${each.title}</button>`)}
+    ${chosen && html`<${Dialog} action=${chosen} onEnd=${(said) => { choose(null); if (said) onDone(said); }} />`}
+  </div>`;
+}
+
+function Dialog({ action, onEnd }) {
+  const box = useRef(null);
+  const [error, fail] = useState("");
+  const [isBusy, work] = useState(false);
+  useEffect(() => box.current.showModal(), []);
+  const send = async (event) => {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    const body = { reason: form.get("reason") };
+    if (action.seen) body.if_seen = action.seen;
+    if (action.tables) body.tables = form.get("tables");
+    if (action.confirm) body.confirm = form.get("confirm");
+    work(true);
+    try {
+      const done = await act(action.path, body, action.key);
+      onEnd(`${action.title}: ${done.state}`);
+    } catch (problem) {
+      fail(problem.message);
+      work(false);
+      action.key = newKey(); // what comes next is another wish
+    }
+  };
+  return html`<dialog ref=${box} onClose=${() => onEnd("")} aria-labelledby="asked">
+    <form onSubmit=${send}>
+      <h2 id="asked">${action.title} ${action.name}?</h2>
+      <p>${action.says}</p>
+      ${action.seen && html`<p>It is <b>${action.seen}</b>; if it is not any more, nothing is done.</p>`}
+      ${action.tables && html`<label>Tables, with commas between <input name="tables" required autocomplete="off" placeholder="main.orders" /></label>`}
+      <label>Reason <input name="reason" required maxlength="1000" autocomplete="off" autofocus /></label>
+      ${action.confirm && html`<label>Type <b>${action.confirm}</b> to confirm <input name="confirm" required autocomplete="off" spellcheck=${false} /></label>`}
+      ${error && html`<p class="trouble" role="alert">${error}</p>`}
+      <div class="actions">
+        <button type="submit" class="main" disabled=${isBusy}>${action.title}</button>
+        <button type="button" onClick=${() => box.current.close()}>Cancel</button>
+      </div>
+    </form>
+  </dialog>`;
+}

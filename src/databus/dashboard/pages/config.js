@@ -1,0 +1,33 @@
+// A pipeline's file as it is in force, and what can be done to the pipeline itself.
+
+import { html } from "/vendor/htm-preact.js";
+import { pathOf } from "/api.js";
+import { Actions } from "/actions.js";
+import { State, Trouble, Unseen, useAnswer } from "/parts.js";
+
+function actionsOf(name) {
+  const verb = (verb, title, says, more) => ({ verb, title, says, name, path: `/pipelines${pathOf(name)}/${verb}`, ...more });
+  return [
+    verb("reload", "Reload", "It takes its file as it is now. A file with a mistake changes nothing."),
+    verb("drain", "Drain", "It writes what its relay has now, and ends then."),
+    verb("stop", "Stop", "It ends in order.", { confirm: name, right: "admin" }),
+  ];
+}
+
+function File({ name }) {
+  const [found, error] = useAnswer("/config", { pipeline: name });
+  return html`<${Trouble} text=${error} />${found && html`<p>${found.file}</p><pre tabindex="0">${JSON.stringify(found.config, null, 2)}</pre>`}`;
+}
+
+export function Config({ status, names: [chosen], rights, onDone }) {
+  const pipelines = status.parts.filter((each) => each.kind === "pipeline");
+  const part = pipelines.find((each) => each.name === chosen) || pipelines[0];
+  if (!part) return html`<h1>Configuration</h1><p class="wait">No pipelines.</p>`;
+  return html`<h1>Configuration</h1>
+    <nav aria-label="Pipelines" class="tabs">${pipelines.map((each) => html`<a key=${each.name} href="#/config/${encodeURIComponent(each.name)}" aria-current=${each === part ? "true" : "false"}>${each.name}</a>`)}</nav>
+    <${Unseen} parts=${[part]} />
+    <p><${State} state=${part.state} /> ${part.failure && html`<span class="why">${part.failure}</span>`}</p>
+    ${part.reload && part.reload.problem && html`<p class="trouble">The file is not what runs; a reload was refused: ${part.reload.problem}</p>`}
+    <${Actions} list=${actionsOf(part.name)} rights=${rights} state=${part.state} onDone=${onDone} />
+    ${rights.includes("control") ? html`<${File} key=${part.name} name=${part.name} />` : html`<p>The file is shown to those who have the right <code>control</code>.</p>`}`;
+}

@@ -1,0 +1,61 @@
+// Pieces that several pages are made of.
+
+import { html, useEffect, useRef, useState } from "/vendor/htm-preact.js";
+import { get } from "/api.js";
+import { lookOf, time } from "/words.js";
+
+export function State({ state }) {
+  const { look, sign, word } = lookOf(state);
+  return html`<span class="state ${look}"><span aria-hidden="true">${sign}</span> ${word}</span>`;
+}
+
+export function Time({ us }) {
+  const { text, utc } = time(us);
+  return html`<time datetime=${utc} title=${utc && `${utc} (UTC)`}>${text}</time>`;
+}
+
+export const Trouble = ({ text }) => (text ? html`<p class="trouble" role="alert">${text}</p>` : null);
+
+// Rows with named columns: `columns` is [[title, row => cell, isNumber]].
+export function Table({ label, columns, rows, empty }) {
+  if (rows.length === 0) return html`<p class="wait">${empty}</p>`;
+  return html`<div class="table" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <caption>${label}</caption>
+      <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr>${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
+    </table>
+  </div>`;
+}
+
+// What an endpoint answers, asked again every `every` ms while the page is seen, and when `version` is another: [answer, error].
+export function useAnswer(path, query, every = 0, version = "") {
+  const [found, put] = useState([null, ""]);
+  const key = JSON.stringify([path, query, version]);
+  const latest = useRef(0);
+  useEffect(() => {
+    const mine = ++latest.current;
+    const ask = () => {
+      if (document.hidden && every) return;
+      get(path, query).then(
+        (answer) => mine === latest.current && put([answer, ""]),
+        (error) => mine === latest.current && put(([before]) => [before, error.message]),
+      );
+    };
+    ask();
+    const timer = every ? setInterval(ask, every) : 0;
+    return () => clearInterval(timer);
+  }, [key, every]);
+  return found;
+}
+
+// Parts that do not answer, and since when their numbers are old.
+export function Unseen({ parts }) {
+  const silent = parts.filter((each) => each.unseen);
+  return silent.map((each) => html`<p class="trouble" role="status" key=${each.name}>
+    ${each.name} does not answer${each.seen_us ? html`; its numbers are of <${Time} us=${each.seen_us} />` : null}: ${each.unseen}
+  </p>`);
+}
+
+export const Unanswered = ({ found }) =>
+  Object.entries(found || {}).map(([name, why]) => html`<p class="trouble" key=${name}>${name} does not answer: ${why}</p>`);

@@ -1,0 +1,179 @@
+"""The pages in a real browser, against a real relay, and a pipeline that is real but for Spark."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databus.dashboard import part_of_file, part_of_relay
+from databus.dashboard._server import PAGES
+from databus.link import Access
+from databus.testing.servers import Chromium, ServerMissing
+from tests.dashboard.browser import Browser, Page
+from tests.dashboard.parts import HOSTILE, Pipeline
+from tests.dashboard.running import Running
+from tests.relay.support import Database, order, scripted, state_of
+
+LINES_MAX = 2_000
+VENDOR = PAGES / "vendor"
+
+
+def test_what_others_have_written_is_as_it_was_published():
+    told = json.loads((VENDOR / "vendor.json").read_text())
+    for name, each in told.items():
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == each["sha256"], name
+        assert all((VENDOR / text).stat().st_size > 500 for text in each["texts"]), name
+        assert re.fullmatch(r"\d+\.\d+\.\d+", each["version"])
+    texts = {text for each in told.values() for text in each["texts"]}
+    assert {path.name for path in VENDOR.iterdir()} == {*told, *texts, "vendor.json"}
+
+
+def test_our_pages_are_small_and_name_nobody_else():
+    ours = [path for path in PAGES.iterdir() if path.is_file()]
+    assert sum(len(path.read_text().splitlines()) for path in ours if path.suffix == ".js") < LINES_MAX
+    for path in ours:
+        others = set(re.findall(r"https?://[^\s\"'<]+", path.read_text())) - {"http://www.w3.org/2000/svg"}
+        assert others == set(), path.name
+        assert "innerHTML" not in path.read_text()
+        assert not re.search(r"<script>|\son\w+=\"|\sstyle=\"", path.read_text()), "the policy would refuse it"
+
+
+@dataclass
+class World:
+    shop: Pipeline
+    relay: Any
+    running: Running
+    browser: Browser
+
+    def signed_in(self, **how: Any) -> Page:
+        page = self.browser.page(**how)
+        page.open(self.running.links[-1])
+        page.wait_for("Outputs")
+        return page
+
+    def check(self, page: Page) -> None:
+        """Nothing was logged, nobody else was asked, and what is on it is text."""
+        assert page.errors == []
+        assert page.strangers(self.running.url) == []
+        assert page.js("document.querySelectorAll('main script, main img').length") == 0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("pages")
+    try:
+        Chromium.prepare()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    (folder / "browser").mkdir()
+    database = Database()
+    with (
+        Pipeline(folder / "shop") as shop,
+        scripted(folder / "relay", {"erp": database}) as relay,
+    ):
+        database.add(*(order(scn) for scn in range(1, 20)))
+        state = {"name": "shop_db", "status": "suspended", "state": "SUSPENDED_ON_ERROR", "message": HOSTILE}
+        shop.published.sources([{**state, "type": "mock", "lagMs": 12.0, "sinceMs": 1}], "")
+        parts = [part_of_file(shop.file), ("erp-relay", part_of_relay(relay.url, Access())[1])]
+        with (
+            Running(folder / "dashboard", parts) as running,
+            Chromium(folder / "browser") as chromium,
+            Browser(chromium.url) as browser,
+        ):
+            yield World(shop, relay, running, browser)
+
+
+def test_every_page_shows_what_is_there_and_hostile_values_as_text(world):
+    page = world.signed_in()
+    page.wait("document.querySelectorAll('svg a.hidden, svg a').length >= 4")
+    page.wait_for(HOSTILE)
+    world.shop.published.take({"event": "failed", "query": "q", "outputs": ["copy"], "message": HOSTILE, "at_us": 1})
+    for hash_, texts in {
+        "#/output/shop/copy": ["Output shop / copy", "running", "Last batch"],
+        "#/source/shop/shop_db": [HOSTILE, "suspended"],
+        "#/source/erp-relay/erp": ["SCN", "19"],
+        "#/journal": [HOSTILE],
+        "#/audit": ["Audit"],
+        "#/letters": ["No target refuses a row"],
+        "#/config/shop": ["databus.yml", "(hidden)"],
+        "#/output/%3Cscript%3E/%E0%A4%A": ["Flow"],
+        f"#/output/{HOSTILE}/x": ["There is no such thing"],
+    }.items():
+        page.js(f"location.hash = {json.dumps(hash_)}")
+        for text in texts:
+            page.wait_for(text)
+        assert "hunter2" not in page.text()
+    world.check(page)
+
+
+def test_an_output_is_paused_by_keyboard_and_another_browser_sees_it(world):
+    page, other = world.signed_in(), world.signed_in(width=360, dark=True)
+    page.press("g", "j")
+    page.wait_for("What happened")
+    page.js("location.hash = '#/output/shop/copy'")
+    page.wait_for("Pause")
+    page.js("[...document.querySelectorAll('main button')].find((e) => e.textContent === 'Pause').focus()")
+    page.press("Enter")
+    page.wait("document.querySelector('dialog[open]') !== null")
+    assert page.js("document.activeElement.name") == "reason"
+    page.type("dialog[open] input", f"because {HOSTILE}")
+    page.press("Enter")
+    page.wait_for("Pause: done")
+    page.wait("document.querySelector('main .state').textContent.includes('paused')")
+    other.wait_for("paused")
+    assert other.js("document.documentElement.scrollWidth") <= 360
+    page.js("location.hash = '#/audit'")
+    page.wait_for(f"because {HOSTILE}")
+    world.check(page)
+    world.check(other)
+
+
+def test_who_decides_by_what_is_no_longer_so_is_told(world):
+    page = world.signed_in()
+    page.js("location.hash = '#/source/erp-relay/erp'")
+    page.click("main button", "Pause")
+    page.wait_for("It is running")
+    world.relay.captures["erp"].pause()
+    page.type("dialog[open] input", "too late")
+    page.press("Enter")
+    page.wait_for("erp is paused now, no longer running")
+    page.press("Escape")
+    page.wait("document.querySelector('dialog') === null")
+    page.wait("document.querySelector('main .state').textContent.includes('paused')")
+    page.click("main button", "Resume")
+    page.type("dialog[open] input", "go on")
+    page.press("Enter")
+    page.wait_for("Resume: done")
+    assert state_of(world.relay, "erp")["status"] in ("running", "initializing")
+    page.errors = [each for each in page.errors if "412" not in each]  # the browser logs each answer that is an error
+    world.check(page)
+
+
+def test_a_part_that_does_not_answer_says_since_when_and_the_rest_goes_on(world, tmp_path):
+    with Pipeline(tmp_path / "crm", "crm") as crm:
+        parts = [part_of_file(world.shop.file), part_of_file(crm.file)]
+        with Running(tmp_path / "dashboard", parts) as running:
+            page = world.browser.page()
+            page.open(running.links[-1])
+            page.wait_for("crm / hook")
+            (crm.config.state / "control.sock").unlink()
+            page.wait_for("crm does not answer; its numbers are of")
+            assert "shop / copy" in page.text()
+        page.wait_for("The dashboard does not answer; what you see is of")
+
+
+def test_who_signs_out_sees_nothing_more(world):
+    page = world.signed_in()
+    page.click("header button", "Sign out")
+    page.wait_for("Your token")
+    page.type("input[type=password]", "no such token")
+    page.press("Enter")
+    page.wait_for("this link was used already")
+    assert "shop" not in page.text()
+    assert page.js("document.cookie") == ""
+    assert page.js("location.hash") == ""
