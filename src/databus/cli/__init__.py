@@ -6,6 +6,7 @@ from typing import Final
 
 _VERBS: Final = (
     "archive",
+    "audit",
     "bench",
     "bootstrap",
     "check_source",

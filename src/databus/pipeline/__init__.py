@@ -2,7 +2,7 @@
 
 from databus.flow import ChangeBatch, KeyChoice, Restage, TableChoice, TableControl, TableRows, decode_frames
 from databus.pipeline.checks import load_pipeline, validate
-from databus.pipeline.comparing import Comparison, TableDifference, compare, read_source
+from databus.pipeline.comparing import Chain, Comparison, TableDifference, audit, compare, read_source
 from databus.pipeline.engine import OutputPositions, positions_of
 from databus.pipeline.graph import (
     Graph,
@@ -33,7 +33,7 @@ from databus.pipeline.running import (
     shown,
     status_of,
 )
-from databus.pipeline.telling import STOP_S_MAX, read_journal, unwell, worst_backlogs
+from databus.pipeline.telling import STOP_S_MAX, read_batches, read_journal, unwell, worst_backlogs
 from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests
 from databus.plugins import (
     Delivery,
@@ -52,6 +52,7 @@ from databus.plugins import (
 
 __all__ = [
     "STOP_S_MAX",
+    "Chain",
     "ChangeBatch",
     "Comparison",
     "Delivery",
@@ -83,6 +84,7 @@ __all__ = [
     "TableRows",
     "Written",
     "ask",
+    "audit",
     "compare",
     "decode_frames",
     "edge_name",
@@ -95,6 +97,7 @@ __all__ = [
     "plugin",
     "plugins",
     "positions_of",
+    "read_batches",
     "read_journal",
     "read_source",
     "rebuild",

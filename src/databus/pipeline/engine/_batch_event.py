@@ -1,20 +1,37 @@
-"""What the event of a batch says of what was written."""
+"""What the events of a batch say of what was written."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP
+from databus.core import COMMIT_TIMESTAMP, SourceCheckpoint
 from databus.flow import StagedRows, TableControl, TableRows
+from databus.pipeline.engine._handle import OutputHandle, Span
 
 
 def told_of(control: TableControl) -> dict[str, Any]:
     """What an event says of a control."""
     more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
     return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
+
+
+def advanced(
+    handle: OutputHandle, physical: str, end: SourceCheckpoint, span: Span, rows: Mapping[str, int]
+) -> dict[str, Any]:
+    """Up to where an output has come, from where, and what the target says of the tables that were written."""
+    marks = handle.position(physical).marks if rows else {}
+    return {
+        "physical": physical,
+        "start": list(span.start),
+        "end": list(end.pair),
+        "only": sorted(span.only or ()),
+        "rows": {table: count for table, count in rows.items() if count},
+        "marks": {name: noted.mark for table in rows if (noted := marks.get(name := f"{physical}/{table}"))},
+        "epoch": None if handle.ledger is None else handle.ledger.epoch,
+    }
 
 
 def lag_ms(tables: Sequence[TableRows | StagedRows]) -> float | None:

@@ -7,6 +7,7 @@ import json
 import operator
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ from databus.flow import (
     receipts_for,
 )
 from databus.operate import logger_of, mark_reported
-from databus.pipeline.engine._batch_event import lag_ms, told_of
+from databus.pipeline.engine._batch_event import advanced, lag_ms, told_of
 from databus.pipeline.engine._bringing import feed_only, feed_without
 from databus.pipeline.engine._direct import write_ranges
 from databus.pipeline.engine._handle import OutputHandle, Span
@@ -130,6 +131,7 @@ class Writer:
         self.turn = threading.Lock()  # of a micro-batch, or of tables that catch up
         self.is_idle = threading.Event()
         self.is_idle.set()
+        self._written_rows: dict[str, Counter[str]] = {}  # by output, of what is being written
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
@@ -138,12 +140,13 @@ class Writer:
         try:
             with self.turn:
                 crash_point("pipeline.batch.before")
-                start, end = self._bounds(batch_id)
+                began, (start, end) = time.monotonic(), self._bounds(batch_id)
                 span = Span(start.pair)
                 micro = Micro(rows, batch_id, start, end, span)
                 self._write(micro, [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds])
                 crash_point("pipeline.batch.after")
                 for _, handle in self._feeds:
+                    self._say_advanced(handle, end, span, began)
                     handle.advance(self._query, self._offsets.checkpoint(batch_id), span)
                 crash_point("pipeline.ledger.after")
         except BaseException as error:
@@ -340,7 +343,23 @@ class Writer:
                 "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
+        self._written_rows.setdefault(output, Counter()).update(written or {"": event["rows"] or 0})
         self._report(event)
+
+    def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: Span, began: float) -> None:
+        """All up to there is in a target. Before its ledger says so: who is killed in between says it twice, and a pair
+        that nobody told of is one that is missing.
+        """
+        self._report(
+            {
+                "event": "advanced",
+                "query": self._query,
+                "output": handle.name,
+                "at_us": time.time_ns() // 1000,
+                "ms": round((time.monotonic() - began) * 1e3, 1),
+                **advanced(handle, self._offsets.physical, end, span, self._written_rows.pop(handle.name, Counter())),
+            }
+        )
 
 
 def _empty_range(schema: pa.Schema, physical: str, start: SourceCheckpoint, end: SourceCheckpoint) -> pa.Table:
@@ -434,8 +453,10 @@ class TablesWriter(Writer):
         handle: OutputHandle,
     ) -> None:
         """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
+        began = time.monotonic()
         if rows is not None:
             self._write(Micro(rows, -1, start, end, span, decode), [(feed_only(feed, span.only or ()), handle)])
+        self._say_advanced(handle, end, span, began)
         handle.advance(self._query, Checkpoint({self._offsets.physical: end}), span)
 
     def batches_of(self, micro: "Micro") -> Iterable[ChangeBatch]:

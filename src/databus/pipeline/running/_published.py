@@ -13,7 +13,7 @@ from databus.pipeline.graph import PipelineConfig, is_held, state_of
 from databus.pipeline.running._dead_letters import with_letters
 from databus.pipeline.running._own_relay import states_of
 from databus.pipeline.running._source_watch import States, is_well
-from databus.pipeline.telling import Journal, Progress, StatusFile, read_status, with_backlog
+from databus.pipeline.telling import BatchJournal, Journal, Progress, StatusFile, read_status, with_backlog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,7 @@ class Published:
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
         self._journal = Journal(config.state)
+        self._batches = BatchJournal(config.state)
         self._about = _about(config)
         self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
         self.answer: Handle | None = None
@@ -100,6 +101,7 @@ class Published:
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event."""
         self._journal.take(event)
+        self._batches.take(event)
         if self._server is not None:
             self._server.events.put(event)
         match event["event"]:

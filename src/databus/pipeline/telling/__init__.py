@@ -1,5 +1,6 @@
 """What a run tells: events, progress, status, its journal. Start with `_status.py`."""
 
+from databus.pipeline.telling._batch_journal import BatchJournal, read_batches
 from databus.pipeline.telling._events import OnEvent, reporting
 from databus.pipeline.telling._journal import Journal, read_journal
 from databus.pipeline.telling._progress import OutputState, Progress, unwell, why_refused, worst_backlogs
@@ -21,6 +22,7 @@ __all__ = [
     "LET_GO_S_MAX",
     "QUERIES_S_MAX",
     "STOP_S_MAX",
+    "BatchJournal",
     "Journal",
     "OnEvent",
     "OnOverdue",
@@ -33,6 +35,7 @@ __all__ = [
     "StatusFile",
     "in_background",
     "left_after",
+    "read_batches",
     "read_journal",
     "read_status",
     "reporting",

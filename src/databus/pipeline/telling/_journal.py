@@ -13,7 +13,7 @@ lines. `databus history` reads it.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,13 +129,29 @@ class Journal:
             self._is_in_trouble = True
 
     def _append(self, text: bytes) -> None:
-        with suppress(FileNotFoundError):
-            if self._path.stat().st_size + len(text) > _BYTES_MAX:
-                self._path.replace(self._path.with_name(_BEFORE))
-        with self._path.open("ab+") as file:
-            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                text = b"\n" + text  # what was cut off there is a line of its own
-            file.write(text)
+        append_line(self._path, text, _BYTES_MAX, self._path.with_name(_BEFORE))
+
+
+def append_line(path: Path, text: bytes, bytes_max: int, before: Path) -> None:
+    """Append a line to a file of so many bytes at most: the full one becomes `before`, in the place of another."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size + len(text) > bytes_max:
+            path.replace(before)
+    with path.open("ab+") as file:
+        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            text = b"\n" + text  # what was cut off there is a line of its own
+        file.write(text)
+
+
+def read_lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The objects in these files, one a line. Lines that were cut off are passed over, and files that are not there."""
+    for path in paths:
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            for line in file:
+                with suppress(ValueError):
+                    found = json.loads(line)
+                    if isinstance(found, dict):
+                        yield found
 
 
 def _cut(value: Any) -> Any:
@@ -143,11 +159,6 @@ def _cut(value: Any) -> Any:
 
 
 def read_journal(folder: Path, since_us: int = 0) -> Iterator[dict[str, Any]]:
-    """The events from a time on, the oldest first; of no journal, none. Lines that were cut off are passed over."""
-    for name in (_BEFORE, FILE):
-        with suppress(FileNotFoundError), (folder / name).open("rb") as file:
-            for line in file:
-                with suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and event.get("at_us", 0) >= since_us:
-                        yield event
+    """The events from a time on, the oldest first; of no journal, none."""
+    found = read_lines(folder / name for name in (_BEFORE, FILE))
+    return (event for event in found if event.get("at_us", 0) >= since_us)
