@@ -35,6 +35,7 @@ _VERBS: Final = (
     "status",
     "tail",
     "test",
+    "trace",
     "validate",
     "warm_up",
 )

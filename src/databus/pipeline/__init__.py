@@ -2,7 +2,18 @@
 
 from databus.flow import ChangeBatch, KeyChoice, Restage, TableChoice, TableControl, TableRows, decode_frames
 from databus.pipeline.checks import load_pipeline, validate
-from databus.pipeline.comparing import Chain, Comparison, TableDifference, audit, compare, read_source
+from databus.pipeline.comparing import (
+    Chain,
+    Comparison,
+    Fate,
+    TableDifference,
+    Traced,
+    Verdict,
+    audit,
+    compare,
+    read_source,
+    trace,
+)
 from databus.pipeline.engine import OutputPositions, positions_of
 from databus.pipeline.graph import (
     Graph,
@@ -57,6 +68,7 @@ __all__ = [
     "Comparison",
     "Delivery",
     "EdgeRates",
+    "Fate",
     "Filter",
     "FilterConfig",
     "FilterTestResult",
@@ -82,6 +94,8 @@ __all__ = [
     "TableControl",
     "TableDifference",
     "TableRows",
+    "Traced",
+    "Verdict",
     "Written",
     "ask",
     "audit",
@@ -110,6 +124,7 @@ __all__ = [
     "shown",
     "state_of",
     "status_of",
+    "trace",
     "unwell",
     "validate",
     "while_stopped",

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from databus.core import Pair
 from databus.disk import Location, Storage, locate
 from databus.flow import ChangeBatch, DeadLetters, DirectWriter, Letter, Letters, PartWriter, StagedBatch, Tasks
 from databus.places import Choice, Held, Noted, Position
@@ -173,6 +174,16 @@ class Removes(Protocol):
     def remove(self, tables: Collection[str]) -> Sequence[Location | Path]:
         """Remove what was written of these tables, by full names; returns the folders that are gone. Called while
         nothing runs.
+        """
+
+
+@runtime_checkable
+class FindsKeys(Protocol):
+    """An output that can say what its target has of one key, for who looks for one change."""
+
+    def find(self, physical: str, source: str, key: Mapping[str, Any]) -> Sequence[Pair] | None:
+        """The pairs of the rows that the target has of a key; None where it cannot tell. key: Arrow's scalars by
+        column, as the output is given them.
         """
 
 

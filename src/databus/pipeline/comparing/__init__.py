@@ -4,5 +4,17 @@ from databus.pipeline.comparing._batch_audit import Chain, audit
 from databus.pipeline.comparing._compare import compare
 from databus.pipeline.comparing._compare_found import Comparison, TableDifference
 from databus.pipeline.comparing._compare_source import read_source
+from databus.pipeline.comparing._trace import Fate, Traced, Verdict, trace
 
-__all__ = ["Chain", "Comparison", "TableDifference", "audit", "compare", "read_source"]
+__all__ = [
+    "Chain",
+    "Comparison",
+    "Fate",
+    "TableDifference",
+    "Traced",
+    "Verdict",
+    "audit",
+    "compare",
+    "read_source",
+    "trace",
+]

@@ -117,7 +117,7 @@ def _case(graph: Graph, name: str, test: FilterTest) -> _Case:
     full = _full_name(graph.config, test.table)
     branch = _branch(graph, where, test, full)
     table = _definition(graph.config, where, test, full)
-    rows = _rows(f"{where}.rows", table, test.rows)
+    rows = rows_given(f"{where}.rows", table, test.rows)
     return _Case(test, branch, full, TableRows(table, rows))
 
 
@@ -195,7 +195,7 @@ def _known(config: "PipelineConfig", where: str, physical: str) -> Mapping[str, 
         raise ConfigError(f"{where}.columns: missing, and not to be had from sources.{physical}.{error}") from None
 
 
-def _rows(where: str, table: TableSchema, given: Sequence[Given]) -> pa.Table:
+def rows_given(where: str, table: TableSchema, given: Sequence[Given]) -> pa.Table:
     """The rows as a relay's come: each change a transaction of its own, the two images of an update one."""
     rows = [_row(f"{where}[{number}]", table, row) for number, row in enumerate(given)]
     scn = seq = 0

@@ -52,6 +52,7 @@ from databus.sinks.delta._items import StagedItem, begins, count_of, is_of, pair
 from databus.sinks.delta._known import Known
 from databus.sinks.delta._known_mirrors import KnownMirrors
 from databus.sinks.delta._mirror import Mirror, mirror_schema
+from databus.sinks.delta._read import dataset_of, opened_delta, pairs_in
 from databus.sinks.delta._shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.sinks.delta._table import DeltaTarget
 from databus.stores import NoteFolder
@@ -121,6 +122,16 @@ class DeltaOutput(Output):
         copy = self._copy(*name.split("/", 1))
         stored = copy.target.stored() if copy.target.exists else None
         return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
+
+    def find(self, physical: str, source: str, key: Mapping[str, Any]) -> Sequence[Pair] | None:
+        """See `Output.find`."""
+        from deltalake.exceptions import TableNotFoundError
+
+        place = self.table_path(physical, source)
+        try:
+            return pairs_in(dataset_of(opened_delta(place), place), f"{physical}/{source}", key)
+        except TableNotFoundError:
+            return []
 
     def check_table(self, table: TableSchema) -> None:
         """See `ChecksTables.check_table`: a mirror needs a key."""

@@ -1,13 +1,13 @@
 """Reads Delta tables in folders, whoever has written them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import SOURCE
+from databus.core import COMMIT_VERSION, SEQ, SOURCE, Pair
 from databus.disk import Location, located
 
 if TYPE_CHECKING:
@@ -52,3 +52,17 @@ def delta_batches(path: Location | Path, *, source: str | None = None) -> Iterat
         .scanner(filter=mine, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
         .to_batches()
     )
+
+
+def pairs_in(dataset: Any, source: str, key: Mapping[str, Any]) -> list[Pair] | None:
+    """The pairs of the rows of a key in an Arrow dataset; None where its rows do not say theirs. source: in full, of
+    several that share it.
+    """
+    names = dataset.schema.names
+    if not {COMMIT_VERSION, SEQ, *key} <= {*names}:
+        return None
+    mine = pc.field(SOURCE) == source if SOURCE in names else pc.scalar(True)
+    for name, value in key.items():
+        mine &= pc.field(name) == value.cast(dataset.schema.field(name).type)
+    found = dataset.to_table(columns=[COMMIT_VERSION, SEQ], filter=mine)
+    return list(zip(*(found.column(name).to_pylist() for name in (COMMIT_VERSION, SEQ)), strict=True))

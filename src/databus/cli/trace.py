@@ -1,0 +1,105 @@
+"""`databus trace`: what became of the changes of one row."""
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, File
+
+if TYPE_CHECKING:
+    from databus.core import Pair
+    from databus.link import RelayClient, Start
+    from databus.pipeline import Fate, Traced
+
+
+@app.command(epilog="Example: databus trace databus.yml main.orders id=17 --since 2h")
+def trace(
+    table: Annotated[str, typer.Argument(help="The table: shop/main.orders, main.orders or orders.")],
+    key: Annotated[list[str], typer.Argument(help="The key of the row: id=17; of a wide key, each column.")],
+    pipeline: File = DEFAULT_FILE,
+    since: Annotated[
+        str, typer.Option("--since", help="From a time on: 2026-07-01T12:00:00Z, or 90s, 15m, 2h, 1d ago; `earliest`.")
+    ] = "1h",
+    scn: Annotated[int | None, typer.Option("--scn", min=1, help="Instead: from this SCN on.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1_000, help="The last so many changes.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the changes of a row that the relay's log has, and what became of each in every output of a pipeline.
+
+    An output has it written, in which batch and when; not yet; filtered it out, by which filter; superseded it by a
+    later change; or keeps it as a dead letter. `lost`: its ledger is past the change, and its target has neither it nor
+    a later one. Targets that cannot be looked into (all but Delta) are taken at the word of their ledgers. The filters
+    are those of the file now. Exits with 1 where something is lost.
+    """
+    from databus.core import InputError, ServiceUnavailable
+    from databus.link import RelayClient
+    from databus.pipeline import Verdict, load_pipeline
+    from databus.pipeline import trace as trace_row
+
+    graph = load_pipeline(pipeline)
+    given = dict(each.partition("=")[::2] for each in key)
+    if not all("=" in each for each in key) or len(given) != len(key):
+        raise InputError(f"{' '.join(key)}: write each column of the key once: id=17")
+    url = graph.config.relay_url()
+    if url is None:
+        raise ServiceUnavailable(f"{pipeline}: its relay does not run; the log is asked through it")
+    client = RelayClient(url, access=graph.config.access)
+    found = list(trace_row(graph, client, table, given, _start(client, table, since, scn)))[-count:]
+    if as_json:
+        say_json([each.to_json() for each in found])
+    elif not found:
+        typer.echo(f"the log has no change of this row since {scn or since}; --since earliest looks at all of it")
+    else:
+        for line in (line for each in found for line in _lines(each)):
+            typer.echo(line)
+    if any(fate.verdict is Verdict.LOST for each in found for fate in each.fates):
+        raise typer.Exit(1)
+
+
+def _start(client: "RelayClient", table: str, since: str, scn: int | None) -> "Start":
+    from databus.cli._tail_bounds import begin_of
+    from databus.core import split_physical
+
+    if scn is None:
+        return begin_of(since, "--since", client, [table]).start
+    physical, _ = split_physical(table)
+    name = physical or next(iter(client.physicals()))
+    return client.position(name, scn=scn - 1) if scn > 1 else "beginning"
+
+
+def _lines(traced: "Traced") -> Iterator[str]:
+    change = traced.change
+    txid = f", transaction {_plain(change.txid)}" if change.txid else ""
+    kind = change.kind.label.removesuffix("_postimage")
+    yield f"{kind} at {_place(change.pair)}, committed {_at(change.commit_us)}{txid}"
+    for name, image in (("before", change.before), ("after", change.after)):
+        if image is not None:
+            yield f"  {name:7} {_plain(json.dumps(image, ensure_ascii=False))}"
+    for fate in traced.fates:
+        yield f"  {fate.output}: {_said(fate)}"
+
+
+def _said(fate: "Fate") -> str:
+    at = "" if fate.at_us is None else f" {_at(fate.at_us)}"
+    batch = "" if fate.batch is None else f", in the batch from {_place(fate.batch[0])} to {_place(fate.batch[1])}"
+    return f"{fate.verdict}{at}{batch}{f': {_plain(fate.why)}' if fate.why else ''}"
+
+
+def _place(pair: "Pair") -> str:
+    from databus.core import SEQ_DONE
+
+    scn, seq = pair
+    return str(scn) if seq == SEQ_DONE else f"{scn}/{seq}"
+
+
+def _at(us: int) -> str:
+    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def _plain(value: Any) -> str:
+    """One line, without what a terminal takes for commands."""
+    return "".join(each if each.isprintable() else "?" for each in str(value))
