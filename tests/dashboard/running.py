@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import yaml
 
-from databus.dashboard import Dashboard, DashboardConfig, Part
+from databus.dashboard import Dashboard, DashboardConfig, Hook, Part
 from tests.dashboard.parts import WAIT_S, ask, wait_until
 
 MARK = {"X-Databus-Dashboard": "1"}
@@ -19,11 +19,17 @@ MARK = {"X-Databus-Dashboard": "1"}
 class Running:
     """`with Running(...)`: it serves at `url`; `link` is what its owner is told."""
 
-    def __init__(self, folder: Path, parts: Sequence[tuple[str, Part]], principals: Sequence[Mapping[str, Any]] = ()):
+    def __init__(
+        self,
+        folder: Path,
+        parts: Sequence[tuple[str, Part]],
+        principals: Sequence[Mapping[str, Any]] = (),
+        hook: Hook | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "principals.yml"
         file.write_text(yaml.safe_dump({"principals": [entry(**each) for each in principals]}))
-        config = DashboardConfig(("127.0.0.1", 0), parts, folder, file if principals else None)
+        config = DashboardConfig(("127.0.0.1", 0), parts, folder, file if principals else None, hook=hook)
         self.links: list[str] = []
         self.file = file
         self.dashboard = Dashboard(config, self.links.append)

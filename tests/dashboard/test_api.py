@@ -86,7 +86,7 @@ SHOP = {"pipeline": "shop", "output": "copy", "relay": "erp-relay", "source": "e
 def body_of(endpoint: Any, values: dict[str, str]) -> dict[str, str] | None:
     if not endpoint.changes:
         return None
-    given = {"reason": "a test", "token": "x", "tables": "main.orders"}
+    given = {"reason": "a test", "token": "x", "tables": "main.orders", "minutes": "10"}
     confirm = values["output"] if "{output}" in endpoint.path else values["pipeline"]
     given["confirm"] = confirm + " but not quite"  # so that nothing is done
     return {each.name: given[each.name] for each in endpoint.parameters if each.is_required}

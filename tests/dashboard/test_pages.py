@@ -99,6 +99,7 @@ def test_every_page_shows_what_is_there_and_hostile_values_as_text(world):
         "#/source/erp-relay/erp": ["SCN", "19"],
         "#/journal": [HOSTILE],
         "#/audit": ["Audit"],
+        "#/alerts": ["CaptureSuspended", "physical=shop_db", "Acknowledge"],
         "#/letters": ["No target refuses a row"],
         "#/config/shop": ["databus.yml", "(hidden)"],
         "#/output/%3Cscript%3E/%E0%A4%A": ["Flow"],

@@ -1,5 +1,8 @@
 """`databus dashboard`: see what flows, in a browser, and step in."""
 
+import json
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -8,10 +11,17 @@ import typer
 from databus.cli._app import LogFormat, LogLevel, TokenFile, app
 
 if TYPE_CHECKING:
-    from databus.dashboard import DashboardConfig
+    from databus.dashboard import DashboardConfig, Hook
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11117"
 _LOOKED_FOR: Final = ("databus.yml", "relay.yml")
+
+
+class Export(StrEnum):
+    """What is printed for other programs."""
+
+    GRAFANA = "grafana"
+    PROMETHEUS = "prometheus"
 
 
 @app.command(epilog="Example: databus dashboard databus.yml --relay http://127.0.0.1:11115")
@@ -32,6 +42,13 @@ def dashboard(
         str | None, typer.Option(help="Where people find it, if a proxy stands before it: https://databus.example.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of its audit log.")] = Path(".databus/dashboard"),
+    webhook: Annotated[str | None, typer.Option(help="Address that alerts are sent to, as JSON.")] = None,
+    webhook_secret_file: Annotated[
+        Path | None, typer.Option(help="File with the secret by which they are signed, as those of the output `http`.")
+    ] = None,
+    export: Annotated[
+        Export | None, typer.Option(help="Print a dashboard for Grafana, or the rules for Prometheus, and end.")
+    ] = None,
     token_file: TokenFile = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -47,7 +64,13 @@ def dashboard(
     from databus.dashboard import Dashboard
     from databus.operate import configure_logs
 
-    config = _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file)
+    if export is not None:
+        _say_exported(export)
+        return
+    config = replace(
+        _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file),
+        hook=_hook(webhook, webhook_secret_file),
+    )
     configure_logs(level=log_level, style=log_format)
     made = Dashboard(config, on_link=lambda link: typer.echo(f"sign in: {link}"))
 
@@ -56,6 +79,29 @@ def dashboard(
 
     with suppress(KeyboardInterrupt):
         asyncio.run(made.run(is_ready))
+
+
+def _say_exported(what: Export) -> None:
+    import yaml
+
+    from databus.dashboard import grafana_dashboard, prometheus_rules
+
+    if what is Export.GRAFANA:
+        typer.echo(json.dumps(grafana_dashboard(), indent=2))
+    else:
+        typer.echo(yaml.safe_dump(prometheus_rules(), sort_keys=False, width=120), nl=False)
+
+
+def _hook(url: str | None, secret_file: Path | None) -> "Hook | None":
+    from databus.core import ConfigError
+    from databus.dashboard import Hook
+
+    if url is None and secret_file is not None:
+        raise ConfigError("--webhook-secret-file: whose? give --webhook too")
+    try:
+        return None if url is None else Hook.of(url, None if secret_file is None else secret_file.read_text().strip())
+    except OSError as error:
+        raise ConfigError(f"--webhook-secret-file {secret_file}: {error.strerror}") from None
 
 
 def _config(

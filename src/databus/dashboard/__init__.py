@@ -1,16 +1,21 @@
 """What flows where, how fast, and stepping in: pages and an API over pipelines and relays. Start with `Dashboard`."""
 
+from databus.dashboard._alert_rules import grafana_dashboard, prometheus_rules
 from databus.dashboard._api_pages import api_markdown, openapi
 from databus.dashboard._parts import Part, part_of_file, part_of_pipeline, part_of_relay
 from databus.dashboard._server import Dashboard, DashboardConfig
+from databus.dashboard._watcher import Hook
 
 __all__ = [
     "Dashboard",
     "DashboardConfig",
+    "Hook",
     "Part",
     "api_markdown",
+    "grafana_dashboard",
     "openapi",
     "part_of_file",
     "part_of_pipeline",
     "part_of_relay",
+    "prometheus_rules",
 ]

@@ -25,11 +25,13 @@ from databus.dashboard._parts import why
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import COOKIE, SESSION_S, Sessions
 from databus.dashboard._watch import LOOK_S
+from databus.dashboard._watcher import Watcher
 from databus.relay import Audit, read_audit
 
 _READ_AT_ONCE: Final = 8
 _STREAMS_MAX: Final = 200
 _WRITE_S_MAX: Final = 30.0
+_OVER_MAX: Final = 200
 _FAILURES_MAX: Final = 30
 """Sign-ins that fail, in a minute."""
 _NOBODY: Final = Principal("", frozenset(), frozenset())
@@ -55,8 +57,9 @@ class Ask:
 class Answers:
     """All of it runs in the loop's thread; what reads a disk or asks a part, in a few others."""
 
-    def __init__(self, board: Board, sessions: Sessions, guard: Guard, folder: Path) -> None:
+    def __init__(self, board: Board, watcher: Watcher, sessions: Sessions, guard: Guard, folder: Path) -> None:
         self.board = board
+        self._watcher = watcher
         self.sessions = sessions
         self._guard = guard
         self._folder = folder
@@ -198,6 +201,50 @@ class Answers:
         _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         return json_answer(await self._read(partial(part.show, "config")))
 
+    async def alerts(self, ask: Ask) -> web.Response:
+        """GET /alerts."""
+        machine = self._watcher.alerts
+        told: dict[str, Any] = {
+            name: [
+                {**each.to_json(), "silenced_until_us": machine.silenced_until_us(each.id)}
+                for each in found
+                if ask.principal.sees(each.project)
+            ]
+            for name, found in (("open", machine.open_ones()), ("over", machine.history()[:_OVER_MAX]))
+        }
+        rules = [
+            {
+                "name": each.name,
+                "when": each.expression,
+                "for_s": each.for_s,
+                "severity": each.severity,
+                "says": each.says,
+            }
+            for each in machine.rules
+        ]
+        return json_answer({**told, "rules": rules, "untold": self._watcher.untold})
+
+    async def on_alert(self, ask: Ask) -> web.Response:
+        """POST /alerts/{id}/ack and /silence."""
+        machine = self._watcher.alerts
+        alert = machine.find(ask.path["id"])
+        if not ask.principal.sees(alert.project):
+            raise UnknownSource(f"no alert {ask.path['id'][:100]!r} is open")
+        asked = {key: each for key, each in ask.given.items() if each is not None}
+        verb = _verb(ask)
+        operation = Operation(f"alert {verb}", alert.id, ask.principal, ask.address, alert.project, asked)
+
+        def act() -> None:
+            if verb == "ack":
+                machine.acknowledge(alert.id, ask.principal.name)
+            else:
+                machine.silence(alert.id, time.time() + 60 * ask.given["minutes"])
+
+        act()  # here: the machine belongs to this thread
+        await self._operations.do(operation, None, lambda: None)
+        told = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
+        return json_answer({"state": "done", "alert": told})
+
     async def operations(self, ask: Ask) -> web.Response:
         """GET /operations."""
         found = [each.to_json() for each in self._operations.seen_by(ask.principal)]
@@ -308,11 +355,17 @@ def _answer_of(endpoint: Endpoint) -> Answer:
         "GET /audit": Answers.audit,
         "GET /letters": Answers.letters,
         "GET /letters/rows": Answers.letter_rows,
+        "GET /alerts": Answers.alerts,
         "GET /operations": Answers.operations,
         "GET /operations/{id}": Answers.operation,
         "GET /config": Answers.config,
     }
-    of = {"outputs": Answers.on_output, "sources": Answers.on_source, "pipelines": Answers.on_pipeline}
+    of: dict[str, Answer] = {
+        "outputs": Answers.on_output,
+        "sources": Answers.on_source,
+        "pipelines": Answers.on_pipeline,
+        "alerts": Answers.on_alert,
+    }
     return named.get(endpoint.key) or of[endpoint.path.split("/")[1]]
 
 

@@ -5,6 +5,7 @@ To add one, write a row here and a method in `ANSWERS` of `_answers.py`; then `p
 
 from typing import Final
 
+from databus.dashboard._alerts import SILENCE_S_MAX
 from databus.dashboard._endpoint import Endpoint, text
 from databus.dashboard._rights import Right
 from databus.relay import Parameter, whole
@@ -23,6 +24,7 @@ REASON: Final = Parameter("reason", "why; it stands in the audit logs", text(1_0
 IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is another one by now", text(40, "STATE"))
 CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
 TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True)
+MINUTES: Final = Parameter("minutes", "for how long", whole(1, SILENCE_S_MAX // 60), is_required=True)
 _WHY: Final = (REASON, IF_SEEN)
 
 
@@ -90,6 +92,7 @@ ENDPOINTS: Final = (
         right=Right.ROWS,
         errors=_TARGET,
     ),
+    _get("/alerts", "alerts that are pending or fire, those that are over, and the rules"),
     _get("/operations", "what was asked for since the dashboard started, and what came of it", LIMIT),
     _get("/operations/{id}", "one of them", errors=(404,)),
     _get("/config", "the file of a pipeline, without secrets", OF_PIPELINE, right=Right.CONTROL, errors=_TARGET),
@@ -102,6 +105,22 @@ ENDPOINTS: Final = (
         )
     ),
     _act(f"{_OUTPUT}/stop", "has an output rest until the pipeline is started again", CONFIRM),
+    Endpoint(
+        "POST",
+        "/alerts/{id}/ack",
+        Right.CONTROL,
+        "says that somebody sees to an alert: it is not told again while it fires",
+        (REASON,),
+        errors=(404,),
+    ),
+    Endpoint(
+        "POST",
+        "/alerts/{id}/silence",
+        Right.CONTROL,
+        "has an alert told to nobody for a while, until the dashboard is started again at most",
+        (REASON, MINUTES),
+        errors=(404,),
+    ),
     _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
     _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
     _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),

@@ -25,6 +25,7 @@ from databus.dashboard._guard import PAGE_HEADERS, Guard
 from databus.dashboard._parts import Part
 from databus.dashboard._rights import Principals
 from databus.dashboard._sessions import COOKIE, Sessions
+from databus.dashboard._watcher import Hook, Watcher
 from databus.operate import logger_of
 from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopback
 
@@ -54,6 +55,8 @@ class DashboardConfig:
     principals_file: Path | None = None
     public_url: str | None = None
     """Where people find it, if a proxy stands before it."""
+    hook: Hook | None = None
+    """Who is told of alerts."""
 
 
 class Dashboard:
@@ -87,8 +90,9 @@ class Dashboard:
             handler_cancellation=True,
         )
         sessions = Sessions(self._principals, lambda once: self._on_link(f"{self.url}/#once={once}"))
-        answers = Answers(self.board, sessions, guard, self._config.folder)
-        looking: asyncio.Task[None] | None = None
+        watcher = Watcher(self.board, self._config.hook)
+        answers = Answers(self.board, watcher, sessions, guard, self._config.folder)
+        tasks: list[asyncio.Task[None]] = []
         try:
             self._route(runner.app, guard, answers)
             await runner.setup()
@@ -96,12 +100,12 @@ class Dashboard:
             sessions.begin()
             for watch in self.board.watches.values():
                 watch.start()
-            looking = asyncio.ensure_future(self._keep_principals(sessions))
+            tasks = [asyncio.ensure_future(each) for each in (self._keep_principals(sessions), watcher.run())]
             is_ready()
             await asyncio.Event().wait()
         finally:
-            if looking is not None:
-                looking.cancel()
+            for task in tasks:
+                task.cancel()
             answers.end()
             await runner.cleanup()
             for watch in self.board.watches.values():

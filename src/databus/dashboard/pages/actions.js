@@ -23,7 +23,7 @@ function Dialog({ action, onEnd }) {
     const form = new FormData(event.target);
     const body = { reason: form.get("reason") };
     if (action.seen) body.if_seen = action.seen;
-    if (action.tables) body.tables = form.get("tables");
+    for (const { name } of action.fields || []) body[name] = form.get(name);
     if (action.confirm) body.confirm = form.get("confirm");
     work(true);
     try {
@@ -40,7 +40,7 @@ function Dialog({ action, onEnd }) {
       <h2 id="asked">${action.title} ${action.name}?</h2>
       <p>${action.says}</p>
       ${action.seen && html`<p>It is <b>${action.seen}</b>; if it is not any more, nothing is done.</p>`}
-      ${action.tables && html`<label>Tables, with commas between <input name="tables" required autocomplete="off" placeholder="main.orders" /></label>`}
+      ${(action.fields || []).map(({ name, label, ...more }) => html`<label key=${name}>${label} <input name=${name} required autocomplete="off" ...${more} /></label>`)}
       <label>Reason <input name="reason" required maxlength="1000" autocomplete="off" autofocus /></label>
       ${action.confirm && html`<label>Type <b>${action.confirm}</b> to confirm <input name="confirm" required autocomplete="off" spellcheck=${false} /></label>`}
       ${error && html`<p class="trouble" role="alert">${error}</p>`}

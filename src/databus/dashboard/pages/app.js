@@ -2,14 +2,15 @@
 
 import { html, render, useEffect, useState } from "/vendor/htm-preact.js";
 import { follow, get, signIn, signOut } from "/api.js";
+import { Alerts } from "/alerts.js";
 import { Config } from "/config.js";
 import { Flow } from "/flow.js";
 import { Audit, Journal, Letters } from "/lists.js";
 import { Output, Source } from "/nodes.js";
 import { Time } from "/parts.js";
 
-const PAGES = { flow: Flow, output: Output, source: Source, letters: Letters, journal: Journal, audit: Audit, config: Config };
-const MENU = [["flow", "Flow", "f"], ["letters", "Letters", "l"], ["journal", "Journal", "j"], ["audit", "Audit", "a"], ["config", "Configuration", "c"]];
+const PAGES = { flow: Flow, output: Output, source: Source, alerts: Alerts, letters: Letters, journal: Journal, audit: Audit, config: Config };
+const MENU = [["flow", "Flow", "f"], ["alerts", "Alerts", "w"], ["letters", "Letters", "l"], ["journal", "Journal", "j"], ["audit", "Audit", "a"], ["config", "Configuration", "c"]];
 
 function placeOf(hash) {
   const [, page, ...names] = hash.split("/");

@@ -10,6 +10,8 @@ import { bytes, count, rate, seconds } from "/words.js";
 
 const Facts = ({ list }) => html`<dl>${list.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
+const TABLES = [{ name: "tables", label: "Tables, with commas between", placeholder: "main.orders" }];
+
 const ms = (value) => seconds(value === null || value === undefined ? null : value / 1e3);
 
 const gone = (what) => html`<h1>${what}</h1><p class="trouble">There is no such thing among what you see. <a href="#/flow">Flow</a> has all.</p>`;
@@ -51,7 +53,7 @@ export function Source({ status, names: [relay, source], rights, onDone }) {
   const actions = [
     verb("pause", "Pause", "It is captured no further. The database keeps the changes for as long as its retention lasts."),
     verb("resume", "Resume", "Capture goes on; one that is suspended is tried again at once."),
-    verb("snapshot", "Read tables again", "The tables are read whole, while changes go on.", { tables: true }),
+    verb("snapshot", "Read tables again", "The tables are read whole, while changes go on.", { fields: TABLES }),
   ];
   return html`<h1>Source ${relay} / ${source}</h1>
     <${Unseen} parts=${status.parts.filter((each) => each.name === relay)} />

@@ -1,0 +1,189 @@
+"""Alerts over time: pending, firing, resolved; who sees to them; and what is to be told. Pure: no clock, no I/O.
+
+An alert is pending while its rule has held for less than `for_s`, fires then, and is resolved when it holds no more.
+The first of a rule is told at once, what follows within half a minute together, and what still fires again after four
+hours. What somebody has silenced is not told, and what somebody has acknowledged not again. Start with `Alerts.step`.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from databus.core import UnknownSource
+from databus.dashboard._alert_rules import RULES, Rule, Sample
+
+GROUP_S: Final = 30
+REPEAT_S: Final = 4 * 3_600
+SILENCE_S_MAX: Final = 30 * 86_400
+_ALERTS_MAX: Final = 1_000
+_HISTORY_MAX: Final = 1_000
+
+
+class State(StrEnum):
+    """Of an alert."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass
+class Alert:
+    """One rule that holds for one thing."""
+
+    rule: Rule
+    labels: Mapping[str, str]
+    node: str
+    project: str | None
+    since_s: float
+    value: float
+    state: State = State.PENDING
+    fired_s: float | None = None
+    resolved_s: float | None = None
+    told_s: float | None = None
+    """When it was told last; None while nobody has heard of it."""
+    acked_by: str = ""
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = _id_of(self.rule, self.labels)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the API and for web hooks."""
+        return {
+            "id": self.id,
+            "rule": self.rule.name,
+            "severity": self.rule.severity,
+            "says": self.rule.says,
+            "state": self.state,
+            "labels": dict(self.labels),
+            "node": self.node,
+            "value": self.value,
+            "since_us": _us(self.since_s),
+            "fired_us": _us(self.fired_s),
+            "resolved_us": _us(self.resolved_s),
+            "acked_by": self.acked_by,
+        }
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What is to be told at once: alerts of one rule, firing or resolved."""
+
+    rule: Rule
+    state: State
+    alerts: Sequence[Alert]
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a web hook."""
+        told = [each.to_json() for each in self.alerts]
+        return {"rule": self.rule.name, "state": self.state, "severity": self.rule.severity, "alerts": told}
+
+
+class Alerts:
+    """Used by one thread. Times are seconds since 1970, as the caller has them."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self.rules = rules
+        self._open: dict[str, Alert] = {}
+        self._over: deque[Alert] = deque(maxlen=_HISTORY_MAX)
+        self._silenced: dict[str, float] = {}  # by id of an alert: until when
+        self._told_s: dict[tuple[str, State], float] = {}  # by rule and state: when one was told last
+
+    def step(self, now_s: float, samples: Iterable[Sample]) -> list[Notice]:
+        """Take what is so now; returns what is to be told now."""
+        there: set[str] = set()
+        by_metric: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            by_metric.setdefault(rule.metric, []).append(rule)
+        for sample in samples:
+            for rule in by_metric.get(sample.metric, ()):
+                if rule.holds(sample):
+                    there.add(self._hold(now_s, rule, sample))
+        for id_ in self._open.keys() - there:
+            self._end(now_s, self._open.pop(id_))
+        self._silenced = {id_: until_s for id_, until_s in self._silenced.items() if until_s > now_s}
+        return self._due(now_s)
+
+    def _hold(self, now_s: float, rule: Rule, sample: Sample) -> str:
+        id_ = _id_of(rule, sample.labels)
+        alert = self._open.get(id_)
+        if alert is None:
+            if len(self._open) >= _ALERTS_MAX:
+                return id_
+            alert = self._open[id_] = Alert(rule, sample.labels, sample.node, sample.project, now_s, sample.value)
+        alert.value, alert.project = sample.value, sample.project
+        if alert.state is State.PENDING and now_s - alert.since_s >= rule.for_s:
+            alert.state, alert.fired_s = State.FIRING, now_s
+        return id_
+
+    def _end(self, now_s: float, alert: Alert) -> None:
+        """It holds no more: one that was only pending never was."""
+        if alert.state is State.FIRING:
+            alert.state, alert.resolved_s = State.RESOLVED, now_s
+            self._over.append(alert)
+
+    def _due(self, now_s: float) -> list[Notice]:
+        wanted: dict[tuple[str, State], list[Alert]] = {}
+        for alert in self._open.values():
+            if alert.state is State.FIRING and self._wants_telling(now_s, alert):
+                wanted.setdefault((alert.rule.name, State.FIRING), []).append(alert)
+        for alert in self._over:
+            is_news = alert.told_s is not None and alert.resolved_s is not None and alert.told_s < alert.resolved_s
+            if is_news and not self.is_silenced(alert.id):  # of what nobody has heard, nobody hears the end
+                wanted.setdefault((alert.rule.name, State.RESOLVED), []).append(alert)
+        due = [key for key in wanted if now_s - self._told_s.get(key, float("-inf")) >= GROUP_S]
+        for key in due:
+            self._told_s[key] = now_s
+            for alert in wanted[key]:
+                alert.told_s = now_s
+        return [Notice(wanted[key][0].rule, key[1], tuple(wanted[key])) for key in due]
+
+    def _wants_telling(self, now_s: float, alert: Alert) -> bool:
+        if self.is_silenced(alert.id):
+            return False
+        if alert.told_s is None:
+            return True
+        return not alert.acked_by and now_s - alert.told_s >= REPEAT_S
+
+    def is_silenced(self, id_: str) -> bool:
+        """Whether somebody has silenced it."""
+        return id_ in self._silenced
+
+    def find(self, id_: str) -> Alert:
+        """One that is open. Raises `UnknownSource`."""
+        if id_ not in self._open:
+            raise UnknownSource(f"no alert {id_[:100]!r} is open")
+        return self._open[id_]
+
+    def acknowledge(self, id_: str, who: str) -> None:
+        """Somebody sees to it: it is not told again while it fires."""
+        self.find(id_).acked_by = who
+
+    def silence(self, id_: str, until_s: float) -> None:
+        """It is not told until then, whether it ends and begins again or not."""
+        self._silenced[self.find(id_).id] = until_s
+
+    def open_ones(self) -> list[Alert]:
+        """Those that are pending or firing, the firing ones first."""
+        return sorted(self._open.values(), key=lambda each: (each.state is not State.FIRING, each.since_s))
+
+    def history(self) -> list[Alert]:
+        """Those that are over, the newest first."""
+        return list(self._over)[::-1]
+
+    def silenced_until_us(self, id_: str) -> int | None:
+        """Until when it is silenced."""
+        return _us(self._silenced.get(id_))
+
+
+def _id_of(rule: Rule, labels: Mapping[str, str]) -> str:
+    told = "\0".join([rule.name, *(f"{name}={labels[name]}" for name in sorted(labels))])
+    return hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+def _us(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)

@@ -1,0 +1,196 @@
+"""Alerts: what fires when, who is told, and that Prometheus is given the same rules."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook
+
+from databus.core import ConfigError, UnknownSource
+from databus.dashboard import Hook, grafana_dashboard, part_of_file, prometheus_rules
+from databus.dashboard._alert_rules import RULES, Is, Rule, Sample
+from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, State
+from tests.commands import databus
+from tests.dashboard.parts import WAIT_S, Pipeline, wait_until
+from tests.dashboard.running import Running, token_of
+from tests.documents.pages import ROOT, blocks
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 - of the test
+LAG = Rule("Lags", "lag", Is.ABOVE, 10, "look", 5)
+
+
+def lag(value, name="a", project=None):
+    return Sample("lag", {"output": name}, value, name, project)
+
+
+def told(notices):
+    return [(str(each.state), [alert.labels["output"] for alert in each.alerts]) for each in notices]
+
+
+def test_an_alert_is_pending_fires_is_told_again_and_is_resolved():
+    alerts = Alerts([LAG])
+    assert told(alerts.step(0, [lag(11)])) == []
+    assert [each.state for each in alerts.open_ones()] == [State.PENDING]
+    assert told(alerts.step(4.9, [lag(11)])) == []
+    assert told(alerts.step(5, [lag(12)])) == [("firing", ["a"])]
+    assert told(alerts.step(6, [lag(12)])) == []
+    assert told(alerts.step(5 + REPEAT_S, [lag(12)])) == [("firing", ["a"])]
+    assert told(alerts.step(6 + REPEAT_S, [lag(10)])) == [("resolved", ["a"])]
+    assert told(alerts.step(7 + REPEAT_S, [])) == []
+    assert (alerts.open_ones(), len(alerts.history())) == ([], 1)
+
+
+def test_what_stops_before_its_time_was_nothing():
+    alerts = Alerts([LAG])
+    alerts.step(0, [lag(11)])
+    alerts.step(4, [lag(9)])
+    assert told(alerts.step(5, [lag(11)])) == []
+    assert alerts.history() == []
+    assert told(alerts.step(10, [lag(11)])) == [("firing", ["a"])], "it counts from its new beginning"
+
+
+def test_what_comes_together_is_told_together():
+    alerts = Alerts([LAG])
+    alerts.step(0, [lag(11, "a"), lag(11, "b")])
+    alerts.step(1, [lag(11, name) for name in "abcd"])
+    assert told(alerts.step(5, [lag(11, name) for name in "abcd"])) == [("firing", ["a", "b"])]
+    assert told(alerts.step(6, [lag(11, name) for name in "abcd"])) == []
+    assert told(alerts.step(5 + GROUP_S, [lag(11, name) for name in "abcd"])) == [("firing", ["c", "d"])]
+
+
+def test_what_is_silenced_is_told_to_nobody_and_what_is_acknowledged_not_again():
+    alerts = Alerts([LAG])
+    alerts.step(0, [lag(11, "a"), lag(11, "b")])
+    one, other = alerts.open_ones()
+    alerts.silence(one.id, 100)
+    assert told(alerts.step(5, [lag(11, "a"), lag(11, "b")])) == [("firing", ["b"])]
+    alerts.acknowledge(other.id, "ann")
+    assert told(alerts.step(101, [lag(11, "a"), lag(11, "b")])) == [("firing", ["a"])], "the silence is over"
+    assert told(alerts.step(101 + REPEAT_S, [lag(11, "a"), lag(11, "b")])) == [("firing", ["a"])]
+    with pytest.raises(UnknownSource):
+        alerts.acknowledge("nothing", "ann")
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=40))
+def test_whatever_comes_firing_and_resolved_alternate_and_firing_waits_its_time(steps):
+    """Law: of one alert, notices are firing, then resolved, and so on; it fires exactly when it held for so long."""
+    alerts, now, since, heard = Alerts([LAG]), 0, None, []
+    for seconds, holds in steps:
+        now += seconds
+        since = (now if since is None else since) if holds else None
+        notices = alerts.step(now, [lag(11)] if holds else [])
+        heard += [str(each.state) for each in notices]
+        is_firing = [each.state for each in alerts.open_ones()] == [State.FIRING]
+        assert is_firing == (since is not None and now - since >= LAG.for_s)
+    alternating = ["firing", "resolved"] * len(heard)
+    assert heard == alternating[: len(heard)]
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Refuses the first request, and takes the others."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.heard.append((dict(self.headers), body))  # type: ignore[attr-defined]
+        self.send_response(503 if len(self.server.heard) == 1 else 204)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def receiver() -> Iterator[HTTPServer]:
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    server.heard = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_web_hook_is_told_until_it_takes_it_and_the_page_says_so(tmp_path, receiver):
+    suspended = {"name": "shop_db", "status": "suspended", "state": "SUSPENDED_ON_ERROR", "message": "no", "type": "x"}
+    hook = Hook.of(f"http://127.0.0.1:{receiver.server_port}/", SECRET)
+    with (
+        Pipeline(tmp_path) as shop,
+        Running(
+            tmp_path / "dashboard",
+            [part_of_file(shop.file)],
+            [{"name": "ann", "rights": ["see", "control"]}, {"name": "other", "projects": ["other"]}],
+            hook=hook,
+        ) as running,
+    ):
+        ann = {"token": token_of("ann")}
+        wait_until(lambda: running.api("/status", **ann)[1]["outputs"])
+        began = time.monotonic()
+        shop.published.sources([suspended], "")
+        heard = receiver.heard  # type: ignore[attr-defined]
+        wait_until(lambda: heard)
+        assert time.monotonic() - began < WAIT_S / 2
+        wait_until(lambda: len(heard) > 1)
+        assert heard[0][1] == heard[1][1]
+        assert heard[0][0]["webhook-id"] == heard[1][0]["webhook-id"], "sent again, it is the same"
+        body = Webhook(SECRET).verify(heard[1][1], {name.lower(): each for name, each in heard[1][0].items()})
+        assert body == json.loads(heard[1][1])
+        (alert,) = body["alerts"]
+        assert (body["rule"], alert["labels"]["physical"]) == ("CaptureSuspended", "shop_db")
+        assert "shop/sources.shop_db" in {each["node"] for each in running.api("/alerts", **ann)[1]["open"]}
+        foreign = {"token": token_of("other")}
+        assert running.api("/alerts", **foreign)[1]["open"] == []
+        reason = {"reason": "I see to it"}
+        assert running.api(f"/alerts/{alert['id']}/ack", reason, **ann)[0] == 200
+        assert running.api(f"/alerts/{alert['id']}/silence", {**reason, "minutes": 30}, **ann)[0] == 200
+        assert running.api(f"/alerts/{alert['id']}/silence", {**reason, "minutes": 10**6}, **ann)[0] == 400
+        assert running.api(f"/alerts/{alert['id']}/ack", reason, **foreign)[0] == 403
+        (found,) = [each for each in running.api("/alerts", **ann)[1]["open"] if each["id"] == alert["id"]]
+        assert found["acked_by"] == "ann"
+        assert found["silenced_until_us"] > time.time() * 1e6
+        entries = running.api("/audit", **ann)[1]["entries"]
+        assert {"alert ack", "alert silence"} <= {each["action"] for each in entries}
+
+
+def test_a_hook_that_is_none_is_refused():
+    for url, secret in (("nowhere", None), ("file:///etc/passwd", None), ("http://127.0.0.1/", "whsec_%%%")):
+        with pytest.raises(ConfigError):
+            Hook.of(url, secret)
+
+
+def test_prometheus_and_grafana_are_given_what_the_code_says(tmp_path):
+    said = databus("dashboard", "--export", "prometheus", cwd=tmp_path)
+    assert yaml.safe_load(said.stdout) == prometheus_rules()
+    assert json.loads(databus("dashboard", "--export", "grafana", cwd=tmp_path).stdout) == grafana_dashboard()
+    expressions = [target["expr"] for panel in grafana_dashboard()["panels"] for target in panel["targets"]]
+    exported = "".join(
+        path.read_text() for path in (ROOT / "src" / "databus").rglob("*.py") if path.parent.name != "dashboard"
+    )
+    for text in [*expressions, *(each.metric for each in RULES if each.metric != "up")]:
+        name = text.removeprefix("rate(").partition("{")[0].partition("[")[0].removesuffix("_total")
+        assert f'"{name}"' in exported or f'"{name.removeprefix("databus_")}"' in exported, name
+
+
+def test_the_rules_of_the_pages_are_those_of_the_code():
+    """docs/operations.md shows them for Prometheus; what it has too (of consumers, of the relay's job) is its own."""
+    text = "\n".join(each.text for each in blocks(ROOT / "docs" / "operations.md") if "- alert:" in each.text)
+    listed = {each["alert"]: each for block in text.split("groups:") for each in rules_in(block)}
+    for rule in RULES:
+        if rule.name == "Down":
+            continue
+        shown = listed[rule.name]
+        minutes = f"{rule.for_s // 60}m" if rule.for_s else None
+        assert shown.get("for") == minutes, rule.name
+        numbers = shown["expr"].replace("== 1", "> 0").replace("== 0", "< 1").replace('="', '=~"').replace("=~~", "=~")
+        assert numbers.replace("10e9", "1e+10") == rule.expression, rule.name
+
+
+def rules_in(block):
+    lines = [line for line in block.splitlines() if line.strip().startswith(("- alert", "expr", "for:"))]
+    return yaml.safe_load("\n".join(lines)) or [] if lines else []
