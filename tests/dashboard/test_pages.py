@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +16,11 @@ from databus.dashboard import part_of_file, part_of_relay
 from databus.dashboard._server import PAGES
 from databus.link import Access
 from databus.testing.servers import Chromium, ServerMissing
+from databus.testing.servers._fetch import kept
 from tests.dashboard.browser import Browser, Page
 from tests.dashboard.parts import HOSTILE, Pipeline
 from tests.dashboard.running import Running
-from tests.relay.support import Database, order, scripted, state_of
+from tests.relay.support import Database, order, scripted, state_of, until
 
 LINES_MAX = 2_000
 VENDOR = PAGES / "vendor"
@@ -140,6 +143,7 @@ def test_who_decides_by_what_is_no_longer_so_is_told(world):
     page.click("main button", "Pause")
     page.wait_for("It is running")
     world.relay.captures["erp"].pause()
+    until(lambda: state_of(world.relay, "erp")["status"] == "paused")
     page.type("dialog[open] input", "too late")
     page.press("Enter")
     page.wait_for("erp is paused now, no longer running")
@@ -166,6 +170,69 @@ def test_a_part_that_does_not_answer_says_since_when_and_the_rest_goes_on(world,
             page.wait_for("crm does not answer; its numbers are of")
             assert "shop / copy" in page.text()
         page.wait_for("The dashboard does not answer; what you see is of")
+
+
+AXE = ("axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_on_any_page(world, dark):
+    """Names, contrasts, roles, order: what a reader of screens needs; in light and in dark."""
+    axe = fetched(*AXE)
+    page = world.browser.page(dark=dark)
+    page.send("Page.setBypassCSP", enabled=True)  # else it refuses what the test brings along
+    page.open(world.running.url)
+    page.wait_for("Your token")
+    page.js(axe)
+    found = {"sign-in": violations(page)}
+    page.open(world.running.links[-1])
+    page.wait("document.querySelectorAll('svg a').length >= 4")
+    page.js(axe)
+    for hash_ in (
+        "flow",
+        "output/shop/copy",
+        "source/erp-relay/erp",
+        "alerts",
+        "journal",
+        "audit",
+        "letters",
+        "config",
+    ):
+        page.js(f"location.hash = '#/{hash_}'")
+        page.wait("document.querySelector('main h1') !== null && !document.body.innerText.includes('Asking')")
+        found[hash_] = violations(page)
+    page.js("location.hash = '#/output/shop/hook'")
+    page.click("main button", "Stop")
+    page.wait("document.querySelector('dialog[open]') !== null")
+    found["dialog"] = violations(page)
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def violations(page: Page) -> list[Any]:
+    told = page.js("axe.run().then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.nodes[0].html])))")
+    return list(json.loads(told))
+
+
+def fetched(package: str, sha256: str) -> str:
+    """A file of a package of npm's, where there is an npm."""
+
+    def fetch(draft: Path) -> None:
+        done = subprocess.run(
+            ["npm", "pack", "--silent", package], cwd=draft, capture_output=True, timeout=120, check=False
+        )
+        if done.returncode:
+            raise ServerMissing(f"{package} could not be fetched")
+        subprocess.run(["tar", "xf", done.stdout.decode().strip()], cwd=draft, check=True)
+
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    try:
+        text = (kept(package.replace("@", "-"), fetch) / "package" / "axe.min.js").read_bytes()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    assert hashlib.sha256(text).hexdigest() == sha256
+    return text.decode()
 
 
 def test_who_signs_out_sees_nothing_more(world):

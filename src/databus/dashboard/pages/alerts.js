@@ -27,7 +27,7 @@ const OPEN = (rights, onDone) => [
   ["what to do", (row) => row.says],
   ["seen to by", (row) => row.acked_by || ""],
   ["silenced until", (row) => row.silenced_until_us && html`<${Time} us=${row.silenced_until_us} />`],
-  ["", (row) => html`<${Actions} list=${actionsOf(row)} rights=${rights} state="" onDone=${onDone} />`],
+  ["actions", (row) => html`<${Actions} list=${actionsOf(row)} rights=${rights} state="" onDone=${onDone} />`],
 ];
 const OVER = [
   ["alert", (row) => row.rule],

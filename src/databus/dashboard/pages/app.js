@@ -115,6 +115,7 @@ function App() {
     if (once) history.replaceState(null, "", "/"); // it is worth nothing now, and nobody should keep it
     const asked = once ? signIn(once[1]) : get("/session");
     asked.then((found) => put(found.principal), (problem) => { fail(problem.message); put(null); });
+    addEventListener("hashchange", () => location.hash.startsWith("#once=") && location.reload());
   }, []);
   if (principal === undefined) return html`<p class="wait">databus: loading…</p>`;
   if (principal === null) return html`${error && html`<p class="trouble" role="alert">${error}</p>`}<${SignIn} onDone=${put} />`;

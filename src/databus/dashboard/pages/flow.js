@@ -52,7 +52,7 @@ function Node({ node, at, numbers }) {
     <text x="10" y="49" class="small">${below}</text><title>${label}</title>`;
   const place = `translate(${at.x - WIDTH / 2} ${at.y - HEIGHT / 2})`;
   return link
-    ? html`<a href=${link} transform=${place} aria-label=${label}>${body}</a>`
+    ? html`<a href=${link} transform=${place}>${body}</a>`
     : html`<g transform=${place} role="img" aria-label=${label}>${body}</g>`;
 }
 

@@ -55,7 +55,7 @@ const COUNTS = (look) => [
   ["output", (row) => row.output],
   ["table", (row) => row.table],
   ["rows", (row) => count(row.count), true],
-  ["", (row) => look && html`<button type="button" onClick=${() => look(row)}>Show</button>`],
+  ["actions", (row) => look && html`<button type="button" onClick=${() => look(row)}>Show</button>`],
 ];
 const ROWS = [
   ["at", (row) => html`<${Time} us=${row.at_us} />`],
