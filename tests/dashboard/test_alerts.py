@@ -1,6 +1,7 @@
 """Alerts: what fires when, who is told, and that Prometheus is given the same rules."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from databus.core import ConfigError, UnknownSource
-from databus.dashboard import Hook, grafana_dashboard, part_of_file, prometheus_rules
+from databus.dashboard import Form, Hook, Push, grafana_dashboard, part_of_file, prometheus_rules
 from databus.dashboard._alert_rules import RULES, Is, Rule, Sample
 from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, State
-from tests.commands import databus
-from tests.dashboard.parts import WAIT_S, Pipeline, wait_until
+from databus.dashboard._push import influx_lines
+from tests.commands import databus, failed
+from tests.dashboard.parts import FILE, WAIT_S, Pipeline, wait_until
 from tests.dashboard.running import Running, token_of
 from tests.documents.pages import ROOT, blocks
 
@@ -158,10 +160,54 @@ def test_a_web_hook_is_told_until_it_takes_it_and_the_page_says_so(tmp_path, rec
         assert {"alert ack", "alert silence"} <= {each["action"] for each in entries}
 
 
-def test_a_hook_that_is_none_is_refused():
-    for url, secret in (("nowhere", None), ("file:///etc/passwd", None), ("http://127.0.0.1/", "whsec_%%%")):
-        with pytest.raises(ConfigError):
-            Hook.of(url, secret)
+def test_a_hook_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="base64"):
+        Hook.of("http://127.0.0.1/", "whsec_%%%")
+    (tmp_path / "databus.yml").write_text(FILE.format(name="shop", project="billing"))
+    for option, value in (("--webhook", "nowhere"), ("--push", "otlp=file:///etc/passwd"), ("--push", "graphite=x")):
+        assert "expected" in failed(databus("dashboard", option, value, "--listen", "127.0.0.1:0", cwd=tmp_path), 2)
+
+
+def test_numbers_are_pushed_in_both_forms_and_what_is_refused_is_dropped(tmp_path, receiver):
+    url = f"http://127.0.0.1:{receiver.server_port}/"
+    pushes = [Push(form, url, every_s=0.1) for form in Form]
+    with Pipeline(tmp_path) as shop, Running(tmp_path / "d", [part_of_file(shop.file)], pushes=pushes):
+        shop.batch(rows=7)
+        heard = receiver.heard  # type: ignore[attr-defined]
+        wanted = (b"databus_output_rows_total,output=copy,pipeline=shop value=7.0 ", b'"stringValue": "copy"')
+        wait_until(lambda: all(any(each in body for _, body in heard) for each in wanted))
+    otlp = next(json.loads(body) for _, body in heard if b"databus_output_rows_total" in body and body.startswith(b"{"))
+    (scope,) = otlp["resourceMetrics"][0]["scopeMetrics"]
+    kinds = {each["name"]: {*each} - {"name"} for each in scope["metrics"]}
+    assert kinds["databus_output_rows_total"] == {"sum"}
+    assert kinds["databus_output_state"] == {"gauge"}
+    for _, body in heard:
+        for line in [] if body.startswith(b"{") else body.decode().splitlines():
+            assert re.fullmatch(r"[a-z_]+(,[a-z_]+=(\\.|[^ ,=])+)* value=-?[0-9.e+-]+ [0-9]{19}", line), line
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=6)), st.floats(allow_nan=False, allow_infinity=False))
+def test_a_line_is_one_line_whatever_names_hold(labels, value):
+    """Law: one sample is one line, whose tags are what they were but for line ends, and whose value is the same."""
+    text = influx_lines([Sample("m", labels, value)], 1)
+    assert text.endswith("\n")
+    assert "\n" not in text[:-1]
+    assert "\r" not in text
+    tags, found, at = split_unescaped(text[:-1], " ")
+    assert (float(found.removeprefix("value=")), at) == (value, "1")
+    assert len(split_unescaped(tags, ",")) == 1 + sum(1 for each in labels.values() if each)
+
+
+def split_unescaped(text, separator):
+    """Parts between separators that no backslash stands before."""
+    parts, is_escaped = [""], False
+    for character in text:
+        if character == separator and not is_escaped:
+            parts.append("")
+        else:
+            parts[-1] += character
+        is_escaped = character == "\\" and not is_escaped
+    return parts
 
 
 def test_prometheus_and_grafana_are_given_what_the_code_says(tmp_path):

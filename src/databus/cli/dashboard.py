@@ -11,7 +11,7 @@ import typer
 from databus.cli._app import LogFormat, LogLevel, TokenFile, app
 
 if TYPE_CHECKING:
-    from databus.dashboard import DashboardConfig, Hook
+    from databus.dashboard import DashboardConfig, Hook, Push
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11117"
 _LOOKED_FOR: Final = ("databus.yml", "relay.yml")
@@ -46,6 +46,10 @@ def dashboard(
     webhook_secret_file: Annotated[
         Path | None, typer.Option(help="File with the secret by which they are signed, as those of the output `http`.")
     ] = None,
+    push: Annotated[
+        list[str] | None,
+        typer.Option(help="Send numbers there each 10 s: influx=URL or otlp=URL; more than once for several."),
+    ] = None,
     export: Annotated[
         Export | None, typer.Option(help="Print a dashboard for Grafana, or the rules for Prometheus, and end.")
     ] = None,
@@ -70,6 +74,7 @@ def dashboard(
     config = replace(
         _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file),
         hook=_hook(webhook, webhook_secret_file),
+        pushes=[_push(each) for each in push or []],
     )
     configure_logs(level=log_level, style=log_format)
     made = Dashboard(config, on_link=lambda link: typer.echo(f"sign in: {link}"))
@@ -102,6 +107,18 @@ def _hook(url: str | None, secret_file: Path | None) -> "Hook | None":
         return None if url is None else Hook.of(url, None if secret_file is None else secret_file.read_text().strip())
     except OSError as error:
         raise ConfigError(f"--webhook-secret-file {secret_file}: {error.strerror}") from None
+
+
+def _push(text: str) -> "Push":
+    from databus.core import ConfigError
+    from databus.dashboard import Form, Push
+
+    form, _, url = text.partition("=")
+    if form not in list(Form) or not url:
+        raise ConfigError(
+            f"--push {text}: expected influx=URL or otlp=URL, such as otlp=http://127.0.0.1:4318/v1/metrics"
+        )
+    return Push(Form(form), url)
 
 
 def _config(

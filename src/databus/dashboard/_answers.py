@@ -222,7 +222,7 @@ class Answers:
             }
             for each in machine.rules
         ]
-        return json_answer({**told, "rules": rules, "untold": self._watcher.untold})
+        return json_answer({**told, "rules": rules, "troubles": self._watcher.troubles})
 
     async def on_alert(self, ask: Ask) -> web.Response:
         """POST /alerts/{id}/ack and /silence."""

@@ -25,7 +25,7 @@ from databus.dashboard._guard import PAGE_HEADERS, Guard
 from databus.dashboard._parts import Part
 from databus.dashboard._rights import Principals
 from databus.dashboard._sessions import COOKIE, Sessions
-from databus.dashboard._watcher import Hook, Watcher
+from databus.dashboard._watcher import Hook, Push, Watcher
 from databus.operate import logger_of
 from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopback
 
@@ -57,6 +57,8 @@ class DashboardConfig:
     """Where people find it, if a proxy stands before it."""
     hook: Hook | None = None
     """Who is told of alerts."""
+    pushes: Sequence[Push] = ()
+    """Where numbers are sent."""
 
 
 class Dashboard:
@@ -90,7 +92,7 @@ class Dashboard:
             handler_cancellation=True,
         )
         sessions = Sessions(self._principals, lambda once: self._on_link(f"{self.url}/#once={once}"))
-        watcher = Watcher(self.board, self._config.hook)
+        watcher = Watcher(self.board, self._config.hook, self._config.pushes)
         answers = Answers(self.board, watcher, sessions, guard, self._config.folder)
         tasks: list[asyncio.Task[None]] = []
         try:

@@ -1,31 +1,27 @@
-"""The watcher: once a second what the board shows becomes samples, samples alerts, and alerts go to a web hook."""
+"""The watcher: once a second what the board shows becomes samples; of these come alerts and numbers, which are sent."""
 
 import asyncio
 import json
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
-
-from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from databus.core import ConfigError
 from databus.dashboard._alert_rules import Sample
 from databus.dashboard._alerts import Alerts, Notice
 from databus.dashboard._board import Board, lag_of
+from databus.dashboard._outbox import Outbox
 from databus.dashboard._parts import PipelinePart
+from databus.dashboard._push import CONTENT_TYPES, Form, body_of
 from databus.dashboard._watch import LOOK_S, Watch
 from databus.operate import logger_of
 from databus.sinks.http import headers_of_request, key_of_secret
 
-_WAITING_MAX: Final = 1_000
-_ANSWER_S_MAX: Final = 10.0
-_AGAIN_S: Final = (1.0, 60.0)
-_SUCCESS: Final = range(200, 300)
+_NOTICES_MAX: Final = 1_000
+_PUSHES_MAX: Final = 60
 
 _logger = logger_of("databus.dashboard")
 
@@ -39,79 +35,80 @@ class Hook:
 
     @classmethod
     def of(cls, url: str, secret: str | None) -> "Hook":
-        """Raises `ConfigError` for an address or a secret that is none."""
-        address = urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigError(f"{url}: expected the address of a web hook, such as https://hooks.example/databus")
+        """Raises `ConfigError` for a secret that is none."""
         try:
             return cls(url, () if secret is None else (key_of_secret(secret),))
         except ValueError as error:
             raise ConfigError(f"the secret of the web hook: {error}") from None
 
 
+@dataclass(frozen=True)
+class Push:
+    """A database of time series that numbers are sent to."""
+
+    form: Form
+    url: str
+    every_s: float = 10.0
+
+
 class Watcher:
     """`run` until it is cancelled. All of it belongs to the loop's thread."""
 
-    def __init__(self, board: Board, hook: Hook | None) -> None:
+    def __init__(self, board: Board, hook: Hook | None, pushes: Sequence[Push] = ()) -> None:
+        """Raises `ConfigError` for an address that is none."""
         self.alerts = Alerts()
         self._board = board
         self._hook = hook
-        self._waiting: deque[Notice] = deque(maxlen=_WAITING_MAX)
-        self._has_come = asyncio.Event()
-        self.untold = ""
-        """Why notices could not be sent; empty where they can."""
+        self._hooks = None if hook is None else Outbox("the web hook", hook.url, _NOTICES_MAX, gives_up=False)
+        self._pushes = [
+            (each, Outbox(f"the {each.form} database", each.url, _PUSHES_MAX, gives_up=True)) for each in pushes
+        ]
+        self._pushed_s: dict[int, float] = {}
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why notices or numbers are not sent, and how many were dropped."""
+        boxes = [*([] if self._hooks is None else [self._hooks]), *(box for _, box in self._pushes)]
+        return [f"{each.trouble}; {each.dropped} dropped" for each in boxes if each.trouble]
 
     async def run(self) -> None:
         """Look once a second, and send what there is to tell."""
-        sending = asyncio.ensure_future(self._send())
+        boxes = [*([] if self._hooks is None else [self._hooks]), *(box for _, box in self._pushes)]
+        sending = [asyncio.ensure_future(each.run()) for each in boxes]
         try:
             while True:
-                self._look()
+                try:
+                    self._look(list(samples_of(self._board)))
+                except Exception:
+                    _logger.exception("looking for alerts ended by a defect")
                 await asyncio.sleep(LOOK_S)
         finally:
-            sending.cancel()
+            for each in sending:
+                each.cancel()
 
-    def _look(self) -> None:
-        try:
-            notices = self.alerts.step(time.time(), samples_of(self._board))
-        except Exception:
-            _logger.exception("looking for alerts ended by a defect")
+    def _look(self, samples: Sequence[Sample]) -> None:
+        now_s = time.time()
+        for number, (push, box) in enumerate(self._pushes):
+            if now_s - self._pushed_s.get(number, 0.0) >= push.every_s:
+                self._pushed_s[number] = now_s
+                headers = {"Content-Type": CONTENT_TYPES[push.form]}
+                box.put(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers))
+        for notice in self.alerts.step(now_s, samples):
+            names = [f"{name}={value}" for alert in notice.alerts for name, value in alert.labels.items()]
+            _logger.warning("alert", rule=notice.rule.name, state=notice.state, of=names[:20], says=notice.rule.says)
+            self._tell(notice)
+
+    def _tell(self, notice: Notice) -> None:
+        if self._hook is None or self._hooks is None:
             return
-        for each in notices:
-            names = [f"{name}={value}" for alert in each.alerts for name, value in alert.labels.items()]
-            _logger.warning("alert", rule=each.rule.name, state=each.state, of=names[:20], says=each.rule.says)
-            if self._hook is not None:
-                self._waiting.append(each)
-                self._has_come.set()
-
-    async def _send(self) -> None:
-        """Send notices one after the other; one that is not taken is sent again, with the same id."""
-        if self._hook is None:
-            return
-        async with ClientSession(timeout=ClientTimeout(total=_ANSWER_S_MAX)) as session:
-            while True:
-                await self._has_come.wait()
-                while self._waiting:
-                    await self._send_one(session, self._hook, self._waiting.popleft())
-                self._has_come.clear()
-
-    async def _send_one(self, session: ClientSession, hook: Hook, notice: Notice) -> None:
         body = json.dumps(notice.to_json(), ensure_ascii=False).encode(errors="backslashreplace")
-        request_id, wait_s = f"msg_{uuid.uuid4().hex}", _AGAIN_S[0]
-        while True:
-            headers = headers_of_request(request_id, round(time.time()), body, hook.keys)
-            sent = {**headers, "Content-Type": "application/json"}
-            with suppress(ClientError, TimeoutError, OSError):
-                async with session.post(hook.url, data=body, headers=sent, allow_redirects=False) as answer:
-                    if answer.status in _SUCCESS:
-                        self.untold = ""
-                        return
-                    self.untold = f"the web hook answers {answer.status}"
-            if not self.untold:
-                self.untold = "the web hook does not answer"
-                _logger.warning("alerts cannot be sent; tried again", url=urlsplit(hook.url).netloc)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _AGAIN_S[1])
+        request_id, keys = f"msg_{uuid.uuid4().hex}", self._hook.keys
+
+        def headers() -> Mapping[str, str]:
+            signed = headers_of_request(request_id, round(time.time()), body, keys)
+            return {**signed, "Content-Type": "application/json"}
+
+        self._hooks.put(body, headers)
 
 
 def samples_of(board: Board) -> Iterator[Sample]:
@@ -144,6 +141,8 @@ def _of_pipeline(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
         of, node = {**labels, "output": name}, f"{watch.name}/outputs.{name}"
         yield Sample("databus_output_state", {**of, "state": str(output["state"])}, 1.0, node, project)
         lag = lag_of(watch.seen.backlog.get(name, {}))
+        for counted in ("rows", "batches", "retries"):
+            yield Sample(f"databus_output_{counted}_total", of, float(output.get(counted) or 0), node, project)
         for metric, value in (
             ("databus_output_lag_seconds", lag["lag_s"]),
             ("databus_output_lag_rows", lag["lag_rows"]),
@@ -165,6 +164,8 @@ def _of_sources(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
             yield Sample("databus_pipeline_source_captured", {**labels, "source": name}, captured, node, project)
         for metric, value, unit in (
             ("databus_capture_lag_seconds", source.get("lagMs"), 1e3),
+            ("databus_capture_rows_total", source.get("rows"), 1),
+            ("databus_capture_bytes_total", source.get("bytes"), 1),
             ("databus_capture_lag_bytes", source.get("lagBytes"), 1),
             ("databus_capture_retention_left_seconds", source.get("retentionLeftMs"), 1e3),
         ):
