@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import jsonschema
 import pytest
+import yaml
 
 from databus.core import ConfigError
 from databus.dashboard import Dashboard, DashboardConfig, part_of_file, part_of_pipeline, part_of_relay
@@ -308,6 +309,24 @@ def test_principals_that_are_wrong_are_refused_with_the_reason(tmp_path):
             Principals.of(value, "principals.yml")
     with pytest.raises(ConfigError, match="can be reached by others"):
         Dashboard(DashboardConfig(("0.0.0.0", 0), [], tmp_path))  # noqa: S104
+
+
+def test_a_program_follows_no_longer_when_its_token_has_gone(tmp_path):
+    file = tmp_path / "databus.yml"
+    file.write_text(FILE.format(name="shop", project="billing"))
+    with Running(tmp_path / "d", [part_of_file(file)], [{"name": "ann"}, {"name": "bot"}]) as running:
+        connection = HTTPConnection(urlsplit(running.url).netloc, timeout=WAIT_S)
+        connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token_of('bot')}"})
+        answer = connection.getresponse()
+        assert answer.readline() == b"event: status\n"
+        running.file.write_text("principals: nobody")  # is no good, and changes nothing
+        assert running.api("/status", token=token_of("bot"))[0] == 200
+        running.file.write_text(yaml.safe_dump({"principals": [entry("ann")]}))
+        while answer.readline():
+            pass  # until it ends
+        assert running.api("/status", token=token_of("bot"))[0] == 401
+        assert running.api("/status", token=token_of("ann"))[0] == 200
+        connection.close()
 
 
 def test_a_session_ends_after_eight_hours_and_when_its_principal_has_gone():

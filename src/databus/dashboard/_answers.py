@@ -145,7 +145,9 @@ class Answers:
 
     def _still_admits(self, ask: Ask) -> bool:
         """Whether who follows is still signed in: a page may stay open for days."""
-        return not ask.cookie or self.sessions.of_cookie(ask.cookie) == ask.principal
+        if ask.cookie:
+            return self.sessions.of_cookie(ask.cookie) == ask.principal
+        return self.sessions.knows(ask.principal)
 
     async def metrics(self, ask: Ask) -> web.Response:
         """GET /metrics."""

@@ -31,6 +31,7 @@ from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopb
 
 PAGES: Final = Path(__file__).parent / "pages"
 _REQUEST_BYTES_MAX: Final = 1 << 16
+_REQUEST_S_MAX: Final = 10.0
 _SHUTDOWN_S: Final = 1.0
 _LOOK_S: Final = 2.0
 _TYPES: Final = {
@@ -223,7 +224,10 @@ async def _body_of(request: web.Request) -> Mapping[str, Any]:
     if request.query_string:
         raise MalformedRequest("parameters of what changes something stand in its body, not in the address")
     try:
-        value = json.loads(await request.read() or b"{}")
+        async with asyncio.timeout(_REQUEST_S_MAX):
+            value = json.loads(await request.read() or b"{}")
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not come within {_REQUEST_S_MAX:.0f} s") from None
     except (ValueError, RecursionError) as error:
         raise MalformedRequest(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):

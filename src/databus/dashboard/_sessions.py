@@ -61,6 +61,10 @@ class Sessions:
         """Who asks with a principal's token itself, as programs do."""
         return None if self._principals is None else self._principals.by_token(token)
 
+    def knows(self, principal: Principal) -> bool:
+        """Whether there is still somebody of this name with these rights."""
+        return principal == OWNER if self._principals is None else principal in self._principals
+
     def sign_out(self, value: str) -> None:
         """Forget a cookie."""
         self._open.pop(_key(value), None)

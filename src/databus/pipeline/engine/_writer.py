@@ -139,6 +139,7 @@ class Writer:
         began_s = time.monotonic()
         try:
             with self.turn:
+                self._written_rows.clear()  # of one that failed
                 crash_point("pipeline.batch.before")
                 began, (start, end) = time.monotonic(), self._bounds(batch_id)
                 span = Span(start.pair)
@@ -454,6 +455,7 @@ class TablesWriter(Writer):
     ) -> None:
         """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
         began = time.monotonic()
+        self._written_rows.clear()
         if rows is not None:
             self._write(Micro(rows, -1, start, end, span, decode), [(feed_only(feed, span.only or ()), handle)])
         self._say_advanced(handle, end, span, began)
