@@ -2,11 +2,7 @@
 
 import json
 import re
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +17,11 @@ from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, State
 from databus.dashboard._push import influx_lines
 from tests.commands import databus, failed
 from tests.dashboard.parts import FILE, WAIT_S, Pipeline, wait_until
+from tests.dashboard.receiver import receiver
 from tests.dashboard.running import Running, token_of
 from tests.documents.pages import ROOT, blocks
 
+__all__ = ["receiver"]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 - of the test
 LAG = Rule("Lags", "lag", Is.ABOVE, 10, "look", 5)
 
@@ -95,30 +93,6 @@ def test_whatever_comes_firing_and_resolved_alternate_and_firing_waits_its_time(
     assert heard == alternating[: len(heard)]
 
 
-class Receiver(BaseHTTPRequestHandler):
-    """Refuses the first request, and takes the others."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append((dict(self.headers), body))  # type: ignore[attr-defined]
-        self.send_response(503 if len(self.server.heard) == 1 else 204)  # type: ignore[attr-defined]
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@pytest.fixture
-def receiver() -> Iterator[HTTPServer]:
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    server.heard = []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
 def test_a_web_hook_is_told_until_it_takes_it_and_the_page_says_so(tmp_path, receiver):
     suspended = {"name": "shop_db", "status": "suspended", "state": "SUSPENDED_ON_ERROR", "message": "no", "type": "x"}
     hook = Hook.of(f"http://127.0.0.1:{receiver.server_port}/", SECRET)
@@ -135,7 +109,7 @@ def test_a_web_hook_is_told_until_it_takes_it_and_the_page_says_so(tmp_path, rec
         wait_until(lambda: running.api("/status", **ann)[1]["outputs"])
         began = time.monotonic()
         shop.published.sources([suspended], "")
-        heard = receiver.heard  # type: ignore[attr-defined]
+        heard = receiver.heard
         wait_until(lambda: heard)
         assert time.monotonic() - began < WAIT_S / 2
         wait_until(lambda: len(heard) > 1)
@@ -173,7 +147,7 @@ def test_numbers_are_pushed_in_both_forms_and_what_is_refused_is_dropped(tmp_pat
     pushes = [Push(form, url, every_s=0.1) for form in Form]
     with Pipeline(tmp_path) as shop, Running(tmp_path / "d", [part_of_file(shop.file)], pushes=pushes):
         shop.batch(rows=7)
-        heard = receiver.heard  # type: ignore[attr-defined]
+        heard = receiver.heard
         wanted = (b"databus_output_rows_total,output=copy,pipeline=shop value=7.0 ", b'"stringValue": "copy"')
         wait_until(lambda: all(any(each in body for _, body in heard) for each in wanted))
     otlp = next(json.loads(body) for _, body in heard if b"databus_output_rows_total" in body and body.startswith(b"{"))

@@ -277,17 +277,17 @@ class Answers:
     # What can be done
 
     async def on_output(self, ask: Ask) -> web.Response:
-        """POST /outputs/{pipeline}/{output}/{verb}."""
+        """POST /outputs/{pipeline}/{output}/{verb}, and those of its letters."""
         pipeline, output = ask.path["pipeline"], ask.path["output"]
         watch, part = self.board.output(pipeline, output, ask.principal)
-        work = partial(part.act, _verb(ask), [output], _who(ask), ask.given["reason"], ask.given["if_seen"])
+        work = partial(part.act, _verb(ask), [output], _who(ask), ask.given)
         return await self._do(ask, f"{pipeline}/outputs.{output}", output, watch.project, work)
 
     async def on_pipeline(self, ask: Ask) -> web.Response:
         """POST /pipelines/{pipeline}/{verb}."""
         pipeline = ask.path["pipeline"]
         watch, part = self.board.pipeline(pipeline, ask.principal)
-        work = partial(part.act, _verb(ask), [], _who(ask), ask.given["reason"], ask.given["if_seen"])
+        work = partial(part.act, _verb(ask), [], _who(ask), ask.given)
         return await self._do(ask, pipeline, pipeline, watch.project, work)
 
     async def on_source(self, ask: Ask) -> web.Response:
@@ -364,6 +364,7 @@ def _answer_of(endpoint: Endpoint) -> Answer:
     }
     of: dict[str, Answer] = {
         "outputs": Answers.on_output,
+        "letters": Answers.on_output,
         "sources": Answers.on_source,
         "pipelines": Answers.on_pipeline,
         "alerts": Answers.on_alert,

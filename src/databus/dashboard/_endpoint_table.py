@@ -25,6 +25,7 @@ IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is anot
 CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
 TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True)
 MINUTES: Final = Parameter("minutes", "for how long", whole(1, SILENCE_S_MAX // 60), is_required=True)
+SOME_TABLES: Final = Parameter("tables", "of these tables alone, with commas between", text(10_000, "NAME,NAME"))
 _WHY: Final = (REASON, IF_SEEN)
 
 
@@ -39,6 +40,7 @@ def _act(path: str, says: str, *parameters: Parameter, right: Right = Right.CONT
 
 
 _OUTPUT: Final = "/outputs/{pipeline}/{output}"
+_LETTERS: Final = "/letters/{pipeline}/{output}"
 _SOURCE: Final = "/sources/{relay}/{source}"
 _PIPELINE: Final = "/pipelines/{pipeline}"
 
@@ -121,6 +123,8 @@ ENDPOINTS: Final = (
         (REASON, MINUTES),
         errors=(404,),
     ),
+    _act(f"{_LETTERS}/replay", "has rows that a target refused written once more", SOME_TABLES),
+    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, CONFIRM, right=Right.ADMIN),
     _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
     _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
     _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),

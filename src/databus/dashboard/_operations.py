@@ -39,6 +39,8 @@ class Operation:
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     ended_us: int = 0
     error: DatabusError | None = None
+    result: Any = None
+    """What the part has answered."""
 
     def to_json(self) -> dict[str, Any]:
         """For the API."""
@@ -54,6 +56,7 @@ class Operation:
             "address": self.address,
             "asked": dict(self.asked),
             "message": "" if self.error is None else str(self.error),
+            "result": self.result,
         }
 
 
@@ -110,7 +113,7 @@ class Operations:
 
     async def _run(self, operation: Operation, work: Callable[[], Any]) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._workers, work)
+            operation.result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
         except DatabusError as error:
             operation.error = error
         except Exception as error:

@@ -28,7 +28,9 @@ from databus.relay import load_relay, relay_url
 _ASK_S_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1 << 24
 _PATHS: Final = {"status": "/status/light", "backlog": "/status"}
-_CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "reload"})
+_ACT_S_MAX: Final = 150.0
+"""A reload examines the whole file, and a replay asks the target for each row."""
+_CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "reload", "replay", "drop"})
 _ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
 
 Who = Mapping[str, str]
@@ -75,7 +77,8 @@ class PipelineUrl:
         return answer
 
     def _answer(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connection = self._make(self._host, self._port, timeout=_ASK_S_MAX)
+        timeout_s = _ASK_S_MAX if method == "GET" else _ACT_S_MAX
+        connection = self._make(self._host, self._port, timeout=timeout_s)
         try:
             connection.request(method, path, body, dict(headers))
             answer = connection.getresponse()
@@ -106,10 +109,12 @@ class PipelinePart:
         """Graph, journal, audit, letters, config."""
         return self._asked.ask(verb, **request)
 
-    def act(self, verb: str, outputs: Sequence[str], who: Who, reason: str, if_seen: str | None) -> Mapping[str, Any]:
-        """Have it do something; without outputs, itself."""
-        seen = None if if_seen is None else dict.fromkeys(outputs or [""], if_seen)
-        return self._asked.ask(verb, outputs=list(outputs), by=dict(who), reason=reason, if_seen=seen)
+    def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have it do something; without outputs, itself. given: the parameters of the request."""
+        seen = None if given.get("if_seen") is None else dict.fromkeys(outputs or [""], given["if_seen"])
+        tables = given["tables"].split(",") if given.get("tables") else None
+        asked = {"by": dict(who), "reason": given["reason"], "if_seen": seen, "tables": tables}
+        return self._asked.ask(verb, outputs=list(outputs), **asked)
 
     def act_on_source(self, verb: str, source: str, who: Who, **asked: str | None) -> Any:
         """See `RelayPart.act_on_source`."""

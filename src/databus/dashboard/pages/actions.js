@@ -13,6 +13,12 @@ export function Actions({ list, rights, state, onDone }) {
   </div>`;
 }
 
+// What came of it, where it is a number: letters.
+function resultOf(result) {
+  const known = ["written", "refused", "dropped"].filter((name) => result && typeof result[name] === "number");
+  return known.length ? ` (${known.map((name) => `${result[name]} ${name}`).join(", ")})` : "";
+}
+
 function Dialog({ action, onEnd }) {
   const box = useRef(null);
   const [error, fail] = useState("");
@@ -28,7 +34,7 @@ function Dialog({ action, onEnd }) {
     work(true);
     try {
       const done = await act(action.path, body, action.key);
-      onEnd(`${action.title}: ${done.state}`);
+      onEnd(`${action.title}: ${done.state}${resultOf(done.result)}`);
     } catch (problem) {
       fail(problem.message);
       work(false);

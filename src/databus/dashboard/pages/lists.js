@@ -1,6 +1,8 @@
 // What happened: journal, audit log, dead letters, operations.
 
 import { html, useState } from "/vendor/htm-preact.js";
+import { Actions } from "/actions.js";
+import { pathOf } from "/api.js";
 import { Table, Time, Trouble, Unanswered, useAnswer } from "/parts.js";
 import { count, usOf } from "/words.js";
 
@@ -50,12 +52,24 @@ export function Audit() {
     <${Table} label="Who did what, the newest first" columns=${AUDIT} rows=${found ? found.entries : []} empty=${found ? "Nothing yet." : "Asking…"} />`;
 }
 
-const COUNTS = (look) => [
+function actionsOf({ pipeline, output, table }) {
+  const verb = (name, title, says, more) => ({
+    verb: name, title, says, name: `${output} ${table}`, path: `/letters${pathOf(pipeline, output)}/${name}`,
+    fields: [{ name: "tables", label: "Of these tables", value: table }], ...more,
+  });
+  return [
+    verb("replay", "Replay", "The rows are written once more; those that are refused again stay."),
+    verb("drop", "Drop", "They are forgotten: the target never gets them.", { confirm: output, right: "admin" }),
+  ];
+}
+
+const COUNTS = (look, rights, onDone) => [
   ["pipeline", (row) => row.pipeline],
   ["output", (row) => row.output],
   ["table", (row) => row.table],
   ["rows", (row) => count(row.count), true],
-  ["actions", (row) => look && html`<button type="button" onClick=${() => look(row)}>Show</button>`],
+  ["actions", (row) => html`${look && html`<button type="button" onClick=${() => look(row)}>Show</button>`}
+    <${Actions} list=${actionsOf(row)} rights=${rights} state="" onDone=${onDone} />`],
 ];
 const ROWS = [
   ["at", (row) => html`<${Time} us=${row.at_us} />`],
@@ -71,13 +85,13 @@ function Rows({ pipeline, output }) {
     <${Table} label="Rows that ${pipeline} / ${output} refuses" columns=${ROWS} rows=${found ? found.letters : []} empty=${found ? "None." : "Asking…"} />`;
 }
 
-export function Letters({ rights }) {
+export function Letters({ rights, onDone }) {
   const [found, error] = useAnswer("/letters", {}, EVERY_MS);
   const [shown, show] = useState(null);
   const reasons = rights.includes("rows") ? show : null;
   return html`<h1>Dead letters</h1>
-    <p>Rows that a target refuses. <code>databus dead-letters replay</code> writes them once more.</p>
+    <p>Rows that a target refuses.</p>
     <${Trouble} text=${error} /><${Unanswered} found=${found && found.unanswered} />
-    <${Table} label="By output and table" columns=${COUNTS(reasons)} rows=${found ? found.counts : []} empty=${found ? "No target refuses a row." : "Asking…"} />
+    <${Table} label="By output and table" columns=${COUNTS(reasons, rights, onDone)} rows=${found ? found.counts : []} empty=${found ? "No target refuses a row." : "Asking…"} />
     ${shown && html`<${Rows} key=${`${shown.pipeline}/${shown.output}`} pipeline=${shown.pipeline} output=${shown.output} />`}`;
 }

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from databus.core import InputError, StateDiffers
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
+from databus.pipeline.running._dead_letters import steer_letters
 from databus.pipeline.running._shown import SHOWN, shown
 from databus.pipeline.telling import Rest, Resting
 
 if TYPE_CHECKING:
     from databus.relay import Audit
 
-CHANGING: Final = ("pause", "resume", "drain", "stop", "reload")
+OF_LETTERS: Final = ("replay", "drop")
+CHANGING: Final = ("pause", "resume", "drain", "stop", "reload", *OF_LETTERS)
 VERBS: Final = (*CHANGING, "status", "backlog", *SHOWN)
 _OUTPUTS_MAX: Final = 1_000
 
@@ -79,7 +81,7 @@ class Commands:
             result = f"{type(error).__name__}: {error}"
             raise
         finally:
-            asked = {name: request.get(name) for name in ("outputs", "reason")}
+            asked = {name: request.get(name) for name in ("outputs", "tables", "reason")}
             self._audit.note(verb, {"asker": asker, **_who(request)}, asked, result)
 
     @cached_property
@@ -101,6 +103,8 @@ class Commands:
     def _done(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == "reload":
             return {**self._reload("databus reload"), "pid": self._status(False)["pid"]}
+        if verb in OF_LETTERS:
+            return self._letters(verb, request)
         given = request.get("outputs") or []
         if not isinstance(given, list) or len(given) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")
@@ -122,6 +126,15 @@ class Commands:
                 answer["outputs"] = self._drain(outputs, is_all=not named)
         self._run.look()
         return answer
+
+    def _letters(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        outputs, tables = (request.get(name) or [] for name in ("outputs", "tables"))
+        if not isinstance(outputs, list) or len(outputs) != 1:
+            raise InputError("`outputs`: expected one name, of the output whose dead letters are meant")
+        if not isinstance(tables, list) or not all(isinstance(each, str) for each in tables):
+            raise InputError("`tables`: expected names or patterns of tables")
+        done = steer_letters(self._run.graph, verb, str(outputs[0]), tables)
+        return {"outputs": outputs, "pid": self._status(False)["pid"], **done}
 
     def _drain(self, outputs: Iterable[str], *, is_all: bool) -> list[str]:
         if not is_all:

@@ -67,6 +67,14 @@ class OutputLetters:
         return sum(file.count for file in files)
 
 
+def steer_letters(graph: Graph, verb: str, output: str, patterns: Sequence[str]) -> dict[str, Any]:
+    """Have the letters of an output written once more (`replay`), or forgotten (`drop`); what came of it."""
+    letters = OutputLetters(graph, output)
+    if verb == "drop":
+        return {"dropped": letters.drop(patterns)}
+    return dict(letters.replay(patterns)._asdict())
+
+
 def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
     """The outputs that may have any."""
     found = []
