@@ -141,7 +141,7 @@ def test_where_nobody_knows_it_is_said_what_to_look_at_and_the_page_says_how_to_
 ):
     server, (folder, prefix) = other_kafka, lost_and_known["nobody"]
     handle = new_handle(server, folder, prefix, request_ms_max=3_000, transaction_ms_max=1_000)
-    with pytest.raises(ServiceUnavailable, match="databus/shop/topics/shop/0.*describe.*CompleteCommit` do not"):
+    with pytest.raises(ServiceUnavailable, match=r"databus/shop/topics/shop/0.*describe.*CompleteCommit` do not"):
         handle.open(QUERY)
     script, topic = tmp_path / "commit_again.py", f"{prefix}.control"
     script.write_text(re.search(r"```python\n(# commit_again.py.*?)```", PAGE.read_text(), re.DOTALL)[1])

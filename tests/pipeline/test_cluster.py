@@ -20,11 +20,11 @@ from databus.core import AccessDenied, ServiceUnavailable
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 from tests.certificates import Authority
+from tests.flow.test_task_imports import NOBODY_S
 from tests.pipeline.cluster import Cluster, captured, cluster, kill_all_of
 from tests.pipeline.projects import Project
 from tests.stores.s3proxy import s3proxy
 from tests.stores.store import BUCKET, ObjectStore, object_store
-from tests.flow.test_task_imports import NOBODY_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from databus.pipeline.engine import positions_of
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches
 from databus.places import place_at
-from databus.plugins import DirectOutput, Output
+from databus.plugins import KeepsLetters
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -145,7 +145,7 @@ def _why_not_compared(graph: Graph, chain: Chain) -> str:
     node = graph.config.nodes[f"outputs.{chain.output}"]
     if any(each.steps or each.over_tables for each in graph.branches(node.path)):
         return "filters stand before it"
-    if not issubclass(node.plugin, Output) or issubclass(node.plugin, DirectOutput):
+    if isinstance(node.plugin(node.config, graph.config.context_of(chain.output)), KeepsLetters):
         return f"outputs of type {node.type} count what the target takes"
     return "" if chain.is_exact else "a batch was repeated in part"
 

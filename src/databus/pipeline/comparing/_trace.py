@@ -19,7 +19,7 @@ from databus.pipeline.graph import Branch, Graph
 from databus.pipeline.telling import read_batches
 from databus.pipeline.trying import rows_given
 from databus.places import Position
-from databus.plugins import DirectOutput, Output, Shape
+from databus.plugins import FindsKeys, KeepsLetters, Shape
 from databus.schema import TableSchema, column_named
 
 if TYPE_CHECKING:
@@ -266,11 +266,11 @@ class _Looked:
         change = self._changes[number]
         later = [(each.pair, each.kind) for each in self._changes[number + 1 :] if each.pair <= self._done]
         batch = next((each for each in self._batches if tuple(each["start"]) < change.pair <= tuple(each["end"])), None)
-        keeps_all = not getattr(self._output, "is_refilled", True)
+        keeps_all = not self._output.config.is_refilled
         return Evidence(self._done, later, self._there(result), keeps_all, self._letters, batch)
 
     def _there(self, result: TableRows) -> Sequence[Pair] | None:
-        if not isinstance(self._output, Output):
+        if not isinstance(self._output, FindsKeys):
             return None
         names = [name for name in result.table.key if name in result.rows.schema.names]
         if not names:
@@ -283,7 +283,7 @@ class _Looked:
             return None
 
     def _letters_of(self) -> dict[Pair, str]:
-        if not isinstance(self._output, DirectOutput) or self._output.letters is None:
+        if not isinstance(self._output, KeepsLetters):
             return {}
         letters = self._output.letters
         found = (letters.find(file) for file in letters.files(lambda name: name == self._full))

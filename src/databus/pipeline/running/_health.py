@@ -9,7 +9,7 @@
 | `/status/light` | the same without positions and backlog: nobody is asked for it |
 | `/events` | what happens, as server-sent events |
 | `/graph`, `/journal`, `/audit`, `/letters`, `/config` | what `databus.pipeline.running._shown` says |
-| POST `/pause`, `/resume`, `/drain`, `/stop`, `/reload`, `/replay`, `/drop` | what `databus.pipeline.running._commands` does |
+| POST `/pause`, `/resume`, `/drain`, `/stop`, `/reload`, `/replay`, `/drop` | what `Commands` does |
 """
 
 import asyncio
