@@ -294,7 +294,7 @@ class World:
         return Kept(self.states, head, self.controls, NOW_NS)
 
     def stores(self, state=None):
-        def batches(source, table, skip, above):
+        def batches(source, table, skip, above, wanted):
             rows = self.contents[state.name][source]
             for start in range(0, rows.num_rows, 2):
                 part = rows.slice(start, 2)

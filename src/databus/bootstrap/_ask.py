@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from databus.filters import StreamFilter, TableRule
-from databus.schema import Predicate
+from databus.schema import Predicate, TableSchema, frame_schema
+from databus.stores import RowsWanted
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class Ask:
         """The columns, in small letters, that are asked for of a table; None for all."""
         chosen = [rule.columns for rule in self._rules(source) if rule.columns is not None]
         return frozenset(name.lower() for names in chosen for name in names) if chosen else None
+
+    def wanted(self, source: str, table: TableSchema) -> RowsWanted | None:
+        """What is wanted of the rows of a table in this definition; None for all."""
+        rules = self._rules(source)
+        conditions = tuple(Predicate.parse(rule.where) for rule in rules if rule.where is not None)
+        projection = self.projection(source)
+        if not conditions and projection is None:
+            return None
+        columns = None if projection is None else projection | self.conditions(source) | {*map(str.lower, table.key)}
+        return RowsWanted(frame_schema(table), conditions, columns)
 
     def hidden(self, source: str) -> frozenset[str]:
         """The columns, in small letters, that are not there for who asks."""

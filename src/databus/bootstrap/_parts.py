@@ -13,7 +13,7 @@ from databus.bootstrap._ask import Ask
 from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind
 from databus.bootstrap._render import Stores, followed, needed_of
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, Pair, SourceCheckpoint
-from databus.stores import StateTable, StoredGroup, Wanted
+from databus.stores import RowsWanted, StateTable, StoredGroup, Wanted
 from databus.wire import OpenSnapshot, answer_log
 
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -45,7 +45,7 @@ class Footers:
     """What row groups there are, in the log store and in a state; see `LogLook.groups` and `StateRows.groups`."""
 
     of_log: Callable[[Mapping[str, Wanted], Pair, Pair], Iterable[tuple[str, StoredGroup]]]
-    of_state: Callable[[str, StateTable, int, Pair | None], Iterator[tuple[int, StoredGroup]]]
+    of_state: Callable[[str, StateTable, int, Pair | None, RowsWanted | None], Iterator[tuple[int, StoredGroup]]]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ class Outline:
             yield Part((scn, first - 1), controls=1)
             skip = max(answer.after[1] - first + 1, 0) if answer.after[0] == scn else 0
             above = None if kind is Kind.ALL else answer.begins_after
-            for at, group in self.footers.of_state(source, table, skip, above):
+            wanted = self.ask.wanted(source, table.table)
+            for at, group in self.footers.of_state(source, table, skip, above, wanted):
                 for start in range(0, group.rows, PART_ROWS):
                     rows = min(PART_ROWS, group.rows - start)
                     size = group.bytes * rows // group.rows

@@ -36,6 +36,7 @@ from databus.schema import TableSchema
 from databus.stores import (
     LoggedControl,
     Piece,
+    RowsWanted,
     StateNote,
     StateTable,
     Wanted,
@@ -60,8 +61,9 @@ _SEQ_MAX: Final = (1 << 63) - 1
 
 Pieces = Callable[[Mapping[str, Wanted], Pair, Pair], Iterator[Piece]]
 """Of tables, what the log store holds above a pair, up to another."""
-StateBatches = Callable[[str, StateTable, int, Pair | None], Iterator[tuple[int, pa.RecordBatch]]]
-"""The rows of a state's table, but the first so many, and but for some that are not above a pair; with numbers."""
+StateBatches = Callable[[str, StateTable, int, Pair | None, RowsWanted | None], Iterator[tuple[int, pa.RecordBatch]]]
+"""The rows of a state's table, but the first so many, and but for some that are not above a pair, or not wanted; with
+numbers."""
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,7 @@ def _state_steps(answer: Answer, ask: Ask, stores: Stores) -> Iterator[Step]:
         size = table.rows + 3
         kind = answer.kinds.get(source)
         if kind is not None and (scn, number + size) > answer.after:
-            yield from _table_steps(answer, source, table, kind, number, stores)
+            yield from _table_steps(answer, source, table, kind, number, stores, ask)
         number += size
     for at, source in enumerate(state.known):
         is_gone = source in ask.sources and source not in state.tables and not _is_keyless(source, stores)
@@ -379,7 +381,7 @@ def _state_steps(answer: Answer, ask: Ask, stores: Stores) -> Iterator[Step]:
 
 
 def _table_steps(
-    answer: Answer, source: str, table: StateTable, kind: Kind, number: int, stores: Stores
+    answer: Answer, source: str, table: StateTable, kind: Kind, number: int, stores: Stores, ask: Ask
 ) -> Iterator[Step]:
     state, scn = answer.state, answer.state.position.scn
     if answer.is_lost:  # nobody knows what it was where the consumer stood
@@ -391,7 +393,7 @@ def _table_steps(
     first = number + 2
     skip = max(answer.after[1] - first + 1, 0) if answer.after[0] == scn else 0
     newer_than = None if kind is Kind.ALL else answer.begins_after
-    for at, batch in stores.batches(source, table, skip, newer_than):
+    for at, batch in stores.batches(source, table, skip, newer_than, ask.wanted(source, table.table)):
         rows = _state_rows(table.table, batch, first + at, newer_than, state.position)
         if rows is not None:
             yield from _portions({source: Rows(table.table, rows)}, open_now)

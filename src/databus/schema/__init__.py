@@ -16,7 +16,7 @@ from databus.schema._evaluate import BoundPredicate, column_named
 from databus.schema._exact import converted, converts_exactly, widens_to
 from databus.schema._key_bytes import key_bytes, key_form
 from databus.schema._key_hash import column_hashes, key_buckets, key_hashes
-from databus.schema._predicate import Predicate
+from databus.schema._predicate import ColumnName, ComparisonNode, In, IsNull, Joined, LiteralNode, Node, Predicate
 from databus.schema._table import Column, TableSchema
 from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
 
@@ -26,7 +26,14 @@ __all__ = [
     "TYPE_NAMES",
     "BoundPredicate",
     "Column",
+    "ColumnName",
     "ColumnOrigin",
+    "ComparisonNode",
+    "In",
+    "IsNull",
+    "Joined",
+    "LiteralNode",
+    "Node",
     "Predicate",
     "SchemaChange",
     "SchemaDiff",

@@ -9,10 +9,12 @@ from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
+from databus.stores._skipping import Bounds, RowsWanted
 from databus.stores._state_rows import StateRows
 from databus.stores._tables import StoreTable, table_folder
 
 __all__ = [
+    "Bounds",
     "HeadNote",
     "KnownSchemas",
     "LogLook",
@@ -21,6 +23,7 @@ __all__ = [
     "NoteFolder",
     "Piece",
     "RowGroup",
+    "RowsWanted",
     "StateNote",
     "StateRows",
     "StateTable",

@@ -1,6 +1,6 @@
 """One Parquet file of a store: what its footer says, and its rows, a row group at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import TracebackType
@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from databus.core import (
+    BUS_COLUMNS,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -20,6 +21,7 @@ from databus.core import (
     us_of,
 )
 from databus.disk import Location
+from databus.stores._skipping import Bounds, RowsWanted
 
 _SEQ_MAX: Final = (1 << 63) - 1
 _DELETE: Final = ChangeType.DELETE.label
@@ -64,21 +66,50 @@ class StoredFile:
             found: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
             return found
 
-    def batches(self, skip: int, rows_max: int, above: Pair | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(
+        self, skip: int, rows_max: int, above: Pair | None, wanted: RowsWanted | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Its rows but the first `skip`, at most `rows_max` at a time, in their order, each time with the number of the
-        first. above: row groups without a row above this pair are left out.
+        first. above: row groups without a row above this pair are left out, and those without a row that is wanted.
         """
         start = 0
         with _opened(self.path) as file:
+            names = file.schema_arrow.names
+            chosen = None if wanted is None or wanted.columns is None else _columns_of(names, wanted.columns)
             for number, group in enumerate(self.groups):
                 at, start = start, start + group.rows
                 if start <= skip or (above is not None and group.last <= above):
                     continue
-                for batch in file.iter_batches(rows_max, row_groups=[number], use_threads=False):
+                if wanted is not None and not wanted.may_hold(bounds_of(file, number, wanted.tested)):
+                    continue
+                for batch in file.iter_batches(rows_max, row_groups=[number], columns=chosen, use_threads=False):
                     left = batch.slice(min(max(skip - at, 0), batch.num_rows))
                     if left.num_rows:
                         yield at + batch.num_rows - left.num_rows, left
                     at += batch.num_rows
+
+    def held(self, wanted: RowsWanted) -> list[bool]:
+        """Of each row group, whether a row that is wanted may be there."""
+        with _opened(self.path) as file:
+            numbers = range(len(self.groups))
+            return [wanted.may_hold(bounds_of(file, number, wanted.tested)) for number in numbers]
+
+
+def _columns_of(names: Sequence[str], wanted: Collection[str]) -> list[str]:
+    return [name for name in names if name in BUS_COLUMNS or name.lower() in wanted]
+
+
+def bounds_of(file: Any, group: int, names: Collection[str]) -> dict[str, Bounds]:
+    """What the footer of an opened file says of columns in a row group."""
+    found, places = file.metadata.row_group(group), {name: at for at, name in enumerate(file.schema_arrow.names)}
+    bounds: dict[str, Bounds] = {}
+    for name in names:
+        said = found.column(places[name]).statistics if name in places else None
+        if said is None:
+            continue
+        least, greatest = (said.min, said.max) if said.has_min_max else (None, None)
+        bounds[name] = Bounds(least, greatest, said.null_count if said.has_null_count else None, found.num_rows)
+    return bounds
 
 
 class _Opened:

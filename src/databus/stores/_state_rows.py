@@ -9,6 +9,7 @@ from databus.core import CorruptData, Pair
 from databus.disk import Location
 from databus.stores._notes import StateTable
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
+from databus.stores._skipping import RowsWanted
 from databus.stores._tables import table_folder
 
 BATCH_ROWS: Final = 20_000
@@ -22,23 +23,35 @@ class StateRows:
         self._physical = physical
 
     def batches(
-        self, source: str, table: StateTable, skip: int = 0, above: Pair | None = None
+        self,
+        source: str,
+        table: StateTable,
+        skip: int = 0,
+        above: Pair | None = None,
+        wanted: RowsWanted | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of a table but the first `skip`, each time with the number of the first. above: what surely has no
-        row above this pair may be left out. Raises `CorruptData` for a file that is not as it was noted.
+        """The rows of a table but the first `skip`, each time with the number of the first. above, wanted: what surely
+        has no row above this pair may be left out, and what surely has none that is wanted.
+
+        Raises `CorruptData` for a file that is not as it was noted.
         """
         for at, file in self._files(source, table, skip):
-            for number, batch in file.batches(max(skip - at, 0), BATCH_ROWS, above):
+            for number, batch in file.batches(max(skip - at, 0), BATCH_ROWS, above, wanted):
                 yield at + number, batch
 
     def groups(
-        self, source: str, table: StateTable, skip: int = 0, above: Pair | None = None
+        self,
+        source: str,
+        table: StateTable,
+        skip: int = 0,
+        above: Pair | None = None,
+        wanted: RowsWanted | None = None,
     ) -> Iterator[tuple[int, StoredGroup]]:
         """The row groups that `batches` would read, each with the number of its first row."""
         for at, file in self._files(source, table, skip):
-            start = at
-            for group in file.groups:
-                if start + group.rows > skip and (above is None or group.last > above):
+            start, held = at, file.held(wanted) if wanted is not None else [True] * len(file.groups)
+            for group, is_held in zip(file.groups, held, strict=True):
+                if is_held and start + group.rows > skip and (above is None or group.last > above):
                     yield start, group
                 start += group.rows
 
