@@ -29,13 +29,16 @@ class Shop:
         """options: of the service."""
         self._options = options
         self.folder = folder
-        self.db = connect(folder / "shop.db")
-        self.db.executescript(statements)
-        self._at = {}
         self._noting = None
         self.written = {"log": SourceCheckpoint(), "state": SourceCheckpoint()}
-        sources = {PHYSICAL: {"type": "sqlite", "path": "shop.db"}}
+        sources = {PHYSICAL: self.database(statements)}
         self._relay_file = {"listen": "127.0.0.1:0", "folder": "relay", "sources": sources, "log": SMALL_LOG}
+
+    def database(self, statements):
+        """Make it; returns the source of it in the relay's file."""
+        self.db = connect(self.folder / "shop.db")
+        self.db.executescript(statements)
+        return {"type": "sqlite", "path": "shop.db"}
 
     @contextmanager
     def captured_by_a_relay(self):
@@ -73,7 +76,7 @@ class Shop:
         """Wait until the relay has all, and is at rest; returns its end."""
 
         def is_at_rest():
-            state = self.client.states(look=True)[0]
+            self.state = state = self.client.states(look=True)[0]
             published = self.client.head(PHYSICAL).published
             return state["lagIsNew"] and not state["lagMs"] and not published.snapshots and published.scn > 0
 

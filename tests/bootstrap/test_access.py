@@ -2,7 +2,8 @@
 
 import pytest
 
-from databus.core import AccessDenied, MalformedRequest, RightMissing, SourceCheckpoint, UnknownSource
+from databus.bootstrap._commands import Commands
+from databus.core import AccessDenied, DatabusError, MalformedRequest, RightMissing, SourceCheckpoint, UnknownSource
 from databus.link import LookBack, RelayClient
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_answers import MORE
@@ -92,3 +93,9 @@ def test_who_has_no_token_or_no_right_is_told_as_the_relay_does(shop):
         service_of(shop, "nobody").sources()
     with pytest.raises(RightMissing, match="needs the right `read`"):
         service_of(shop, "steers").sources()
+
+
+def test_a_defect_is_said_to_be_one_of_the_service(shop, monkeypatch):
+    monkeypatch.setattr(Commands, "_looks", lambda *_: 1 / 0)
+    with pytest.raises(DatabusError, match="a defect in the bootstrap service"):
+        service_of(shop, "all").sources()

@@ -20,7 +20,7 @@ class BootstrapServer:
 
     def __init__(self, config: BootstrapConfig) -> None:
         self._config = config
-        self._server = Server(config.server)
+        self._server = Server(config.server, "bootstrap service")
         self._commands = Commands(config)
 
     @property

@@ -59,11 +59,14 @@ class Answering(Protocol):
 class Server:
     """Serves `commands`. `start` binds and returns; `stop` ends every stream and gives the port back."""
 
-    def __init__(self, config: RelayConfig) -> None:
-        """Read the files of tokens and certificates. Raises `ConfigError` that names the one that is wrong."""
+    def __init__(self, config: RelayConfig, who: str = "relay") -> None:
+        """Read the files of tokens and certificates. Raises `ConfigError` that names the one that is wrong. who: what
+        errors call it.
+        """
         self._config = config
-        self._keys = Keys(config)
-        self._thread = threading.Thread(target=self._run, name="relay-http", daemon=True)
+        self._who = who
+        self._keys = Keys(config, who)
+        self._thread = threading.Thread(target=self._run, name=f"{who}-http", daemon=True)
         self._bound = threading.Event()
         self._error: BaseException | None = None
         self._ending: asyncio.Event | None = None
@@ -88,7 +91,9 @@ class Server:
                 raise self._error
             reason = self._error.strerror or str(self._error)
             if self._error.errno == errno.EADDRINUSE:  # asyncio's own words name the address once more, as a tuple
-                reason = "another program listens there, perhaps another relay; stop it, or write another port here"
+                reason = (
+                    f"another program listens there, perhaps another {self._who}; stop it, or write another port here"
+                )
             raise ConfigError(f"listen: {self._config.listen}: {reason}")
 
     def stop(self) -> None:
@@ -212,7 +217,7 @@ class Server:
             raise
         except Exception:
             _logger.exception("request failed by a defect", path=request.path, client=client, access=access)
-            return error_response(DatabusError("a defect in the relay; its log has the details"))
+            return error_response(DatabusError(f"a defect in the {self._who}; its log has the details"))
         finally:
             self._asking.pop(id(request), None)
             now_us = time.time_ns() // 1000

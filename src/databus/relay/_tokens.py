@@ -57,8 +57,11 @@ class Tokens:
 class Keys:
     """The tokens of a relay, and what each allows; like `Tokens` for all its files."""
 
-    def __init__(self, config: RelayConfig) -> None:
-        """Read the files. Raises `ConfigError` if one is no good, or missing where it is needed."""
+    def __init__(self, config: RelayConfig, who: str = "relay") -> None:
+        """Read the files. Raises `ConfigError` if one is no good, or missing where it is needed. who: what errors call
+        the server.
+        """
+        self._who = who
         config.check_tokens()
         option = "token_file" if config.token_file is not None else "access.{name}.token_file"
         self._held = [
@@ -78,7 +81,7 @@ class Keys:
     def admit(self, request: web.Request) -> Grant:
         """What whoever asks may do and see. Raises `AccessDenied` if nothing."""
         known = [(header, grant) for grant, tokens in self._held for header in tokens.headers]
-        has = admit(request, [header for header, _ in known])
+        has = admit(request, [header for header, _ in known], self._who)
         found = {grant for (_, grant), is_it in zip(known, has, strict=True) if is_it} if known else {ALL}
         if len(found) > 1:  # a file was changed so while the relay runs
             raise AccessDenied("the token is that of several entries of `access`; each needs one of its own")
