@@ -29,6 +29,7 @@ from databus.core import (
     SourceCheckpoint,
     TooManyRequests,
     UnknownSource,
+    crash_point,
     is_pattern,
 )
 from databus.filters import FrameFilter, StreamFilter, matches
@@ -232,8 +233,10 @@ class Commands:
         part = first
         try:
             while part is not None and not self._is_ending:
+                crash_point("bootstrap.part.before")
                 async with asyncio.timeout(write_s_max):
                     await response.write(part)
+                crash_point("bootstrap.part.after")
                 self.stats.total.sent_bytes += len(part)
                 part = await loop.run_in_executor(self._answers, next, parts, None)
             if part is None:

@@ -13,7 +13,15 @@ from typing import Final
 from databus.bootstrap._config import LOG, STATE, BootstrapConfig
 from databus.bootstrap._keep import forgotten
 from databus.bootstrap._standing import standing_at
-from databus.core import BUS_SEQ_MIN, DatabusError, Pair, ServiceUnavailable, SourceCheckpoint, split_physical
+from databus.core import (
+    BUS_SEQ_MIN,
+    DatabusError,
+    Pair,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    crash_point,
+    split_physical,
+)
 from databus.log import SchemaVersion
 from databus.operate import logger_of
 from databus.pipeline import PipelineConfig, load_pipeline, positions_of
@@ -64,6 +72,7 @@ class Noting:
         head = HeadNote(at, low, definitions, tuple(self._config.options.tables))
         if head != before:
             self._folder.put_head(head)
+        crash_point("bootstrap.note.between")
         states = self._folder.states()
         is_same = bool(states) and states[-1].position.pair == state.position.pair
         if states and states[-1].position.pair >= state.position.pair and not (is_same and self._is_time()):
@@ -72,6 +81,7 @@ class Noting:
         if is_same and noted.tables == states[-1].tables:
             return None
         self._folder.add(noted)
+        crash_point("bootstrap.note.after")
         keep = self._config.options.keep
         self._folder.forget(forgotten([*states, noted], head, keep, noted.noted_us))
         return noted

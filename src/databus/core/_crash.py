@@ -51,6 +51,10 @@ CRASH_POINTS: Final = (
     "pipeline.batch.before",
     "pipeline.batch.after",
     "pipeline.ledger.after",
+    "bootstrap.note.between",
+    "bootstrap.note.after",
+    "bootstrap.part.before",
+    "bootstrap.part.after",
 )
 """Every crash point there is, in the order of the data flow; the kill tests go through all of them."""
 
