@@ -107,11 +107,14 @@ class Shop:
     def note(self):
         if self._noting is None:
             self._noting = Noting(self.config, PHYSICAL)
+        return self._noting.look(*self.noted())
+
+    def noted(self):
         definitions = tuple(
             SchemaVersion(each.id, each.version, each.table) for each in self.client.register([f"{PHYSICAL}/*"])
         )
         log = self.client.head(PHYSICAL).log
-        return self._noting.look(self.written["log"], Stand(self.written["state"]), definitions, log)
+        return self.written["log"], Stand(self.written["state"]), definitions, log
 
     def states(self):
         return NoteFolder(self.config.root, PHYSICAL).states()

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from databus.bootstrap import load_bootstrap
+from databus.cli._app import app
 from databus.core import ConfigError, PositionPurged, SourceCheckpoint
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline, validate
@@ -62,6 +64,22 @@ def test_status_says_how_far_the_stores_are(tmp_path):
         assert json.loads(said.stdout)[PHYSICAL]["state_scn"] == scn
         said = subprocess.run(command, capture_output=True, text=True, check=True)
         assert said.stdout.split()[:2] == ["physical", "log_scn"]
+
+
+def test_status_says_how_far_the_stores_are_behind_and_what_is_being_given(tmp_path):
+    with Shop(tmp_path, TABLES).running() as shop:
+        shop.execute("INSERT INTO orders VALUES (1, 'a', 2)")
+        shop.fill()
+        at = shop.head().position
+        arguments = [*shop.noted(), (at.scn + 3, at.ts_us + 2_000_000)]
+        shop._noting.look(*arguments)
+        shop.config.path.write_text(shop.config.path.read_text().replace("127.0.0.1:0", shop.service_url[7:]))
+        said = CliRunner().invoke(app, ["bootstrap", "status", str(shop.config.path)])
+        head, row, answers = said.stdout.splitlines()
+        found = dict(zip(head.split(), row.split(), strict=False))
+        assert (found["log_lag_ms"], found["state_lag_ms"]) == ("2000", "2000")
+        assert int(found["log_bytes"]) > 0 < int(found["state_bytes"])
+        assert answers == "answers: 0 open, 0 state, 0 since, 0 every, 0 bytes"
 
 
 def test_a_relay_names_its_service_where_a_position_has_left_its_log(tmp_path):

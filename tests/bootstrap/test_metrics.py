@@ -2,11 +2,12 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from databus.bootstrap import _metrics
 from databus.bootstrap._metrics import metrics_text
 
 
 def test_prometheus_reads_what_is_said_of_answers_and_of_stores_whatever_they_are_called():
-    standing = {"log_scn": 9, "state_scn": 7, "states": 2, "rows": 40}
+    standing = {name: at for at, name in enumerate(_metrics._BY_PHYSICAL, 7)}
     text = metrics_text(3, {"state": 2, "since": 5}, 1_000, {'a "shop"': standing}).decode()
     found = {
         (sample.name, *sample.labels.values()): sample.value

@@ -2,7 +2,7 @@
 
 from databus.bootstrap._answer_name import AnswerName
 from databus.bootstrap._ask import Ask
-from databus.bootstrap._commands import status_of
+from databus.bootstrap._commands import answers_of, status_of
 from databus.bootstrap._config import (
     BootstrapConfig,
     BootstrapFile,
@@ -45,6 +45,7 @@ __all__ = [
     "TablePast",
     "Verified",
     "answered",
+    "answers_of",
     "copy_state",
     "diff_of",
     "erase",

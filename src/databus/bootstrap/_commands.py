@@ -1,12 +1,14 @@
 """Who answers the commands of the bootstrap service's HTTP interface: some of a relay's, with its words."""
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
+from urllib.request import Request, urlopen
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -47,6 +49,7 @@ from databus.relay import (
     StartName,
     Stats,
     Table,
+    address_of,
     check_filter,
     choice,
     command_named,
@@ -56,12 +59,14 @@ from databus.relay import (
     openapi,
     source_json,
     start_of,
+    url_at,
 )
 from databus.schema import TableSchema
-from databus.stores import note_physicals
+from databus.stores import HeadNote, note_physicals
 from databus.wire import is_answer, is_inside_answer
 
 T = TypeVar("T")
+_ANSWER_S_MAX: Final = 2.0
 _SMALL_THREADS: Final = 4
 _logger = logger_of("databus.bootstrap")
 
@@ -304,7 +309,8 @@ class Commands:
     async def admin_status(self, ask: Ask) -> web.Response:
         """GET /admin/status."""
         physicals = await self._in_thread(lambda: self._standing(ask.grant))
-        return json_answer({"open_answers": self._open, "answers": self._given, "physicals": physicals})
+        sent = {"sent_bytes": self.stats.total.sent_bytes}
+        return json_answer({"open_answers": self._open, "answers": self._given, **sent, "physicals": physicals})
 
     def _standing(self, grant: Grant) -> dict[str, dict[str, Any]]:
         return {look.schemas.physical: standing_json(look, grant) for look in self._looks(grant)}
@@ -335,21 +341,48 @@ def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
         {} if newest is None else {name: each for name, each in newest.tables.items() if grant.sees(physical, name)}
     )
     incomplete = [] if newest is None else [name for name in newest.incomplete if grant.sees(physical, name)]
+    measured = {} if newest is None else newest.measured
     return {
         "log_scn": head.position.scn,
+        "log_lag_ms": _lag_ms(head.position, head),
         "oldest_scn": head.low[0],
         "states": len(states),
+        "oldest_state_scn": states[0].position.scn if states else 0,
         "state_scn": 0 if newest is None else newest.position.scn,
+        "state_lag_ms": 0 if newest is None else _lag_ms(newest.position, head),
+        "merge_ms": measured.get("merge_ms", 0),
         "rows": sum(each.rows for each in tables.values()),
+        "log_bytes": measured.get("log_bytes", 0),
+        "state_bytes": measured.get("state_bytes", 0),
         "tables": sorted(tables),
         "incomplete": sorted(incomplete),
     }
+
+
+def _lag_ms(position: SourceCheckpoint, head: HeadNote) -> int:
+    """Between the commits up to which a store and the relay have come; 0 where these are one."""
+    scn, us = head.published
+    return max(us - position.ts_us, 0) // 1000 if scn > position.scn else 0
 
 
 def status_of(config: BootstrapConfig) -> dict[str, dict[str, Any]]:
     """By physical source, how the stores stand."""
     found = (PhysicalStores(config.root, name).look() for name in note_physicals(config.root))
     return {look.schemas.physical: standing_json(look) for look in found}
+
+
+def answers_of(config: BootstrapConfig) -> dict[str, Any] | None:
+    """What the server of this file says of its answers; None where none answers."""
+    address, token_file = url_at(config.server, address_of(config.options.listen)[1]), config.options.token_file
+    request = Request(f"{address}/admin/status")  # noqa: S310 - our own address
+    if token_file is not None:
+        request.add_header("Authorization", f"Bearer {(config.folder / token_file).read_text().strip()}")
+    try:
+        with urlopen(request, timeout=_ANSWER_S_MAX) as answer:  # noqa: S310 - as above
+            found: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def _command(path: str, answering: "Answering", serve: ServeConfig) -> Command:

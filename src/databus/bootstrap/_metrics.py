@@ -7,9 +7,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 _BY_PHYSICAL: Final = {
     "log_scn": "Up to which SCN the log store is filled.",
+    "log_lag_ms": "How far the log store is behind the relay, between their last commits.",
+    "oldest_scn": "The SCN after which the log store holds everything.",
     "state_scn": "At which SCN the newest state stands.",
+    "state_lag_ms": "How far the newest state is behind the relay, between their last commits.",
+    "oldest_state_scn": "At which SCN the oldest state stands that is kept.",
     "states": "States that are kept.",
     "rows": "Rows of the newest state.",
+    "log_bytes": "Size of the log store when the newest state was noted.",
+    "state_bytes": "Size of the state store then, without files that only older states name.",
+    "merge_ms": "How long the last merge took.",
 }
 
 

@@ -6,9 +6,9 @@ tables' commits. A table that is ahead is looked at in the version before.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from databus.bootstrap._config import LOG, STATE, BootstrapConfig
 from databus.bootstrap._keep import forgotten
@@ -57,19 +57,26 @@ class Noting:
         self._tables: dict[str, StoreTable] = {}
         self._looked_s = time.monotonic()
         self.relook_s = _RELOOK_S
+        self.merge_ms = 0
+        """How long the last merge took."""
 
     def look(
-        self, log: SourceCheckpoint, state: "Stand", definitions: tuple[SchemaVersion, ...], uuid: str
+        self,
+        log: SourceCheckpoint,
+        state: "Stand",
+        definitions: tuple[SchemaVersion, ...],
+        uuid: str,
+        published: tuple[int, int] = (0, 0),
     ) -> StateNote | None:
-        """Note what is new. log, state: how far the stores are by their ledgers. uuid: of the relay's log. Returns the
-        state that was noted.
+        """Note what is new. log, state: how far the stores are by their ledgers. uuid: of the relay's log. published:
+        where the relay is. Returns the state that was noted.
         """
         self._log = self._store.look()  # after the ledgers
         sources = list(dict.fromkeys(each.table.source for each in definitions))
         before = self._folder.head()
         low = before.low if before is not None else self._log.first(sources) or log.pair
         at = log if log.log is not None else replace(log, log=uuid)
-        head = HeadNote(at, low, definitions, tuple(self._config.options.tables))
+        head = HeadNote(at, low, definitions, tuple(self._config.options.tables), published)
         if head != before:
             self._folder.put_head(head)
         crash_point("bootstrap.note.between")
@@ -115,7 +122,12 @@ class Noting:
         earlier = (each.end + 1 for each in states if each.position.scn == position.scn)
         base = max(BUS_SEQ_MIN, position.pair[1] + 1, *earlier, 0)
         known = tuple(sorted({*tables, *(each for state in states for each in state.known), *incomplete}))
-        return StateNote(position, base, tables, frozenset(incomplete), known, time.time_ns() // 1000)
+        sizes = {
+            "log_bytes": self._store.size_bytes,
+            "state_bytes": sum(each.size_bytes for each in self._tables.values()),
+        }
+        measured = {**sizes, "merge_ms": self.merge_ms}
+        return StateNote(position, base, tables, frozenset(incomplete), known, time.time_ns() // 1000, measured)
 
     def _has_begun(self, source: str, until: Pair) -> bool:
         """Whether the log store has something of a table up to a pair."""
@@ -159,7 +171,13 @@ class NoteTaker:
         self._pipeline: PipelineConfig | None = None
         self._closing = threading.Event()
         self._said = ""
+        self._merge_ms: dict[str, int] = {}  # by physical source
         self._thread = threading.Thread(target=self._run, name="bootstrap-notes", daemon=True)
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Told of each batch of the pipeline, by whatever thread."""
+        if event["event"] == "batch" and event["output"] == STATE and "physical" in event:
+            self._merge_ms[event["physical"]] = round(event["batch_ms"])
 
     def start(self) -> None:
         """Begin."""
@@ -188,8 +206,10 @@ class NoteTaker:
         log, state = _stands(pipeline, LOG), _stands(pipeline, STATE)
         for physical in sorted(log):
             noting = self._noting.setdefault(physical, Noting(self._config, physical))
-            at, uuid = state.get(physical, Stand()), self._relay.head(physical).log
-            noting.look(log[physical].position, at, self._definitions(physical), uuid)
+            noting.merge_ms = self._merge_ms.get(physical, 0)
+            head = self._relay.head(physical)
+            at, end = state.get(physical, Stand()), (head.published.scn, head.published.ts_us)
+            noting.look(log[physical].position, at, self._definitions(physical), head.log, end)
 
     def _definitions(self, physical: str) -> tuple[SchemaVersion, ...]:
         return tuple(

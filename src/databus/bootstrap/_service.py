@@ -72,4 +72,4 @@ def run_bootstrap(config: BootstrapConfig, ready: Callable[[str], None] | None =
         notes.start()
         if ready is not None:
             ready(server.url)
-        return run(path, **options)
+        return run(path, on_event=notes.on_event, **options)

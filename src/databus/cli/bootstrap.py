@@ -10,7 +10,10 @@ from databus.cli._app import AsJson, LogFormat, LogLevel, app, say_json, say_tab
 from databus.cli._file import Commands
 from databus.cli._past import SERVICE_FILE, ServiceFile, Table
 
-_COLUMNS = ("physical", "log_scn", "oldest_scn", "state_scn", "states", "rows", "incomplete")
+_COLUMNS = (
+    "physical", "log_scn", "log_lag_ms", "oldest_scn", "state_scn", "state_lag_ms", "merge_ms", "states",
+    "oldest_state_scn", "rows", "log_bytes", "state_bytes", "incomplete",
+)  # fmt: skip
 
 bootstrap_app = Commands(no_args_is_help=True, epilog="Example: databus bootstrap run bootstrap.yml")
 app.add_typer(bootstrap_app, name="bootstrap", help="Keep what a relay forgets, and serve it.")
@@ -102,10 +105,14 @@ def erase(
 
 @bootstrap_app.command(epilog="Example: databus bootstrap status bootstrap.yml")
 def status(file: File, as_json: AsJson = False) -> None:
-    """How far the stores are and how many states are kept, by the notes beside them; the service need not run."""
-    from databus.bootstrap import load_bootstrap, status_of
+    """How far the stores are and how many states are kept, by the notes beside them; the service need not run.
 
-    found: dict[str, Any] = status_of(load_bootstrap(file))
+    Where the server answers, also how many answers it is giving, and what it has given since it started.
+    """
+    from databus.bootstrap import answers_of, load_bootstrap, status_of
+
+    config = load_bootstrap(file)
+    found: dict[str, Any] = status_of(config)
     if as_json:
         say_json(found)
         return
@@ -116,3 +123,7 @@ def status(file: File, as_json: AsJson = False) -> None:
         _COLUMNS,
         [{"physical": name, **each, "incomplete": ", ".join(each["incomplete"])} for name, each in found.items()],
     )
+    given = answers_of(config)
+    if given is not None:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in given["answers"].items())
+        typer.echo(f"answers: {given['open_answers']:,} open, {kinds}, {given['sent_bytes']:,} bytes")

@@ -73,6 +73,12 @@ class LogStore:
             table = self._tables.setdefault(source, StoreTable(table_folder(self.root, self.physical, source)))
             return table.schema() if table.refresh() else pa.schema([])
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the tables that were looked at."""
+        with self._lock:
+            return sum(table.size_bytes for table in self._tables.values())
+
     def controls_in(self, file: StoredFile, source: str) -> tuple[LoggedControl, ...]:
         """The controls in a file."""
         kept = self._controls.get(str(file.path))

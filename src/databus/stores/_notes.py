@@ -56,6 +56,8 @@ class StateNote:
     known: tuple[str, ...] = ()
     """All tables, by `db.table`, that were known by then, those that are gone and those without a key too."""
     noted_us: int = 0
+    measured: Mapping[str, int] = field(default_factory=dict)
+    """When it was noted: sizes of the stores (`log_bytes`, `state_bytes`), and how long the merge took (`merge_ms`)."""
 
     @property
     def name(self) -> str:
@@ -87,6 +89,7 @@ class StateNote:
             "incomplete": sorted(self.incomplete),
             "known": list(self.known),
             "noted_us": self.noted_us,
+            "measured": dict(self.measured),
         }
 
     @classmethod
@@ -108,6 +111,7 @@ class StateNote:
             frozenset(map(str, value["incomplete"])),
             tuple(map(str, value["known"])),
             int(value["noted_us"]),
+            {str(name): int(number) for name, number in value.get("measured", {}).items()},
         )
 
 
@@ -122,6 +126,8 @@ class HeadNote:
     definitions: tuple[SchemaVersion, ...] = ()
     tables: tuple[str, ...] = ("*",)
     """Patterns over full names: which tables are kept."""
+    published: tuple[int, int] = (0, 0)
+    """The SCN up to which the relay had come by then, and when that was committed, microseconds since 1970."""
 
     @property
     def keyless(self) -> frozenset[str]:
@@ -136,6 +142,7 @@ class HeadNote:
             "position": self.position.to_json(),
             "low": list(self.low),
             "tables": list(self.tables),
+            "published": list(self.published),
             "definitions": [
                 {"id": each.source_id, "version": each.version, "table": each.table.to_json()}
                 for each in self.definitions
@@ -150,7 +157,7 @@ class HeadNote:
             for each in value["definitions"]
         )
         position, tables = SourceCheckpoint.from_json(value["position"], "position"), tuple(map(str, value["tables"]))
-        return cls(position, _pair(value["low"]), definitions, tables)
+        return cls(position, _pair(value["low"]), definitions, tables, _pair(value.get("published", (0, 0))))
 
 
 class NoteFolder:

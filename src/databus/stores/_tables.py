@@ -28,6 +28,8 @@ class StoreTable:
         self.folder = folder
         self._table: DeltaTable | None = None
         self._files: dict[str, StoredFile] = {}
+        self.size_bytes = 0
+        """Of its files, when they were asked for last."""
 
     def refresh(self) -> bool:
         """See the table as it is now; whether there is one. It is opened again: it may have been made anew since."""
@@ -68,6 +70,7 @@ class StoreTable:
         paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
         known = {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
         names = sorted(known)
+        self.size_bytes = sum(sizes)
         for name in names:
             if name not in self._files:
                 self._files[name] = file_of(self.folder / name)
