@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from databus.bootstrap import KeepSection
+from databus.bootstrap import KeepSection, _config
 from databus.bootstrap._keep import forgotten
 from databus.core import SourceCheckpoint
 from databus.pipeline import load_pipeline
@@ -98,3 +99,24 @@ def target_of(shop):
     target = output._copy(PHYSICAL, "main.orders").target
     target.upkeep = replace(target.upkeep, vacuum_hours=0)  # as if all had been written long ago
     return target
+
+
+def test_rows_of_a_state_are_in_key_order_in_row_groups_of_a_bounded_size(tmp_path, monkeypatch):
+    """Of keys of text too, which are in buckets."""
+    tables = "CREATE TABLE named (name TEXT PRIMARY KEY, n); CREATE TABLE orders (id INTEGER PRIMARY KEY, n INTEGER);"
+    monkeypatch.setattr(_config, "BATCH_ROWS", 1_000)
+    with Shop(tmp_path, tables).captured_by_a_relay() as shop:
+        for part in (range(0, 4_000, 2), range(1, 4_000, 2)):
+            names = ", ".join(f"('{hash(('n', number))}', {number})" for number in part)
+            ids = ", ".join(f"({number}, 1)" for number in part)
+            shop.execute(f"INSERT INTO named VALUES {names}", f"INSERT INTO orders VALUES {ids}")
+            shop.fill()
+        state = shop.states()[-1]
+        for source, key in (("main.named", "name"), ("main.orders", "id")):
+            assert state.tables[source].rows == 4_000
+            for name, _ in state.tables[source].files:
+                file = pq.ParquetFile(shop.folder / "lake/state/shop" / source / name)
+                groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+                assert max(groups) <= 1_000
+                keys = file.read().column(key).to_pylist()
+                assert keys == sorted(keys)

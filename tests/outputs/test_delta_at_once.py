@@ -89,8 +89,8 @@ def test_nothing_shows_of_a_task_that_is_killed_half_way(mirror, monkeypatch):
     output = begun(mirror, first)
     write = at_once.write_marked_file
 
-    def killed(*given):
-        write(*given)
+    def killed(*given, **more):
+        write(*given, **more)
         raise KeyboardInterrupt
 
     before = left_in(mirror)

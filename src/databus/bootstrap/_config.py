@@ -13,6 +13,7 @@ from databus.disk import Location, Storage, locate
 from databus.formats import lines_of, load_yaml, substitute
 from databus.link import ADDRESSES, Access, RelayClient
 from databus.relay import AccessConfig, RelayConfig, ServeConfig, TlsConfig, address_of
+from databus.stores import BATCH_ROWS
 
 LOG: Final = "log"
 STATE: Final = "state"
@@ -183,6 +184,7 @@ class BootstrapConfig:
                     "trigger_ms": self.options.merge_ms,
                     "rest": _REST,
                     "guard": True,
+                    "group_rows_max": BATCH_ROWS,
                     "pins": path,
                     "vacuum_hours": _UNNAMED_HOURS,
                 },

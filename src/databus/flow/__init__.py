@@ -24,6 +24,7 @@ from databus.flow._at_once import KnownTable, MirrorWriter
 from databus.flow._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
 from databus.flow._change_filters import Dedupe, Sample, Tombstones
 from databus.flow._data_file import (
+    GROUP_ROWS_MAX,
     DataFile,
     is_data_file,
     is_passing_file,
@@ -133,6 +134,7 @@ __all__ = [
     "FilterMapper",
     "FolderWriter",
     "Folders",
+    "GROUP_ROWS_MAX",
     "Images",
     "Int",
     "Item",

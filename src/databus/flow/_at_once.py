@@ -63,7 +63,8 @@ class MirrorWriter:
         physical, _, source = name.partition("/")
         folder = self.folders.of(physical, source)
         try:
-            done = rewrite(table.files, images, table.layout, folder, partial(write_marked_file, folder))
+            write = partial(write_marked_file, folder, group_rows_max=table.layout.group_rows_max)
+            done = rewrite(table.files, images, table.layout, folder, write)
         except CorruptData:  # others have arranged the table's files since, and removed these; the driver sees which
             return None
         return AtOnce(table.version, tuple(done.added), tuple(done.removed))

@@ -81,21 +81,40 @@ def read_passing_file(folder: Location, name: str) -> pa.Table:
         raise ServiceUnavailable(f"{folder / name}: is gone before it was read; its rows are written again") from None
 
 
-def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", codec: str = "snappy") -> DataFile:
+GROUP_ROWS_MAX: Final = 1 << 20
+"""Rows of a row group, where nobody wants fewer."""
+
+
+def write_data_file(
+    folder: Location | Path,
+    rows: pa.Table,
+    *,
+    mark: str = "",
+    codec: str = "snappy",
+    group_rows_max: int = GROUP_ROWS_MAX,
+) -> DataFile:
     """Write rows into a new file of a folder, which is made if need be; it is on the disk when this returns.
 
     mark: becomes part of the name. Raises what `Location.writing` does.
     """
-    return write_data_pieces(folder, rows.schema, [rows], mark=mark, codec=codec)
+    return write_data_pieces(folder, rows.schema, [rows], mark=mark, codec=codec, group_rows_max=group_rows_max)
 
 
-def write_marked_file(folder: Location | Path, rows: pa.Table, mark: str) -> DataFile:
+def write_marked_file(
+    folder: Location | Path, rows: pa.Table, mark: str, group_rows_max: int = GROUP_ROWS_MAX
+) -> DataFile:
     """The same, of rows with a mark."""
-    return write_data_file(folder, rows, mark=mark)
+    return write_data_file(folder, rows, mark=mark, group_rows_max=group_rows_max)
 
 
 def write_data_pieces(
-    folder: Location | Path, schema: pa.Schema, pieces: Iterable[pa.Table], *, mark: str = "", codec: str = "snappy"
+    folder: Location | Path,
+    schema: pa.Schema,
+    pieces: Iterable[pa.Table],
+    *,
+    mark: str = "",
+    codec: str = "snappy",
+    group_rows_max: int = GROUP_ROWS_MAX,
 ) -> DataFile:
     """The same, of rows that come piece by piece, each a row group or more. Holds the file in memory, not its rows."""
     import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
@@ -107,7 +126,7 @@ def write_data_pieces(
     how = {"compression": codec, "store_schema": False, "write_page_checksum": True}
     with pq.ParquetWriter(made, schema, metadata_collector=written, **how) as writer:
         for rows in pieces:
-            writer.write_table(rows)
+            writer.write_table(rows, row_group_size=group_rows_max)
             with_nan.update(each for each in schema.names[:_INDEXED_COLUMNS_MAX] if _has_nan(rows.column(each)))
     content = made.getvalue()
     with (located(folder) / name).writing() as file:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from databus.flow._data_file import GROUP_ROWS_MAX
 from databus.flow._pairs import Int
 from databus.schema import key_bytes, key_form, key_hashes
 
@@ -86,7 +87,8 @@ class Layout:
     """How the rows of one table are spread over its files; the same for a merge's driver and its tasks.
 
     schema: the table's columns as the files have them. table_bytes: size of all of its files. buckets_min: a power of
-    two; no bigger buckets are written, so that so many tasks can share the table.
+    two; no bigger buckets are written, so that so many tasks can share the table. group_rows_max: of a row group;
+    where that is fewer than usual, rows are in the order of their keys inside of every file.
     """
 
     schema: pa.Schema
@@ -94,6 +96,12 @@ class Layout:
     table_bytes: int
     file_bytes_max: int
     buckets_min: int = 1
+    group_rows_max: int = GROUP_ROWS_MAX
+
+    @property
+    def sorts(self) -> bool:
+        """Whether rows are in the order of their keys inside of files that hold buckets, too."""
+        return self.group_rows_max < GROUP_ROWS_MAX
 
     @cached_property
     def is_ordered(self) -> bool:

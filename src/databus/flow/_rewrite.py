@@ -267,7 +267,8 @@ class _Rewrite:
         if rows.num_rows == 0:
             return
         row_bytes = max(min(self._row_bytes, rows.nbytes / rows.num_rows), 1.0)
-        for mark, part in self._arranged(rows, bucket, row_bytes):
+        for mark, arranged in self._arranged(rows, bucket, row_bytes):
+            part = _in_key_order(arranged, self.layout.key) if self.layout.sorts else arranged
             rows_max = max(int(self.layout.file_bytes_max / row_bytes), 1)
             for start in range(0, part.num_rows, rows_max):
                 if self.added:
@@ -296,9 +297,7 @@ class _Rewrite:
             yield self.layout.mark(buckets, number), rows.slice(start, end - start)
 
     def _in_order(self, rows: pa.Table, size: int) -> Iterator[pa.Table]:
-        if not _is_sorted(rows, self.layout.key):
-            rows = rows.combine_chunks()
-            rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in self.layout.key]))
+        rows = _in_key_order(rows, self.layout.key)
         files = max(round(size / self.layout.target_bytes), 1)
         share = -(-rows.num_rows // files)
         for start in range(0, rows.num_rows, share):
@@ -323,9 +322,16 @@ def opened_file(table: Location, name: str, *, packs: pa.Schema | None = None) -
         ) from error
 
 
+def _in_key_order(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    if _is_sorted(rows, key):
+        return rows
+    rows = rows.combine_chunks()
+    return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in key]))
+
+
 def _is_sorted(rows: pa.Table, key: Sequence[str]) -> bool:
     """Whether rows are in the order of a key of one column; of several, it is not looked at."""
-    if len(key) > 1 or rows.column(key[0]).null_count:
+    if len(key) > 1 or rows.column(key[0]).null_count or not pa.types.is_integer(rows.schema.field(key[0]).type):
         return False
     values = rows.column(key[0]).to_numpy()
     return bool((values[1:] >= values[:-1]).all())

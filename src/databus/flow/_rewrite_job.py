@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 
 from databus.disk import Location
-from databus.flow._data_file import read_passing_file, write_data_pieces, write_marked_file
+from databus.flow._data_file import GROUP_ROWS_MAX, read_passing_file, write_data_pieces, write_marked_file
 from databus.flow._decode import fitted_rows
 from databus.flow._layout import Layout, LiveFile, Parts, divided, mark_of
 from databus.flow._restage import Restage
@@ -149,7 +149,8 @@ class _MergePart:
         layout = self.parts.layout
         rows = pa.concat_tables([self._read(name) for name in self.staged])
         files = self.parts.files[self.number]
-        return rewrite(files, last_images(rows, layout), layout, self.folder, partial(write_marked_file, self.folder))
+        write = partial(write_marked_file, self.folder, group_rows_max=layout.group_rows_max)
+        return rewrite(files, last_images(rows, layout), layout, self.folder, write)
 
     def _read(self, name: str) -> pa.Table:
         layout = self.parts.layout
@@ -174,7 +175,7 @@ class RemakeJob:
 
     schema: of the files. shared: columns with the one value that all these rows have, and no file holds. marks: of
     which key the marks in names stay true (a `Layout.key_mark`, empty for none), since the change leaves the values of
-    its columns as they are; None if it changes no value at all.
+    its columns as they are; None if it changes no value at all. group_rows_max: of a row group.
     """
 
     folder: Location
@@ -183,6 +184,7 @@ class RemakeJob:
     change: Change
     shared: Mapping[str, str] = field(default_factory=dict)
     marks: str | None = None
+    group_rows_max: int = GROUP_ROWS_MAX
 
     def parts(self, parts_max: int) -> Sequence[Part]:
         """See `Job.parts`."""
@@ -205,7 +207,8 @@ class _RemakePart:
             if any(self.job.change(rows) is not None for rows in self._rows(file)):
                 removed.append(file.name)
                 mark = mark_of(file, self.job.marks)
-                added += [write_marked_file(self.job.folder, rows, mark) for rows in self._changed(file)]
+                most = self.job.group_rows_max
+                added += [write_marked_file(self.job.folder, rows, mark, most) for rows in self._changed(file)]
         return Rewritten(added, removed, len(removed))
 
     def _rows(self, file: LiveFile) -> Iterator[pa.Table]:

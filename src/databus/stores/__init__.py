@@ -10,10 +10,11 @@ from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, n
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._skipping import Bounds, RowsWanted
-from databus.stores._state_rows import StateRows
+from databus.stores._state_rows import BATCH_ROWS, StateRows
 from databus.stores._tables import StoreTable, table_folder
 
 __all__ = [
+    "BATCH_ROWS",
     "Bounds",
     "HeadNote",
     "KnownSchemas",

@@ -68,6 +68,13 @@ class DeltaConfig(OutputConfig):
         le=1 << 34,
         description="Size at which a file is full, in bytes. A mirror writes every file anew that a change falls into.",
     )
+    group_rows_max: int = Field(
+        _KEEP.group_rows_max,
+        ge=1_000,
+        le=_KEEP.group_rows_max,
+        description="Most rows of a row group of a mirror's files. With fewer than usual, rows are in the order of the "
+        "key inside of every file, so that readers can leave out row groups.",
+    )
     compact_every_commits: int = Field(
         _KEEP.compact_every_commits,
         ge=1,
@@ -124,4 +131,5 @@ class DeltaConfig(OutputConfig):
             checkpoint_every_commits=self.checkpoint_every_commits,
             file_bytes_max=self.file_bytes_max,
             rewrite_bytes_max=self.rewrite_bytes_max,
+            group_rows_max=self.group_rows_max,
         )

@@ -91,7 +91,9 @@ class Mirror:
     def layout(self, files: Sequence[LiveFile], key: Sequence[str]) -> Layout:
         """How its rows are spread over its files."""
         size = sum(file.size_bytes for file in files)
-        return Layout(self._target.file_schema(), tuple(key), size, self._target.upkeep.file_bytes_max)
+        upkeep = self._target.upkeep
+        schema, most = self._target.file_schema(), upkeep.group_rows_max
+        return Layout(schema, tuple(key), size, upkeep.file_bytes_max, group_rows_max=most)
 
     def _replace(self, files: Sequence[LiveFile], done: Rewritten | AtOnce, stored: Stored) -> None:
         gone = frozenset(done.removed)
@@ -107,7 +109,8 @@ class Mirror:
         added: list[DataFile] = []
         if unsure:
             schema, shared = self._target.file_schema(), self.partition
-            done = yield RemakeJob(self._target.path, unsure, schema, Above(pair), shared)
+            most = self._target.upkeep.group_rows_max
+            done = yield RemakeJob(self._target.path, unsure, schema, Above(pair), shared, group_rows_max=most)
             added, gone = done.added, gone.union(done.removed)
         if gone:
             self._target.replace(added, (each for each in files if each.name in gone), stored, self.partition)

@@ -24,6 +24,7 @@ from databus.core import (
 )
 from databus.disk import Location, finished_name
 from databus.flow import (
+    GROUP_ROWS_MAX,
     Change,
     DataFile,
     JoinJob,
@@ -60,6 +61,7 @@ class Upkeep:
     checkpoint_every_commits: int = 50
     file_bytes_max: int = 64 << 20
     rewrite_bytes_max: int = 16 << 30
+    group_rows_max: int = GROUP_ROWS_MAX
 
     def properties(self, owner: str) -> dict[str, str]:
         """As properties of a Delta table."""
@@ -322,7 +324,8 @@ class DeltaTarget:
             held = self.live((), partition)
             if held:
                 kept = marks.of_key if marks is not None and marks.partition == partition else None
-                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition, kept)
+                most = self.upkeep.group_rows_max
+                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition, kept, most)
                 files += [(each, partition) for each in done.added]
         self.overwrite(schema, files, stored)
 
