@@ -1,4 +1,4 @@
-"""What the bootstrap service costs: filling its stores, merging, and answers from them, beside what reads the same files.
+"""What the bootstrap service costs: to fill its stores, to merge, to answer, beside who reads the same files.
 
 python -m benchmarks.bootstrap [SCALE]
 
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -96,7 +96,6 @@ class Stores:
         """Returns the seconds that it took."""
         node = self._pipeline.nodes[f"outputs.{name}"]
         output = node.plugin(node.config, self._pipeline.context_of(name))
-        assert isinstance(output, DeltaOutput)
         return _seconds(lambda: [output.write(each) for each in batches])
 
     def note(self) -> SourceCheckpoint:
@@ -173,7 +172,8 @@ def _since(stores: Stores, old: SourceCheckpoint, count: int, changes: int) -> I
     look = PhysicalStores(stores.config.root, "shop").look()
     ask = Ask("shop", frozenset({TABLE.source}), (SOURCE,))
     found = plan(old, ask, look.kept)
-    assert isinstance(found, Answer)
+    if not isinstance(found, Answer):
+        raise TypeError(f"{found} is no answer from a state")
     end = look.kept.head.position
     since = _best(lambda: sum(map(len, answered(found, ask, look.stores, 0))))
     every = _best(lambda: sum(map(len, every_change(old, end, ask, look.stores, 0))))
@@ -191,7 +191,7 @@ class _Served:
         self._urls = context.Queue()
         self._process = context.Process(target=_serve, args=(path, self._urls), daemon=True)
 
-    def __enter__(self) -> "_Served":
+    def __enter__(self) -> Self:
         self._process.start()
         self._client = RelayClient(self._urls.get(timeout=120))
         return self

@@ -428,11 +428,11 @@ def _state_rows(
     if not count:
         return None
     bus = {
-        CHANGE_TYPE: pa.repeat(pa.scalar(ChangeType.INSERT.label), count),
+        CHANGE_TYPE: pa.repeat(pa.scalar(int(ChangeType.INSERT), pa.int8()), count),
         COMMIT_VERSION: pa.repeat(pa.scalar(position.scn, pa.int64()), count),
         SEQ: pa.array(seqs),
         COMMIT_TIMESTAMP: pa.repeat(pa.scalar(position.ts_us, pa.timestamp("us", tz="UTC")), count),
-        TXID: pa.repeat(pa.scalar(position.txid), count),
+        TXID: pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), pa.array([position.txid])),
         SNAPSHOT: pa.repeat(pa.scalar(value=True), count),
     }
     own_columns = rows.select([name for name in rows.column_names if name not in bus])

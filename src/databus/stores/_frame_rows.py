@@ -52,8 +52,10 @@ def frame_rows(table: TableSchema, rows: Rows) -> pa.RecordBatch:
         if field.name not in rows.column_names:
             columns.append(pa.nulls(rows.num_rows, field.type))
             continue
-        column = rows.column(field.name).combine_chunks()
-        if field.name == CHANGE_TYPE:
+        column = _one_array(rows.column(field.name))
+        if column.type == field.type:
+            columns.append(column)
+        elif field.name == CHANGE_TYPE:
             columns.append(_numbers().take(pc.index_in(column, _labels())))
         elif field.name == TXID:
             columns.append(pc.fill_null(column, "").dictionary_encode())
@@ -62,9 +64,12 @@ def frame_rows(table: TableSchema, rows: Rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    """To combine chunks would copy the only one, too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def _cast(table: TableSchema, column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
     try:
         return column.cast(field.type, safe=True)
     except pa.ArrowException as error:
