@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from databus.bootstrap import run_bootstrap, status_of
+from databus.bootstrap import TablePast, run_bootstrap, status_of
 from databus.log import LogConfig
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
@@ -49,6 +49,40 @@ def test_the_service_keeps_what_the_relay_forgets_and_gives_it_back(tmp_path, sp
             follow(shop, old, checkpoint=old.checkpoint)
             assert_equal(shop, old)
             assert (new.kinds, old.kinds) == ({"state", None}, {"since", None})
+        finally:
+            stop.put("the test is over")
+            service.join(90)
+    assert codes == [0]
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_a_table_without_a_key_that_comes_while_the_service_runs_is_left_to_the_log_store(tmp_path, spark):
+    """And the others go on in both."""
+    shop = Shop(tmp_path, TABLES)
+    stop, codes = queue.SimpleQueue(), []
+
+    def state_scn():
+        return status_of(shop.config).get(PHYSICAL, {}).get("state_scn", 0)
+
+    with shop.captured_by_a_relay():
+        churn(shop, 1, 3)
+        service = threading.Thread(
+            target=lambda: codes.append(run_bootstrap(shop.config, shop.name_service, session=spark, stop=stop))
+        )
+        service.start()
+        try:
+            end = shop.captured().scn
+            wait_for(lambda: state_scn() >= end, "the first state")
+            shop.execute("CREATE TABLE notes (said TEXT)", "INSERT INTO notes VALUES ('first')")
+            churn(shop, 3, 6)
+            end = shop.captured().scn
+            wait_for(lambda: state_scn() >= end, "a state with the new table beside")
+            past = TablePast.of(shop.config, "shop/main.notes")
+            rows = [
+                row for item in past.items((0, -1), past.end) if hasattr(item, "rows") for row in item.rows.to_pylist()
+            ]
+            assert "first" in {row["said"] for row in rows}
         finally:
             stop.put("the test is over")
             service.join(90)

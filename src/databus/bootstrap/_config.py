@@ -61,7 +61,8 @@ class BootstrapSection(BaseModel):
         ge=0,
         le=3_600_000,
         description="Least time between the starts of two merges of the state store, in milliseconds. A merge also "
-        "waits for nine times what the last one took. A state is noted after each.",
+        "waits for nine times what the last one took; with 0, merges follow each other at once. A state is noted after "
+        "each.",
     )
     keep: KeepSection = Field(default_factory=KeepSection, description="Which states are kept.")
     listen: str = Field("127.0.0.1:11111", description="Address and port of the server; port 0 takes a free one.")
@@ -182,7 +183,7 @@ class BootstrapConfig:
                     "mode": "mirror",
                     "path": f"{path}/state/{_BELOW}",
                     "trigger_ms": self.options.merge_ms,
-                    "rest": _REST,
+                    "rest": _REST if self.options.merge_ms else 0,
                     "guard": True,
                     "group_rows_max": BATCH_ROWS,
                     "pins": path,
