@@ -9,8 +9,9 @@ from deltalake import DeltaTable
 
 from databus.flow import SchemaAhead
 from databus.schema import Column, SchemaChange, TableSchema
-from databus.sinks import DeltaOutput, read_delta
+from databus.sinks import read_delta
 from databus.testing._change_log import ChangeLog
+from databus.testing._staged_writes import write_here
 from tests.outputs.harnesses import DeltaHarness
 from tests.outputs.test_delta_merge import SharedHarness
 
@@ -92,7 +93,7 @@ def test_changes_find_their_rows_after_another_column_took_the_keys_name_ahead_o
     before, after = log.batches([ROWS])
     ahead = SchemaAhead((SchemaChange((99, 1), FIRST, table, TAKES_THE_NAME),))
     harness.make().write(before)
-    DeltaOutput.write(harness.make(), replace(after, ahead=ahead))  # as behind a typed query: in the driver
+    write_here(harness.make(), replace(after, ahead=ahead))  # as behind a typed query
     wanted = [{**row, "v": "new"} for row in now[:8]] + now[8:]
     assert held(harness, ["tmp", "a", "v"]) == sorted_rows(wanted)
 
@@ -168,7 +169,7 @@ def test_a_column_that_was_dropped_and_added_again_ahead_of_the_copy_is_null(tmp
     ahead = SchemaAhead((SchemaChange((3, 1), both, one), SchemaChange((4, 1), one, both)))
     harness = make(tmp_path, "mirror")
     harness.make().write(before)
-    DeltaOutput.write(harness.make(), replace(after, ahead=ahead))  # as behind a typed query: in the driver
+    write_here(harness.make(), replace(after, ahead=ahead))  # as behind a typed query
     assert {row["id"]: row["b"] for row in harness.read("shop", both)} == {1: None, 2: None}
 
 
