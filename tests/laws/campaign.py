@@ -214,6 +214,8 @@ class Campaign:
 
     def recorded(self) -> tuple[int, int]:
         with closing(sqlite3.connect(self.folder / "record.db")) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seen'").fetchone():
+                return (0, 0)  # each consumer was killed before it began
             found = connection.execute(
                 "SELECT scn, max(seq) FROM seen WHERE scn = (SELECT max(scn) FROM seen)"
             ).fetchone()
