@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,18 @@ def start_again(relay: RelayProcess, crash_at: str = "") -> None:
         assert not relay.is_running
 
 
+def ask_for_snapshot(relay: RelayProcess) -> None:
+    """A source takes no request until it is connected, some time after its relay has started."""
+
+    def is_asked() -> bool:
+        with suppress(ServiceUnavailable):
+            RelayClient(relay.url).request_snapshot("shop", ["main.events"])
+            return True
+        return False
+
+    until(is_asked, "a snapshot that was asked for")
+
+
 def rounds(folder: Path, seed: int, points: Sequence[str], killed_at_random: int) -> None:
     chance = random.Random(seed)
     first = RelayProcess(folder / "a", {"shop": MOCK}, **OPTIONS)
@@ -116,7 +128,7 @@ def rounds(folder: Path, seed: int, points: Sequence[str], killed_at_random: int
         stack.callback(reader.stop)
         for turn, point in enumerate([*points, *[""] * killed_at_random]):
             if turn % 2:
-                RelayClient(first.url).request_snapshot("shop", ["main.events"])
+                ask_for_snapshot(first)
             victim = second if turn % 3 else first
             start_again(victim, f"{point}:{chance.randint(1, 30)}" if point else "")
             if point:
