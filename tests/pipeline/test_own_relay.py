@@ -100,6 +100,21 @@ def test_it_has_caught_up_once_it_holds_what_was_committed_before(tmp_path):
             relay.stop()
 
 
+def test_what_waits_in_a_database_s_log_is_waited_for_also_while_nothing_comes(config, monkeypatch):
+    """MySQL tells bytes of its log, and no changes; on a busy machine it takes its time until the first one comes."""
+    monkeypatch.setattr("databus.pipeline.running._own_relay._LAG_S", 0.05)
+    relay, began, bytes_left = OwnRelay(config, lambda: None), time.monotonic(), []
+    state = {"name": "shop", "state": "RUNNING", "SCN": 9, "lagIsNew": True, "lagChanges": None, "error": None}
+
+    def states():
+        bytes_left.append(500 if time.monotonic() < began + 0.3 else 0)
+        return [{**state, "lagBytes": bytes_left[-1], "snapshots": [], "snapshotRows": 0}]
+
+    monkeypatch.setattr(relay, "_states_if_there", states)
+    relay.wait_until_caught_up(threading.Event())
+    assert bytes_left[-1] == 0
+
+
 def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):
     deaths = []
     relay = OwnRelay(config, lambda: deaths.append(1))

@@ -210,7 +210,7 @@ class OwnRelay:
         """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
         while snapshots do.
 
-        A source that can tell how many changes wait is asked. For others it has to do that nothing comes for a while.
+        A source that can tell how much waits is asked. For others it has to do that nothing comes for a while.
         """
         began = time.monotonic()
         patience_s = self._config.sections.run.start_ms_max / 1e3
@@ -257,15 +257,21 @@ def states_of(url: str, access: "Access", *, look: bool = False) -> list[Mapping
     return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states(look=look)
 
 
+def _waiting(state: Mapping[str, Any]) -> int | None:
+    """How many changes, or bytes of its log, a source says are not captured; None where it says neither."""
+    left: int | None = state["lagBytes"] if state["lagChanges"] is None else state["lagChanges"]
+    return left
+
+
 def _tells(state: Mapping[str, Any]) -> bool:
-    """Whether a source says how many changes wait."""
-    return state["lagChanges"] is not None
+    """Whether a source says how much waits."""
+    return _waiting(state) is not None
 
 
 def _is_done(state: Mapping[str, Any]) -> bool:
     """Whether a source has nothing more to capture, as it says itself just now, or cannot get on."""
     if state["state"] == "RUNNING":
-        is_known = state["lagIsNew"] and state["SCN"] is not None and state["lagChanges"] == 0
+        is_known = state["lagIsNew"] and state["SCN"] is not None and _waiting(state) == 0
         return bool(is_known and not state["snapshots"])
     return state["state"] in _CANNOT_GET_ON
 
@@ -278,5 +284,5 @@ def _is_owned(state: Mapping[str, Any]) -> bool:
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
     """Whether a source has more to capture and can: what has stopped is not waited for."""
     if state["state"] == "RUNNING":
-        return bool(state["lagChanges"] or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
+        return bool(_waiting(state) or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
     return state["state"] not in _CANNOT_GET_ON
