@@ -159,7 +159,7 @@ def test_installation_alone_makes_the_format_known(relay: Any, tmp_path: Path) -
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,  # three times what tests/durations.json has for it
         check=False,
     )
     assert "rows: 120" in done.stdout, done.stderr[-2000:]
