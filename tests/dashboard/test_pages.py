@@ -159,6 +159,19 @@ def test_who_decides_by_what_is_no_longer_so_is_told(world):
     world.check(page)
 
 
+def test_a_trace_that_cannot_be_is_a_sentence_and_batches_are_checked(world):
+    page = world.signed_in()
+    page.press("g", "t")
+    page.type("input[name=table]", HOSTILE)
+    page.type("input[name=key]", "id=1")
+    page.press("Enter")
+    page.wait_for("its relay does not run")
+    page.click("main button", "Check the batches")
+    page.wait_for("No batches have been written")
+    page.errors = [each for each in page.errors if "503" not in each]  # the browser logs each answer that is an error
+    world.check(page)
+
+
 def test_a_part_that_does_not_answer_says_since_when_and_the_rest_goes_on(world, tmp_path):
     with Pipeline(tmp_path / "crm", "crm") as crm:
         parts = [part_of_file(world.shop.file), part_of_file(crm.file)]

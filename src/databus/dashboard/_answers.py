@@ -203,6 +203,17 @@ class Answers:
         _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         return json_answer(await self._read(partial(part.show, "config")))
 
+    async def trace(self, ask: Ask) -> web.Response:
+        """GET /trace."""
+        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        asked = {name: ask.given[name] for name in ("table", "key", "since_s", "limit")}
+        return json_answer(await self._read(partial(part.show, "trace", **asked)))
+
+    async def batches(self, ask: Ask) -> web.Response:
+        """GET /batches."""
+        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        return json_answer(await self._read(partial(part.show, "batches")))
+
     async def alerts(self, ask: Ask) -> web.Response:
         """GET /alerts."""
         machine = self._watcher.alerts
@@ -357,6 +368,8 @@ def _answer_of(endpoint: Endpoint) -> Answer:
         "GET /audit": Answers.audit,
         "GET /letters": Answers.letters,
         "GET /letters/rows": Answers.letter_rows,
+        "GET /trace": Answers.trace,
+        "GET /batches": Answers.batches,
         "GET /alerts": Answers.alerts,
         "GET /operations": Answers.operations,
         "GET /operations/{id}": Answers.operation,

@@ -13,6 +13,7 @@ from databus.relay import Parameter, whole
 _NAME_MAX: Final = 200
 _US_MAX: Final = 1 << 53
 _TARGET: Final = (404, 503)
+_TRACE: Final = (404, 409, 410, 500, 503)
 _ACT: Final = (404, 409, 412, 422, 503)
 
 PIPELINE: Final = Parameter("pipeline", "of this pipeline alone", text(_NAME_MAX, "NAME"))
@@ -93,6 +94,23 @@ ENDPOINTS: Final = (
         LIMIT,
         right=Right.ROWS,
         errors=_TARGET,
+    ),
+    _get(
+        "/trace",
+        "the changes of one row, and what became of each in every output",
+        OF_PIPELINE,
+        Parameter("table", "the table, such as `main.orders`", text(_NAME_MAX, "NAME"), is_required=True),
+        Parameter("key", "the row's key: `id=17&region=eu`", text(4_000, "NAME=VALUE"), is_required=True),
+        Parameter("since_s", "so many seconds back; all that the log has with 0", whole(0, 31_622_400), 3_600),
+        LIMIT,
+        right=Right.ROWS,
+        errors=_TRACE,
+    ),
+    _get(
+        "/batches",
+        "whether the batches of each output follow each other, and have as many rows as the log",
+        OF_PIPELINE,
+        errors=_TRACE,
     ),
     _get("/alerts", "alerts that are pending or fire, those that are over, and the rules"),
     _get("/operations", "what was asked for since the dashboard started, and what came of it", LIMIT),

@@ -29,7 +29,9 @@ _ASK_S_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1 << 24
 _PATHS: Final = {"status": "/status/light", "backlog": "/status"}
 _ACT_S_MAX: Final = 150.0
-"""A reload examines the whole file, and a replay asks the target for each row."""
+"""A reload examines the whole file, a replay asks the target for each row, and a trace reads a log."""
+_QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
+"""What is asked each second or so."""
 _CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "reload", "replay", "drop"})
 _ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
 
@@ -77,7 +79,7 @@ class PipelineUrl:
         return answer
 
     def _answer(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        timeout_s = _ASK_S_MAX if method == "GET" else _ACT_S_MAX
+        timeout_s = _ASK_S_MAX if path in _QUICK else _ACT_S_MAX
         connection = self._make(self._host, self._port, timeout=timeout_s)
         try:
             connection.request(method, path, body, dict(headers))

@@ -8,9 +8,10 @@ import { Flow } from "/flow.js";
 import { Audit, Journal, Letters } from "/lists.js";
 import { Output, Source } from "/nodes.js";
 import { Time } from "/parts.js";
+import { Trace } from "/trace.js";
 
-const PAGES = { flow: Flow, output: Output, source: Source, alerts: Alerts, letters: Letters, journal: Journal, audit: Audit, config: Config };
-const MENU = [["flow", "Flow", "f"], ["alerts", "Alerts", "w"], ["letters", "Letters", "l"], ["journal", "Journal", "j"], ["audit", "Audit", "a"], ["config", "Configuration", "c"]];
+const PAGES = { flow: Flow, output: Output, source: Source, alerts: Alerts, trace: Trace, letters: Letters, journal: Journal, audit: Audit, config: Config };
+const MENU = [["flow", "Flow", "f"], ["alerts", "Alerts", "w"], ["trace", "Trace", "t"], ["letters", "Letters", "l"], ["journal", "Journal", "j"], ["audit", "Audit", "a"], ["config", "Configuration", "c"]];
 
 function placeOf(hash) {
   const [, page, ...names] = hash.split("/");

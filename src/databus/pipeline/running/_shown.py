@@ -6,13 +6,16 @@ All of it is in files, so a pipeline that does not run shows it too. Start with 
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
-from databus.core import ConfigError, InputError
+from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.formats import load_yaml
 from databus.pipeline.checks import load_pipeline
+from databus.pipeline.comparing import audit
 from databus.pipeline.graph import Graph, edge_label, is_held, name_of, physical_edges, state_of
 from databus.pipeline.running._control import ask
 from databus.pipeline.running._dead_letters import outputs_with_letters
@@ -21,6 +24,8 @@ from databus.pipeline.telling import read_journal, read_status
 
 LIMIT_MAX: Final = 1_000
 _TEXT_CHARS_MAX: Final = 4_000
+_LOOK_BACK_S_MAX: Final = 366 * 86_400
+_RELAY_MS_MAX: Final = 60_000
 _HIDDEN: Final = "(hidden)"
 _SECRET_NAME: Final = re.compile(
     r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment", re.I
@@ -28,6 +33,9 @@ _SECRET_NAME: Final = re.compile(
 """Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
 _REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
 _LOG_IN: Final = re.compile(r"(?<=//)[^/@\s]+@")
+
+if TYPE_CHECKING:
+    from databus.link import RelayClient
 
 Request = Mapping[str, Any]
 
@@ -121,12 +129,43 @@ def _is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None and not name.endswith("_file")
 
 
+def _trace(graph: Graph, request: Request) -> dict[str, Any]:
+    """See `databus.pipeline.comparing._trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest."""
+    from databus.pipeline.comparing import trace  # late: it brings the client along
+
+    since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
+    start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
+    key = dict(parse_qsl(str(request.get("key", "")), keep_blank_values=True))
+    found = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start)
+    return {"changes": _newest((each.to_json() for each in found), request)}
+
+
+def _batches(graph: Graph, _: Request) -> dict[str, Any]:
+    """See `databus.pipeline.comparing._batch_audit`."""
+    try:
+        client = _relay_of(graph)
+    except ServiceUnavailable:
+        client = None
+    return {"chains": [each.to_json() for each in audit(graph, client)]}
+
+
+def _relay_of(graph: Graph) -> "RelayClient":
+    from databus.link import RelayClient
+
+    url = graph.config.relay_url()
+    if url is None:
+        raise ServiceUnavailable("its relay does not run; the log is asked through it")
+    return RelayClient(url, access=graph.config.access, read_ms_max=_RELAY_MS_MAX)
+
+
 SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
     "graph": lambda graph, _: graph_json(graph),
     "journal": _journal,
     "audit": _audit,
     "letters": _letters,
     "config": _configuration,
+    "trace": _trace,
+    "batches": _batches,
 }
 """By the verb that asks for it."""
 
