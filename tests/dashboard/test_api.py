@@ -284,6 +284,23 @@ def test_statuses_come_once_a_second_to_who_is_still_signed_in(world):
     connection.close()
 
 
+def test_a_message_of_a_megabyte_or_of_no_text_costs_each_tab_little(world):
+    message = HOSTILE + "\udcff" + "x" * (1 << 20)
+    (plan, *_) = world.crm._plans
+    refused = {f"crm_db/main.t{number}": message[:20_000] for number in range(300)}
+    world.crm.published.take({"event": "refused", "query": plan.name, "output": "hook", "tables": refused})
+    world.crm.published.take({"event": "failed", "query": plan.name, "message": message, "error": "E", "at_us": 1})
+
+    def failed() -> Any:
+        found = world.api("ann", "/status")[1]["outputs"]
+        return [each for each in found if each["pipeline"] == "crm" and each["state"] == "failed"]
+
+    (found, *_) = wait_until(failed)
+    assert found["message"].startswith(HOSTILE)
+    assert len(json.dumps(world.api("ann", "/status")[1])) < 400_000
+    world.crm.look()
+
+
 def test_a_link_signs_in_once_and_a_pipeline_that_does_not_run_is_shown(tmp_path):
     file = tmp_path / "databus.yml"
     file.write_text(FILE.format(name="shop", project="billing"))

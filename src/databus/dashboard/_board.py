@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from databus.core import UnknownSource
@@ -16,6 +17,8 @@ from databus.dashboard._parts import Part, PipelinePart
 from databus.dashboard._rights import Principal
 from databus.dashboard._watch import Watch
 
+_CHARS_MAX: Final = 2_000
+_ITEMS_MAX: Final = 100
 _PIPELINE: Final = ("state", "doing", "pid", "started_us", "ended_us", "code", "failure", "relay_error", "reload")
 _OUTPUT: Final = ("state", "error", "message", "rows", "batches", "retries", "last_batch_us", "refused")
 _SOURCE: Final = (
@@ -97,18 +100,18 @@ class Board:
     @staticmethod
     def _part(watch: Watch) -> dict[str, Any]:
         seen = watch.seen
-        told = {name: seen.status.get(name) for name in _PIPELINE}
+        told = {name: _bounded(seen.status.get(name)) for name in _PIPELINE}
         if watch.part.kind == "relay":
             told = {"state": "running" if not seen.error else "stopped"}
         about = {"name": watch.name, "kind": watch.part.kind, "where": watch.part.where, "project": watch.project}
-        return {**about, **told, "seen_us": seen.at_us, "unseen": seen.error}
+        return {**about, **told, "seen_us": seen.at_us, "unseen": _bounded(seen.error)}
 
     def _outputs(self, watch: Watch) -> Iterator[dict[str, Any]]:
         seen = watch.seen
         is_over = seen.status.get("state") in ("stopped", "ended")
         for name, output in seen.status.get("outputs", {}).items():
             node = f"{watch.name}/outputs.{name}"
-            told = {each: output.get(each) for each in _OUTPUT}
+            told = {each: _bounded(output.get(each)) for each in _OUTPUT}
             if is_over and told["state"] in ("running", "starting"):
                 told["state"] = seen.status["state"]
             yield {
@@ -128,7 +131,7 @@ class Board:
                 continue
             node = f"{watch.name}/sources.{name}"
             about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
-            yield {**about, **{each: source.get(each) for each in _SOURCE}, **self.numbers.of(node)}
+            yield {**about, **{each: _bounded(source.get(each)) for each in _SOURCE}, **self.numbers.of(node)}
 
     def graph(self, principal: Principal) -> dict[str, Any]:
         """Nodes and edges of everything that a principal sees; nodes by `shop/outputs.copy`."""
@@ -188,6 +191,15 @@ class Board:
             counters = {"rows_s": source.get("rows"), "bytes_s": source.get("bytes")}
             gauges = {"lag_s": None if lag_ms is None else lag_ms / 1e3}
             self.numbers.note(f"{watch.name}/sources.{name}", seen.at_us, counters, gauges)
+
+
+def _bounded(value: Any) -> Any:
+    """What goes to each tab once a second; a message may have a whole row in it."""
+    if isinstance(value, str):
+        return value if len(value) <= _CHARS_MAX else f"{value[:_CHARS_MAX]}… ({len(value)} characters)"
+    if isinstance(value, dict):
+        return {_bounded(name): _bounded(each) for name, each in islice(value.items(), _ITEMS_MAX)}
+    return [_bounded(each) for each in value[:_ITEMS_MAX]] if isinstance(value, list) else value
 
 
 def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
 _LOG_IN: Final = re.compile(r"(?<=//)[^/@\s]+@")
 
 if TYPE_CHECKING:
-    from databus.link import RelayClient
+    from databus.link import RelayClient, Start
 
 Request = Mapping[str, Any]
 
@@ -134,7 +134,7 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
     from databus.pipeline.comparing import trace  # late: it brings the client along
 
     since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
-    start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
+    start: Start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
     key = dict(parse_qsl(str(request.get("key", "")), keep_blank_values=True))
     found = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start)
     return {"changes": _newest((each.to_json() for each in found), request)}
