@@ -12,8 +12,8 @@ from tests.commands import databus, failed
 
 ROOT = typer.main.get_command(app)
 WITHOUT_FILE = {
-    "archive", "bench", "bootstrap run", "bootstrap status", "dashboard", "demo", "init", "plugins list", "plugins show",
-    "relay", "schema", "sqlite alter", "sqlite install", "sqlite remove", "sqlite status", "warm-up",
+    "archive", "bench", "bootstrap run", "bootstrap status", "dashboard", "demo", "init", "plugins list",
+    "plugins show", "relay", "schema", "sqlite alter", "sqlite install", "sqlite remove", "sqlite status", "warm-up",
 }  # fmt: skip
 
 
