@@ -38,7 +38,7 @@ def copy_state(past: TablePast, moment: Moment, into: Location) -> CopiedState:
     copy = DeltaCopy(into, past.name)
     if state is not None:
         table = state.tables[past.source]
-        batches = past.look.stores.batches(past.source, table, 0, None)
+        batches = past.look.stores.batches(past.source, table, 0, None, None)
         copy.begin_mirror(table.table, (pa.Table.from_batches([batch]) for _, batch in batches), state.position.pair)
         after = state.position.pair
     elif past.goes_back_to_begin:

@@ -87,7 +87,7 @@ def _rows(past: TablePast, state: StateNote | None) -> Iterator[pa.Table]:
         table = state.tables[past.source]
         schema = user_rows_schema(table.table)
         at = schema.get_field_index(CHANGE_TYPE)
-        for _, batch in past.look.stores.batches(past.source, table, 0, None):
+        for _, batch in past.look.stores.batches(past.source, table, 0, None, None):
             rows = user_rows(table.table, pa.Table.from_batches([batch]))
             yield rows.set_column(at, schema.field(at), pa.repeat(ChangeType.INSERT.label, rows.num_rows))
 
