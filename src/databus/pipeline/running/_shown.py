@@ -130,7 +130,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _trace(graph: Graph, request: Request) -> dict[str, Any]:
-    """See `databus.pipeline.comparing._trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest."""
+    """See `trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest."""
     from databus.pipeline.comparing import trace  # late: it brings the client along
 
     since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
