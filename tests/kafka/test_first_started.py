@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.places import Position
 from databus.testing._staged_writes import write_buckets
+from tests.feeds import bring
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of
 
 NAME = "shop/main.orders"
-QUERY = "outputs/topics/shop@shop"
 
 
 def begun(server, folder, prefix, number):
@@ -22,15 +22,15 @@ def begun(server, folder, prefix, number):
     folder.mkdir(exist_ok=True)
     output = output_of(server, folder, f"{prefix}.{number}", buckets=1, control_topic=f"{prefix}.control")
     handle = OutputHandle("topics", output, folder / ".databus")
-    handle.bringing = {QUERY: Bringing("shop/*")}
-    handle.open(QUERY)
-    handle.put("shop", Position(SourceCheckpoint(), handle.bringing[QUERY].choice))
+    bring(handle)
+    handle.open()
+    handle.put("shop", Position(SourceCheckpoint(), handle.choice("shop")))
     return handle
 
 
 def write(handle, log):
     batch = log.batch(0, len(log.entries))
-    handle.write_direct(QUERY, batch, partial(write_buckets, handle.output, batch))
+    handle.write_direct(batch, partial(write_buckets, handle.output, batch))
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint, UnrepresentableValue
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.places import Position
 from databus.sinks.kafka import positions_of
 from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS
 from databus.testing._staged_writes import write_buckets
+from tests.feeds import bring
 from tests.kafka.dead_letters import BAD, LIMIT, set_topic
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of, order
@@ -46,12 +47,12 @@ def new_handle(server, folder, prefix, **options):
     topics = {"partitions": 1, "config": {"max.message.bytes": LIMIT}}
     output = output_of(server, folder, prefix, buckets=1, create_topics=topics, **options)
     handle = OutputHandle("topics", output, folder / ".databus")
-    handle.bringing = {QUERY: Bringing("shop/*")}
+    bring(handle)
     return handle
 
 
 def write(handle, batch):
-    handle.write_direct(QUERY, batch, partial(write_buckets, handle.output, batch))
+    handle.write_direct(batch, partial(write_buckets, handle.output, batch))
 
 
 def without_markers(server, folders, names):
@@ -61,12 +62,12 @@ def without_markers(server, folders, names):
     log, found = log_of(1, 2), {name: (folders.mktemp(name), new_prefix()) for name in names}
     for name, (folder, prefix) in found.items():
         handle = new_handle(server, folder, prefix)
-        handle.open(QUERY)
-        handle.put("shop", Position(SourceCheckpoint(), handle.bringing[QUERY].choice))
+        handle.open()
+        handle.put("shop", Position(SourceCheckpoint(), handle.choice("shop")))
         batch = log.batch(0, 2)
         write(handle, batch)
         if name == "ledger":
-            handle.advance(QUERY, Checkpoint({"shop": batch.end}))
+            handle.advance(Checkpoint({"shop": batch.end}))
         assert ids_in(server, prefix) == [1, 2]
         positions = positions_of(handle.output.part_writer().cluster, f"{prefix}.control")
         positions._forget()  # it had not seen a marker that was never there
@@ -117,7 +118,7 @@ def test_a_row_that_is_refused_takes_back_nothing_that_was_committed(other_kafka
     server, (folder, prefix) = other_kafka, lost[session]
     handle = new_handle(server, folder, prefix, on_error="dead_letter" if session == "kept" else "halt")
     if session == "new":
-        handle.open(QUERY)
+        handle.open()
         with pytest.raises(UnrepresentableValue, match=r"max\.message\.bytes"):
             write(handle, refused_log().batch(0, 4))
         set_topic(server, f"{prefix}.orders", **{"max.message.bytes": 1_000_000})
@@ -130,7 +131,7 @@ def test_a_row_that_is_refused_takes_back_nothing_that_was_committed(other_kafka
 def test_where_it_is_known_that_the_commit_was_answered_the_output_goes_on(other_kafka, lost_and_known, known_by):
     server, (folder, prefix) = other_kafka, lost_and_known[known_by]
     handle = new_handle(server, folder, prefix)
-    handle.open(QUERY)
+    handle.open()
     write(handle, log_of(1, 2, 3).batch(0, 3))
     assert ids_in(server, prefix) == [1, 2, 3]
 
@@ -142,11 +143,11 @@ def test_where_nobody_knows_it_is_said_what_to_look_at_and_the_page_says_how_to_
     server, (folder, prefix) = other_kafka, lost_and_known["nobody"]
     handle = new_handle(server, folder, prefix, request_ms_max=3_000, transaction_ms_max=1_000)
     with pytest.raises(ServiceUnavailable, match=r"databus/shop/topics/shop/0.*describe.*CompleteCommit` do not"):
-        handle.open(QUERY)
+        handle.open()
     script, topic = tmp_path / "commit_again.py", f"{prefix}.control"
     script.write_text(re.search(r"```python\n(# commit_again.py.*?)```", PAGE.read_text(), re.DOTALL)[1])
     command = [sys.executable, str(script), server.bootstrap, topic, "0", "databus/shop/topics/shop/0"]
     subprocess.run(command, check=True)
-    handle.open(QUERY)
+    handle.open()
     write(handle, log_of(1, 2, 3).batch(0, 3))
     assert ids_in(server, prefix) == [1, 2, 3]

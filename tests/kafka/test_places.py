@@ -7,24 +7,21 @@ import pyarrow as pa
 import pytest
 
 from databus.core import Checkpoint, SourceCheckpoint
-from databus.filters import TableChoice
 from databus.flow import DirectFeed, StagedBatch, Ways
 from databus.pipeline import Input, Shape
 from databus.pipeline.engine._begin import begin
-from databus.pipeline.engine._bringing import Bringing
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.places import chosen_by, read_by
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_buckets
+from tests.feeds import bring
 from tests.kafka.dead_letters import EVENTS
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import order
 
 TABLES = ("orders", "events")
 ROWS = 24
-Q = "outputs/topics/shop@shop"
 
 
 class Killed(Exception):
@@ -63,33 +60,40 @@ class Origin(Input):
 class Process:
     """A run over some tables. Killed, it has written some buckets of a batch, or all, and noted nothing."""
 
-    def __init__(self, server, folder, prefix, log, tables, alone=(), **options):
+    def __init__(self, server, folder, prefix, log, tables, typed=(), **options):
         self.output = output_of(server, folder, prefix, **{"buckets": 2, **options})
         self.handle = OutputHandle("topics", self.output, folder / ".databus")
-        self.log, self.choice = log, tuple((TableChoice((f"main.{each}",)),) for each in tables)
-        of_their_own = {each: Bringing(f"main.{each}") for each in alone}
-        self.handle.bringing = {Q: Bringing("shop/*", self.choice), **of_their_own}
-        self.handle.open(Q)
-        feed = Feed("outputs.topics", self.choice)
-        self.offset = self._begun(folder, QueryPlan(Q, Shape.TABLES, "inputs.shop", (feed,), "shop"))
-        feed = Feed("outputs.topics")
-        plans = [QueryPlan(name, Shape.TYPED, "", (feed,), table=each.of) for name, each in of_their_own.items()]
-        self.alone = {plan.name: self._begun(folder, plan, plan.table) for plan in plans}
-
-    def _begun(self, folder, plan, source=None):
-        offsets = Offsets(folder / plan.name, Origin(None), "shop", "")
-        begun = begin(plan, [(plan.feeds[0], self.handle)], offsets, None, lambda *_: None, source)
-        return begun.sources["shop"].pair
+        self.log, self.typed = log, [f"shop/main.{each}" for each in typed]
+        feed = bring(self.handle, *(f"main.{each}" for each in tables))
+        self.choice = feed.choice
+        self.handle.open()
+        offsets = Offsets(folder / "query", Origin(None), "shop", "")
+        begun = begin([(feed, self.handle)], offsets, None, lambda *_: None)
+        self.offset = begun.sources["shop"].pair
 
     def number(self, pair):
         return next(n for n in range(len(self.log.entries) + 1) if self.log.position(n).pair >= pair)
 
-    def write(self, count, *, kills=None):
-        """The next rows. kills: the bucket that is written alone, or `all`, before the run ends."""
+    def write(self, count, *, kills=None, fails=False):
+        """The next rows. kills: the bucket that is written alone, or `all`, before the run ends. fails: whether tables
+        behind typed filters, which have ranges of their own behind the others, stay where they are.
+        """
         begin_, behind = self.number(self.offset), self.handle.position("shop").behind(self.offset)
         end = min(begin_ + count, len(self.log.entries))
-        self._write(begin_, end, Span(self.offset), read_by(self.choice, behind), kills)
+        own = [name for name in self.typed if name not in behind]
+        self.handle.hold("shop", own)
+        span = Span(self.offset, but=frozenset(own))
+        self._write(begin_, end, span, read_by(self.choice, {*behind, *own}), kills)
+        for name in own if not fails else ():
+            for at in range(begin_, end):  # in as many parts as it takes
+                span = Span(self.log.position(at).pair, frozenset([name]))
+                self._write(at, at + 1, span, name.__eq__, kills)
+                self.handle.hold("shop", [name], self._place(at + 1))
+        self.handle.advance(Checkpoint({"shop": self._place(end)}), Span(self.offset, but=frozenset(own)))
         self.offset = self.log.position(end).pair
+
+    def _place(self, number):
+        return SourceCheckpoint("u", self.log.position(number).scn, log="log-1")
 
     def catch_up(self, count):
         """A step of the table that is behind; returns whether there was one."""
@@ -100,23 +104,16 @@ class Process:
             return False
         begin_ = self.number(position.places[mine[0]].pair)
         end = min(begin_ + count, self.number(position.at.pair))
-        self._write(begin_, end, Span(position.places[mine[0]].pair, frozenset(mine[:1])), mine[:1].__contains__, None)
+        span = Span(position.places[mine[0]].pair, frozenset(mine[:1]))
+        self._write(begin_, end, span, mine[:1].__contains__, None)
+        self.handle.advance(Checkpoint({"shop": self._place(end)}), span)
         return True
 
-    def write_alone(self, table, count, *, kills=None):
-        """The next rows of a table that has a query of its own."""
-        start = self.alone[table]
-        begin_ = self.number(start)
-        end = min(begin_ + count, len(self.log.entries))
-        self._write(begin_, end, Span(start), f"shop/main.{table}".__eq__, kills, table)
-        self.alone[table] = self.log.position(end).pair
-
-    def _write(self, begin_, end, span, reads, kills, query=Q):
+    def _write(self, begin_, end, span, reads, kills):
         whole = self.log.batch(begin_, end)
         chosen = [item for item in whole.items if reads(f"shop/{item.table.source}")]
         batch = type(whole)(whole.physical, whole.start, whole.end, tuple(chosen))
-        self.handle.write_direct(query, batch, partial(self._in_buckets, batch, reads, kills), span)
-        self.handle.advance(query, Checkpoint({"shop": SourceCheckpoint("u", whole.end.scn, log="log-1")}), span)
+        self.handle.write_direct(batch, partial(self._in_buckets, batch, reads, kills), span)
 
     def _in_buckets(self, batch, reads, kills, bucket) -> list[StagedBatch]:
         bucket = type(bucket)(**{**vars(bucket), "reads": reads})
@@ -144,12 +141,16 @@ def ids_in(server, prefix):
 
 
 def run(server, folder, prefix, log, dice, tables, catch_up):
-    process = Process(server, folder, prefix, log, tables, catch_up=catch_up)
+    typed = dice.choice([(), ("events",)])
+    process = Process(
+        server, folder, prefix, log, tables, [each for each in typed if each in tables], catch_up=catch_up
+    )
     try:
         for _ in range(dice.randint(1, 4)):
             if dice.random() < 0.7:
                 process.catch_up(dice.randint(1, 4))
-            process.write(dice.randint(0, 4), kills=dice.choice([None, None, None, 0, 1, "all"]))
+            fails = catch_up == "apart" and dice.random() < 0.3
+            process.write(dice.randint(0, 4), kills=dice.choice([None, None, None, 0, 1, "all"]), fails=fails)
     except Killed:
         pass
     return process
@@ -164,7 +165,7 @@ def test_however_tables_come_and_go_and_runs_end_each_row_is_there_once(kafka, t
         process = run(kafka, tmp_path, prefix, log, dice, tables, dice.choice(["together", "apart"]))
         if dice.random() < 0.3:
             process.handle.ledger_path.remove()
-    process = Process(kafka, tmp_path, prefix, log, TABLES)
+    process = Process(kafka, tmp_path, prefix, log, TABLES, catch_up="apart")
     while process.offset < log.position(ROWS).pair or process.catch_up(ROWS):
         process.write(ROWS)
     found = ids_in(kafka, prefix)
@@ -188,22 +189,26 @@ def test_a_table_that_was_taken_away_and_given_back_goes_on_where_it_stood_whate
     assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
-def test_a_table_that_gets_a_query_of_its_own_and_gives_it_up_repeats_nothing(kafka, tmp_path):
-    """As it does where a filter that gives typed rows is added, and removed; runs are killed before their ledger."""
+def test_a_table_that_gets_typed_filters_and_gives_them_up_repeats_nothing(kafka, tmp_path):
+    """Also where they fail, and runs are killed between its parts and the others'."""
     prefix, log = new_prefix(), log_of(*TABLES * 9)
     process = Process(kafka, tmp_path, prefix, log, TABLES)
     process.write(4)
     with pytest.raises(Killed):
         process.write(3, kills="all")
-    process = Process(kafka, tmp_path, prefix, log, ["orders"], alone=["events"])
-    process.write_alone("events", 6)
-    process.write(2)
+    process = Process(kafka, tmp_path, prefix, log, TABLES, typed=["events"], catch_up="apart")
+    process.write(3)
+    process.write(2, fails=True)
+    while process.catch_up(1):
+        continue
+    process.write(2, fails=True)
     with pytest.raises(Killed):
-        process.write_alone("events", 3, kills="all")
+        process.write(3, kills="all")
+    process = Process(kafka, tmp_path, prefix, log, TABLES, typed=["events"], catch_up="apart")
     with pytest.raises(Killed):
         process.write(3, kills=1)
     process = Process(kafka, tmp_path, prefix, log, TABLES)
-    while process.offset < log.position(18).pair:
+    while process.offset < log.position(18).pair or process.catch_up(ROWS):
         process.write(5)
     assert ids_in(kafka, prefix) == [*range(1, 19)]
 

@@ -8,10 +8,10 @@ import pytest
 from databus.core import Checkpoint
 from databus.flow import StagedFeed, joined, run_here
 from databus.flow._stage import receipts_of
-from databus.pipeline.engine._handle import Bringing, OutputHandle
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._writer import Writer
 from databus.testing._change_log import ORDERS
+from tests.feeds import bring
 from tests.outputs.harnesses import DeltaHarness, FilesHarness
 from tests.outputs.test_delta import log_of
 
@@ -54,7 +54,7 @@ def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
     events = []
     monkeypatch.setattr("databus.pipeline.engine._writer.InSpark", lambda _: run_here)
     handle = OutputHandle("copy", harness.make(), tmp_path)
-    handle.bringing = {"query": Bringing("shop/*")}
+    feed = bring(handle)
 
     class OfOne(Writer):
         def _staged(self, micro, feeds):
@@ -62,7 +62,7 @@ def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
             receipts = receipts_of(log_of(1, 2, 3).batch(0, 3), [feed])
             return [joined(pa.Table.from_batches([receipts]), 0)]
 
-    writer = OfOne("query", [(Feed("outputs.copy"), handle)], events.append, Noted())
+    writer = OfOne("query", [(feed, handle)], events.append, Noted(), decode=lambda _: [])
     writer(Collected(), 0)
     writer(Collected(), 0)
     assert [(each["rows"], each["tables"]) for each in events] == [

@@ -8,12 +8,11 @@ from databus.core import Checkpoint, InputError, PositionForeign, PositionPurged
 from databus.filters import TableChoice
 from databus.pipeline import Input, Shape
 from databus.pipeline.engine._begin import begin
-from databus.pipeline.engine._bringing import Bringing
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.places import Position
 from databus.sinks.kafka import Record
+from tests.feeds import bring
 from tests.kafka.support import output_of
 
 LATEST = 900
@@ -82,18 +81,16 @@ class Relay(Input):
 class Run:
     """An output `topics` whose buckets stand at these places, and its ledger, if it has one."""
 
-    def __init__(self, folder, relay, places=(), ledger=None, tables=TABLES, also=None, **options):
+    def __init__(self, folder, relay, places=(), ledger=None, tables=TABLES, **options):
         output = output_of(Nowhere, folder, "t", **options)
         records = {number: Record(Position(at(scn), choice("*")), len(places)) for number, scn in enumerate(places)}
         output._records = lambda: {"shop": records} if records else {}
         self.handle = OutputHandle("topics", output, folder / "state")
-        self.handle.bringing = {"q": Bringing("shop/*", choice(*tables)), **(also or {})}
+        self.relay, feed = relay, bring(self.handle, *tables)
         if ledger is not None:
             self.handle.put("shop", ledger)
-        self.relay, feed = relay, Feed("outputs.topics", choice(*tables))
-        plan = QueryPlan("q", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
         offsets = Offsets(folder / "q", relay, "shop", "l")
-        self.begun = begin(plan, [(feed, self.handle)], offsets, None, lambda *_: None)
+        self.begun = begin([(feed, self.handle)], offsets, None, lambda *_: None)
 
     @property
     def scn(self):
@@ -161,13 +158,6 @@ def test_a_table_that_was_taken_away_before_the_first_commit_goes_on_behind_its_
     assert (run.relay.asked, run.handle.known("shop").places) == ([], {TABLES[1]: read})
 
 
-def test_a_table_that_joins_one_that_stands_alone_does_not_begin_behind_it(tmp_path):
-    """As where two inputs of a source reach an output: what is committed while nothing runs is not left out."""
-    ledger = Position(places={TABLES[0]: at(9)})
-    run = Run(tmp_path, Relay(), ledger=ledger, also={"r": Bringing("shop/*", choice("shop/main.other"))})
-    assert run.handle.known("shop").places == {TABLES[0]: at(9), TABLES[1]: at(9)}
-
-
 def test_a_table_that_is_taken_away_keeps_its_place(tmp_path):
     before = Position(at(9), choice(*TABLES))
     run = Run(tmp_path, Relay(), ledger=before, tables=TABLES[:1])
@@ -202,8 +192,6 @@ def test_rows_that_were_made_in_another_way_stop_the_output(tmp_path):
     ledger = replace(Position(at(9), choice(*TABLES)), ways=dict.fromkeys(TABLES, "old"))
     run.handle.put("shop", Position.from_json({**ledger.to_json(), "marks": noted}, "ledger"))
     run.handle.output._check_topics = lambda names: set()
-    run.handle.bringing = {"q": Bringing("shop/*", choice(*TABLES), lambda _: "new")}
-    feed = Feed("outputs.topics", choice(*TABLES))
-    plan = QueryPlan("q", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
+    feed = bring(run.handle, *TABLES, way_of=lambda _: "new")
     with pytest.raises(InputError, match=r"what decides the rows of shop/main.orders "):
-        begin(plan, [(feed, run.handle)], Offsets(tmp_path / "q", Relay(), "shop", "l"), None, lambda *_: None)
+        begin([(feed, run.handle)], Offsets(tmp_path / "q", Relay(), "shop", "l"), None, lambda *_: None)

@@ -55,13 +55,13 @@ def test_a_typed_branch_reads_its_table_from_the_start_and_keeps_its_filters(gra
     assert [(step.node, step.branch) for step in branch.steps] == [("filters.big", None), ("filters.sizes", "large")]
 
 
-def test_queries_are_one_for_the_tables_of_each_physical_source_and_one_for_each_typed_branch(graph):
+def test_queries_are_one_for_each_output_or_lane_and_physical_source(graph):
     plans = {plan.name: plan for plan in plan_queries(graph, ["shop", "hr"])}
     assert sorted(plans) == [
         "lanes/lane-one/all@hr",
         "lanes/lane-one/all@shop",
-        "outputs/large/all+big+sizes.large",
-        "outputs/small/all+big+sizes.small",
+        "outputs/large/all@shop",
+        "outputs/small/all@shop",
         "outputs/small/gen",
     ]
     shared = plans["lanes/lane-one/all@shop"]

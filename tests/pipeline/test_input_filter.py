@@ -13,15 +13,16 @@ from databus.flow import StagedBatch, TableControl
 from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline, run, validate
 from databus.pipeline.comparing._compare_filtered import Behind
-from databus.pipeline.engine._plan import Feed, plan_queries
+from databus.pipeline.engine._plan import plan_queries
 from databus.pipeline.engine._way import way_of
-from databus.pipeline.engine._writer import TablesWriter, TypedWriter, Writer
+from databus.pipeline.engine._writer import Writer
 from databus.pipeline.inputs._databus import DatabusInput
 from databus.plugins._output import OutputContext
 from databus.relay import Relay, parse_relay
 from databus.schema import Column, TableSchema
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from tests.client.conftest import wait_for
+from tests.feeds import feed_of
 from tests.pipeline.projects import Project
 
 HEAD = """\
@@ -125,7 +126,7 @@ def ways(folder: Path, given: str) -> Any:
     graph = load_pipeline(folder / "databus.yml")
     (plan,) = plan_queries(graph, ["shop"])
     node = graph.config.nodes["outputs.copy"]
-    return way_of(graph, plan, plan.feeds[0], node.plugin(node.config, OutputContext("shop", "copy", folder)))
+    return way_of(graph, plan.feeds[0], node.plugin(node.config, OutputContext("shop", "copy", folder)))
 
 
 def test_an_edit_of_the_filter_is_noticed_and_where_it_is_written_does_not_matter(tmp_path: Path) -> None:
@@ -133,7 +134,8 @@ def test_an_edit_of_the_filter_is_noticed_and_where_it_is_written_does_not_matte
     found = [ways(tmp_path, each)("shop/main.orders") for each in given]
     assert len({*found}) == len(found)
     elsewhere = ways(tmp_path, ", filters: {main.orders: {where: a > 1}}")
-    assert [elsewhere(f"shop/main.{table}") for table in ("orders", "users")] == [found[1], found[0]]
+    others = ways(tmp_path, ", filters: {main.users: {where: a > 1}}")
+    assert [each("shop/main.orders") for each in (elsewhere, others)] == [found[1], found[0]]
 
 
 @pytest.mark.parametrize(
@@ -172,24 +174,22 @@ INEXACT = TableControl(SENT, ControlKind.SCHEMA, (7, 1), {"kind": "schema", "exa
 BATCH = StagedBatch("shop", SourceCheckpoint(scn=6), SourceCheckpoint(scn=7), (INEXACT,))
 
 
-def follow(kind: type[Writer], asked: list[Any], *, stops: bool = False) -> Any:
+def follow(asked: list[Any], *, stops: bool = False) -> Any:
     output = object.__new__(DeltaOutput)
     output.config = DeltaConfig.model_validate({"type": "delta", "from": "shop", "mode": "mirror", "path": "x"})
     handle = SimpleNamespace(output=output, expect_snapshot=lambda physical, names: asked.append((physical, *names)))
-    writer = object.__new__(kind)
-    Writer.__init__(
-        writer, "q", [], print, SimpleNamespace(physical="shop"), read_anew=asked.append, stops_on_filter_change=stops
-    )  # type: ignore[arg-type]
-    return writer._for_feed(BATCH, Feed("outputs.copy"), handle)  # type: ignore[arg-type]
+    offsets = SimpleNamespace(physical="shop")
+    given = {"read_anew": asked.append, "stops_on_filter_change": lambda _: stops}
+    writer = Writer("q", [], print, offsets, **given)  # type: ignore[arg-type]
+    return writer._for_feed(SimpleNamespace(filters={}), BATCH, feed_of(), handle)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [TablesWriter, TypedWriter])
-def test_where_the_relay_judged_by_other_values_the_table_is_read_again_or_the_output_stops(kind: type[Writer]) -> None:
+def test_where_the_relay_judged_by_other_values_the_table_is_read_again_or_the_output_stops() -> None:
     asked: list[Any] = []
-    assert follow(kind, asked) == BATCH
+    assert follow(asked) == BATCH
     assert asked == [["shop/main.orders"], ("shop", "shop/main.orders")]
     with pytest.raises(FatalError, match=r"shop/main.orders: at SCN 7.*on_filter_change: snapshot"):
-        follow(kind, asked, stops=True)
+        follow(asked, stops=True)
 
 
 def test_a_comparison_reads_of_each_partition_what_the_relay_sends_of_it() -> None:

@@ -16,12 +16,12 @@ from databus.core import (
 from databus.disk import located
 from databus.filters import TableChoice
 from databus.pipeline.engine._begin import advised
-from databus.pipeline.engine._bringing import Bringing
-from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._ledger import Ledger
 from databus.places import GAP, Noted, Position
 from databus.sinks import read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
+from tests.feeds import bring
 from tests.kafka.support import output_of
 from tests.outputs.harnesses import DeltaHarness
 
@@ -80,7 +80,7 @@ def test_two_pipelines_whose_files_have_one_name_do_not_take_each_others_place(t
 
 def handle(folder, mode="mirror"):
     found = OutputHandle("copy", DeltaHarness(folder, mode).make(), folder / "state")
-    found.bringing = {"a": Bringing("shop/*", ALL)}
+    bring(found)
     return found
 
 
@@ -92,8 +92,8 @@ def log_of(*ids):
 
 
 def write(to, batch):
-    to.write("a", batch)
-    to.advance("a", Checkpoint({"shop": batch.end}))
+    to.write(batch)
+    to.advance(Checkpoint({"shop": batch.end}))
 
 
 def test_changes_that_begin_above_what_the_target_has_are_refused(tmp_path):
@@ -101,35 +101,35 @@ def test_changes_that_begin_above_what_the_target_has_are_refused(tmp_path):
     write(handle(tmp_path), log.batch(0, 1))
     later = handle(tmp_path)
     with pytest.raises(UnsupportedFeature, match=r"begin after \(2, .*has come to \(1, .*ledger.json.*databus rebuild"):
-        later.write("a", log.batch(2, 3))
-    later.write("a", log.batch(0, 3))
+        later.write(log.batch(2, 3))
+    later.write(log.batch(0, 3))
 
 
 def test_an_output_is_busy_for_as_long_as_it_writes(tmp_path, monkeypatch):
     """Also once its target was asked what it has of a table: else nobody is told of one that hangs."""
     to, busy = handle(tmp_path), []
     monkeypatch.setattr(to.output, "write", lambda batch: busy.append(to.busy_s > 0))
-    to.write("a", log_of(1).batch(0, 1))
+    to.write(log_of(1).batch(0, 1))
     assert (busy, to.busy_s) == ([True], 0)
 
 
 def test_who_takes_a_target_later_stops_the_one_before(tmp_path):
     log = log_of(1, 2, 3)
     first, second = handle(tmp_path), handle(tmp_path)
-    first.write("a", log.batch(0, 1))
-    second.write("a", log.batch(0, 2))
+    first.write(log.batch(0, 1))
+    second.write(log.batch(0, 2))
     with pytest.raises(LockHeld, match=r"process \d+ on .* has begun to write this output"):
-        first.write("a", log.batch(1, 3))
-    second.write("a", log.batch(2, 3))
+        first.write(log.batch(1, 3))
+    second.write(log.batch(2, 3))
 
 
 def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path):
     log = log_of(1, 2)
     first = handle(tmp_path)
-    first.write("a", log.batch(0, 1))
+    first.write(log.batch(0, 1))
     first.ledger_path.remove()
     with pytest.raises(CorruptData, match="was removed while this output was written"):
-        first.write("a", log.batch(1, 2))
+        first.write(log.batch(1, 2))
 
 
 def test_a_history_says_once_where_the_log_had_lost_some_of_a_table(tmp_path):
@@ -139,7 +139,7 @@ def test_a_history_says_once_where_the_log_had_lost_some_of_a_table(tmp_path):
     between = handle(tmp_path, "history")
     position = between.known("shop")
     between.put("shop", Position(log.position(2), ALL, marks=position.marks).reading([NAME], seed=GAP))
-    handle(tmp_path, "history").write("a", log.batch(2, 3))
+    handle(tmp_path, "history").write(log.batch(2, 3))
     again = handle(tmp_path, "history")
     write(again, log.batch(2, 4))
     rows = read_delta(again.output.table_path("shop", "main.orders"), ["_commit_version", "_change_type", "id"])
@@ -200,25 +200,30 @@ def test_a_table_that_is_restored_before_its_first_batch_of_a_run_is_missed(tmp_
     """It was looked at when the run began, and is opened only now."""
     log, harness = log_of(1, 2, 3, 4), DeltaHarness(tmp_path, "mirror")
     first = handle(tmp_path)
-    first.open("a")
+    first.open()
     for number in range(3):
         write(first, log.batch(number, number + 1))
     first.close()
-    first.open("a")
+    first.open()
     table = DeltaTable(harness.make().table_path("shop", ORDERS.source))
     table.restore(table.version() - 1)
     with pytest.raises(CorruptData, match="was put back to how it was before"):
-        first.write("a", log.batch(3, 4))
+        first.write(log.batch(3, 4))
 
 
-def test_queries_over_two_inputs_of_one_source_do_not_move_each_others_tables(tmp_path):
-    both = handle(tmp_path)
-    names = {"a": "shop/main.orders", "b": "shop/main.stock"}
-    both.bringing = {query: Bringing("shop/*", ((TableChoice((name,)),),)) for query, name in names.items()}
-    both.put("shop", Position(), names.values())
-    for query, scn in (("a", 5), ("b", 3), ("a", 6)):
-        both.advance(query, Checkpoint({"shop": at(scn)}))
-    assert [both.known("shop").place(name) for name in names.values()] == [at(6), at(3)]
+def test_a_table_that_is_held_stays_where_it_is_while_the_others_go_on(tmp_path):
+    """As one behind a filter that fails; and one that is further keeps its place."""
+    both, names = handle(tmp_path), [NAME, "shop/main.stock"]
+    both.put("shop", Position(at(2), both.choice("shop")), names)
+    both.hold("shop", names[1:])
+    both.advance(Checkpoint({"shop": at(5)}), Span(at(2).pair, but=frozenset(names[1:])))
+    assert [both.known("shop").place(name) for name in names] == [at(5), at(2)]
+    for scn in (4, 3):
+        both.hold("shop", names[1:], at(scn))
+    both.advance(Checkpoint({"shop": at(6)}), Span(at(5).pair))
+    assert [both.known("shop").place(name) for name in names] == [at(6), at(4)]
+    both.advance(Checkpoint({"shop": at(6)}), Span(at(4).pair, frozenset(names[1:])))
+    assert both.known("shop").places == {}
 
 
 def test_an_output_that_keeps_nothing_is_not_sent_to_a_rebuild(tmp_path):

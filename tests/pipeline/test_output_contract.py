@@ -6,10 +6,10 @@ import pytest
 
 from databus.core import Checkpoint, CorruptData, InputError
 from databus.pipeline import Delivery, Output, OutputConfig, OutputContext, Written
-from databus.pipeline.engine._bringing import Bringing
 from databus.pipeline.engine._handle import OutputHandle
 from databus.places import Held, Noted
 from databus.testing._change_log import ORDERS
+from tests.feeds import bring
 from tests.outputs.harnesses import FROM, log_of
 
 NAME = "shop/main.orders"
@@ -41,38 +41,38 @@ class Telling(Plain):
 def handle_of(kind, folder):
     output = kind(OutputConfig(type="mine", **FROM), OutputContext("shop", "copy", folder))
     handle = OutputHandle("copy", output, folder / "state")
-    handle.bringing = {"q": Bringing("shop/*", way_of=lambda name: f"way of {name}")}
-    handle.open("q")
+    bring(handle, "shop/*", way_of=lambda name: f"way of {name}")
+    handle.open()
     return handle
 
 
 def test_a_batch_says_what_is_known_of_its_tables(tmp_path):
     """So that an output is told nothing by any other way, which an earlier batch could have left."""
     handle, batch = handle_of(Plain, tmp_path), log_of(1).batch(0, 1)
-    handle.write("q", batch)
+    handle.write(batch)
     assert (handle.output.batch.ways, handle.output.batch.seeds) == ({NAME: f"way of {NAME}"}, {})
-    handle.advance("q", Checkpoint({"shop": batch.end}))
+    handle.advance(Checkpoint({"shop": batch.end}))
     handle.expect_snapshot("shop", [NAME])
-    handle.write("q", log_of(1, 2).batch(1, 2))
+    handle.write(log_of(1, 2).batch(1, 2))
     assert handle.output.batch.seeds == {NAME: "asked"}
 
 
 def test_without_an_answer_all_rows_count_and_nothing_is_missed(tmp_path):
     handle = handle_of(Plain, tmp_path)
-    assert handle.write("q", log_of(1, 2).batch(0, 2)) == {ORDERS.source: 2}
+    assert handle.write(log_of(1, 2).batch(0, 2)) == {ORDERS.source: 2}
     assert handle.position("shop").marks == {}
     assert handle.held({NAME: None}) is None
 
 
 def test_an_answer_says_the_rows_that_were_new_and_how_the_table_is_known_again(tmp_path):
     handle, log = handle_of(Telling, tmp_path), log_of(1, 2, 3)
-    assert handle.write("q", log.batch(0, 2)) == {ORDERS.source: 1}
+    assert handle.write(log.batch(0, 2)) == {ORDERS.source: 1}
     assert handle.position("shop").marks == {NAME: Noted(log.position(2).pair, "one")}
     handle.output.mark = ""
     handle.close()
-    handle.open("q")
+    handle.open()
     with pytest.raises(CorruptData, match=f"its copy of {NAME} is gone"):
-        handle.write("q", log.batch(2, 3))
+        handle.write(log.batch(2, 3))
 
 
 def test_what_an_output_cannot_do_is_refused_by_name(tmp_path):

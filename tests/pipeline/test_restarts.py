@@ -33,7 +33,7 @@ class Scripted(QueryThread):
             began=0.0 if start_ms_max is None else time.monotonic(),
             renewed_s=lambda: self.renewed_s,
         )
-        plan = QueryPlan("q", Shape.TYPED, "inputs.shop", ())
+        plan = QueryPlan("q", Shape.TYPED, ("inputs.shop",), ())
         super().__init__(settings, plan, [], lambda _: None)  # type: ignore[arg-type]
         self._rounds = iter(rounds)
 

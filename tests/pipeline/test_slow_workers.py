@@ -25,7 +25,7 @@ def thread_of(starting):
         began=0.0,
         renewed_s=lambda: None,
     )
-    return QueryThread(settings, QueryPlan("outputs/copy", Shape.TABLES, "inputs.shop", ()), [], lambda _: None)
+    return QueryThread(settings, QueryPlan("outputs/copy", Shape.TABLES, ("inputs.shop",), ()), [], lambda _: None)
 
 
 events: list[dict[str, object]] = []

@@ -21,20 +21,11 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.filters import StreamFilter
-from databus.flow import (
-    RECEIPTS,
-    ChangeBatch,
-    TableChoice,
-    TableControl,
-    TableFilters,
-    TableRows,
-    decode_groups,
-    user_rows_schema,
-)
-from databus.pipeline.engine._handle import Bringing, OutputHandle
-from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.flow import RECEIPTS, ChangeBatch, TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
+from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._plan import QueryPlan
 from databus.pipeline.engine._query_filters import check_tables
-from databus.pipeline.engine._writer import TablesWriter
+from databus.pipeline.engine._writer import Writer
 from databus.pipeline.filters import (
     MaskConfig,
     MaskFilter,
@@ -51,6 +42,7 @@ from databus.schema import Column, TableSchema
 from databus.sinks import read_delta
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from databus.testing._staged_writes import write_here
+from tests.feeds import bring, feed_of
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {
@@ -172,7 +164,7 @@ def test_a_mirror_by_a_masked_key_takes_no_rows(tmp_path):
     """Two rows whose keys begin alike would become one."""
     config = DeltaConfig(**{"from": "x", "type": "delta", "mode": "mirror", "path": "copy", "key": ["note"]})
     handle = OutputHandle("copy", DeltaOutput(config, OutputContext("p", "copy", tmp_path)), tmp_path / "state")
-    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
+    feed = feed_of(filters=["filters.f0"])
     filters = {("filters.f0",): chain(made("mask", truncate={"note": 1}))}
     items = (rows_of(ORDERS, ("insert", 1, 1, 1, 5, "ann"), ("insert", 1, 2, 2, 5, "amy")),)
     start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (1, 2)))
@@ -180,7 +172,7 @@ def test_a_mirror_by_a_masked_key_takes_no_rows(tmp_path):
     def decode(_: Any) -> Any:
         return [ChangeBatch("shop", start, end, items)]
 
-    writer = TablesWriter("query", [(feed, handle)], lambda _: None, Ends(), decode=decode, filters=filters)
+    writer = Writer("query", [(feed, handle)], lambda _: None, Ends(), decode=decode, filters=filters)
     with pytest.raises(ConfigError, match=r"column note of shop/main\.orders is in the `key`"):
         writer(Micro(), 0)
 
@@ -308,11 +300,11 @@ class Served:
 )
 def test_a_filter_about_a_table_that_there_is_not_lets_none_pass(pattern, message):
     """What was meant would go on as it is: a mask that masks nothing."""
-    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
-    plan = QueryPlan("copy", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
+    feed = feed_of(filters=["filters.f0"])
+    plan = QueryPlan("copy", Shape.TABLES, ("inputs.shop",), (feed,), physical="shop")
     filters = {("filters.f0",): chain(made("mask", redact=["note"], tables=[pattern]))}
     with pytest.raises(ServiceUnavailable, match=message) if message else nullcontext():
-        check_tables(plan, filters, Served(), None)
+        check_tables(SimpleNamespace(inputs={"inputs.shop": Served()}), plan, filters, None)
 
 
 def test_a_thousand_tables_by_one_line():
@@ -432,8 +424,7 @@ class Ends:
 def test_a_change_that_makes_older_rows_pass_has_a_mirror_read_anew_and_nothing_else(mode, tmp_path):
     config = DeltaConfig(**{"from": "x", "type": "delta", "mode": mode, "path": "copy", "key": ["id"]})
     handle = OutputHandle("copy", DeltaOutput(config, OutputContext("p", "copy", tmp_path)), tmp_path / "state")
-    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
-    handle.bringing = {"query": Bringing("shop/*", feed.selections)}
+    feed = bring(handle, filters=["filters.f0"])
     asked: list[Any] = []
     items = (
         rows_of(ORDERS, ("insert", 1, 1, 1, 5, "a"), ("insert", 1, 2, 2, 5, "a")),
@@ -442,7 +433,7 @@ def test_a_change_that_makes_older_rows_pass_has_a_mirror_read_anew_and_nothing_
 
     start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (9, 1)))
     filters = chain(made("where", where="city = 'Bern' OR id = 1"), tables=(ORDERS, NEAR), now=NEAR)
-    writer = TablesWriter(
+    writer = Writer(
         "query",
         [(feed, handle)],
         lambda event: None,

@@ -4,10 +4,10 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import Checkpoint, LockHeld
-from databus.flow import TableChoice
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.sinks import read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
+from tests.feeds import bring
 from tests.outputs.harnesses import DeltaHarness
 
 
@@ -29,8 +29,8 @@ def log():
 def writers(request, tmp_path):
     def make():
         found = OutputHandle("copy", DeltaHarness(tmp_path, request.param).make(), tmp_path / "state")
-        found.bringing = {"a": Bringing("shop/*", ((TableChoice(("shop/*",)),),))}
-        found.open("a")
+        bring(found, "shop/*")
+        found.open()
         return found
 
     return make(), make()
@@ -61,18 +61,18 @@ def versions(folder):
 @pytest.mark.parametrize("ahead", [2, 5], ids=["the same batch", "more than that"])
 def test_who_is_overtaken_before_its_commit_commits_nothing(tmp_path, log, writers, monkeypatch, ahead):
     first, second = writers
-    first.write("a", log.batch(0, 1))
-    overtaken(first, monkeypatch, lambda: second.write("a", log.batch(0, ahead)))
+    first.write(log.batch(0, 1))
+    overtaken(first, monkeypatch, lambda: second.write(log.batch(0, ahead)))
     with pytest.raises(LockHeld, match="another process writes it"):
-        first.write("a", log.batch(1, 2))
+        first.write(log.batch(1, 2))
     version, found = versions(tmp_path), pairs(tmp_path)
     assert len(found) == len(set(found))
     with pytest.raises(LockHeld, match="has begun to write this output"):
-        first.write("a", log.batch(1, 3))
+        first.write(log.batch(1, 3))
     with pytest.raises(LockHeld, match="has begun to write this output"):
-        first.advance("a", Checkpoint({"shop": log.position(2)}))
+        first.advance(Checkpoint({"shop": log.position(2)}))
     assert (versions(tmp_path), pairs(tmp_path)) == (version, found)
-    second.write("a", log.batch(0, 5))
+    second.write(log.batch(0, 5))
     everything = DeltaHarness(tmp_path / "alone", second.output.config.mode).make()
     everything.write(log.batch(0, 5))
     assert pairs(tmp_path) == pairs(tmp_path / "alone")
@@ -80,13 +80,13 @@ def test_who_is_overtaken_before_its_commit_commits_nothing(tmp_path, log, write
 
 def test_who_is_overtaken_before_it_looks_at_the_table_leaves_out_what_is_there(tmp_path, log, writers, monkeypatch):
     first, second = writers
-    first.write("a", log.batch(0, 1))
-    first.advance("a", Checkpoint({"shop": log.position(1)}))
-    first.open("a")  # as a query that starts again: it knows the table no more
-    overtaken(first, monkeypatch, lambda: second.write("a", log.batch(0, 5)))
-    first.write("a", log.batch(1, 3))
+    first.write(log.batch(0, 1))
+    first.advance(Checkpoint({"shop": log.position(1)}))
+    first.open()  # as a query that starts again: it knows the table no more
+    overtaken(first, monkeypatch, lambda: second.write(log.batch(0, 5)))
+    first.write(log.batch(1, 3))
     with pytest.raises(LockHeld, match="has begun to write this output"):
-        first.advance("a", Checkpoint({"shop": log.position(3)}))
+        first.advance(Checkpoint({"shop": log.position(3)}))
     everything = DeltaHarness(tmp_path / "alone", second.output.config.mode).make()
     everything.write(log.batch(0, 5))
     assert pairs(tmp_path) == pairs(tmp_path / "alone")
@@ -94,15 +94,15 @@ def test_who_is_overtaken_before_it_looks_at_the_table_leaves_out_what_is_there(
 
 def test_who_takes_a_target_while_the_other_commits_goes_on_behind_that(tmp_path, log, writers, monkeypatch):
     first, second = writers
-    first.write("a", log.batch(0, 1))
-    second.write("a", log.batch(0, 1))  # knows the table, and has taken the target
+    first.write(log.batch(0, 1))
+    second.write(log.batch(0, 1))  # knows the table, and has taken the target
     ledger = first._taken()
     monkeypatch.setattr(ledger, "check_epoch", lambda: None)  # looked before that, and commits now
-    first.write("a", log.batch(1, 2))
+    first.write(log.batch(1, 2))
     with pytest.raises(LockHeld, match="another process writes it"):
-        second.write("a", log.batch(1, 3))
-    second.open("a")
-    second.write("a", log.batch(1, 5))
+        second.write(log.batch(1, 3))
+    second.open()
+    second.write(log.batch(1, 5))
     everything = DeltaHarness(tmp_path / "alone", second.output.config.mode).make()
     everything.write(log.batch(0, 5))
     assert pairs(tmp_path) == pairs(tmp_path / "alone")

@@ -21,7 +21,7 @@ def ways(folder, filters, options="", start="f", name="out"):
     graph = load_pipeline(folder / "databus.yml")
     (plan,) = plan_queries(graph, ["shop"])
     node = graph.config.nodes[f"outputs.{name}"]
-    return way_of(graph, plan, plan.feeds[0], node.plugin(node.config, OutputContext("shop", name, folder)))
+    return way_of(graph, plan.feeds[0], node.plugin(node.config, OutputContext("shop", name, folder)))
 
 
 def sql(where, name="f", table="main.orders"):
@@ -73,7 +73,7 @@ def test_a_file_that_is_edited_while_its_text_runs_is_noticed_at_the_next_start(
     before = ways(tmp_path, PYTHON)
     first = before("shop/main.orders")
     script.write_text("def f(b): return b[:0]\n")
-    assert before("shop/main.orders") == before("shop/main.users") == first
+    assert before("shop/main.orders") == before("crm/main.orders") == first
     assert ways(tmp_path, PYTHON)("shop/main.orders") != first
 
 

@@ -31,11 +31,11 @@ from tests.places.world import KEYS, ZERO, LogView, Source, name_of
 
 QUIET = """
 tables tables tables tables tables tables way on_change lane buckets rebuild replay ledger_lost ledger_lost ledger_old
-foreign catch_up
+foreign catch_up typed typed
 """.split()  # noqa: SIM905 - a list would be of fifty lines
 LOUD = """
 tables tables tables tables tables tables way way on_change lane buckets rebuild replay ledger_lost ledger_lost
-ledger_old target_old target_gone purge purge new_log foreign table_alone_old control_lost catch_up
+ledger_old target_old target_gone purge purge new_log foreign table_alone_old control_lost catch_up typed typed
 """.split()  # noqa: SIM905 - a list would be of fifty lines
 KINDS = ["mirror", "history", "kafka", "search", "http"]
 WHY = {
@@ -70,6 +70,7 @@ class Output:
         self.injected, self.lane, self.dead_letters = set(), 0, kind == "kafka" and dice.random() < 0.5
         self.restored = self.may_repeat = False
         self.blind = set()
+        self.typed = set()  # tables behind typed filters
 
     @property
     def choice(self):
@@ -186,12 +187,39 @@ class Engine:
         wanted = set().union(*(self.chosen(out) for out in self.outs))
         end = self.source.cut(self.offset, limit, wanted, self.source.end)
         for out in self.outs:
-            behind = self.positions[out.name].behind(self.offset)
-            tables = {table for table in self.chosen(out) if name_of(table) not in behind}
-            self._write(out, self.offset, end, tables, read_by(out.choice, behind), moves_at=True)
+            self._batch(out, end)
         is_further, self.offset = end > self.offset, end
         self.tick()
         return any(moved) or is_further
+
+    def _batch(self, out, end):
+        """First the tables that come as they are, then each that typed filters are about, in ranges of its own."""
+        start, behind = self.offset, self.positions[out.name].behind(self.offset)
+        tables = {table for table in self.chosen(out) if name_of(table) not in behind}
+        typed = {table for table in tables & out.typed if self.source.read(start, end, table)}
+        own = [name_of(table) for table in sorted(typed)]
+        self.positions[out.name] = self.positions[out.name].holding(own)
+        read = read_by(out.choice, {*behind, *own})
+        self._write(out, start, end, tables - typed, read, moves_at=True)
+        for table in sorted(typed):
+            self._write_typed(out, table, start, end)
+        position = self.positions[out.name].reached(self.source.place(end), read).normal()
+        self.positions[out.name] = position
+        out.put(position, self.tick)
+
+    def _write_typed(self, out, table, start, end):
+        """Up to the end of the batch, in parts where its schema changes; if its filters fail, it stays where it is."""
+        name = name_of(table)
+        while start < end:
+            if out.catch_up == "apart" and out.dice.random() < 0.15:
+                return
+            to = self.source.cut(start, out.dice.randint(1, 4), {table}, end)
+            self._write(out, start, to, {table}, [name].__contains__, moves_at=False)
+            position = self.positions[out.name]
+            if position.done(name) < to:
+                position = position.moved(name, self.source.place(to))
+            self.positions[out.name] = position.holding([name])
+            start = to
 
     def _catch_up(self, out, limit):
         """A range of their own for those that are furthest behind, up to the next one's place, or to the others'."""
@@ -204,27 +232,27 @@ class Engine:
         high = min([pair for pair in behind.values() if pair > start] + [position.at.pair])
         tables = {table for table, pair in behind.items() if pair == start}
         end = self.source.cut(start, limit, tables, high)
-        self._write(out, start, end, tables, read_by(out.choice, ()), moves_at=False)
+        names = {name_of(table) for table in tables}
+        self._write(out, start, end, tables, names.__contains__, moves_at=False)
+        position = self.positions[out.name]
+        for name in sorted(names):
+            position = position.moved(name, self.source.place(end))
+        self.positions[out.name] = position
+        out.put(position, self.tick)
         return True
 
-    def _write(self, out, start, end, tables, read, *, moves_at):
+    def _write(self, out, start, end, tables, reads, *, moves_at):
         position = self.positions[out.name]
-        names = {name_of(table) for table in tables}
         entries = {
             table: [each for each in self.source.read(start, end, table) if each.pair > position.done(name_of(table))]
             for table in sorted(tables)
         }
-        reads = read if moves_at else names.__contains__
         batch = Batch(position, self.source.place(end), entries, reads, self._there(out), moves_at=moves_at)
         marks = {}
         if any(entries.values()) or out.dice.random() < 0.2:
             marks = out.target.write(batch, out, self.tick)
-        after = position.reached(batch.end, read) if moves_at else position
-        for name in () if moves_at else names:
-            after = after.moved(name, batch.end)
-        after = replace(after, seeds=batch.seeds, marks={**position.marks, **{t: Noted(*m) for t, m in marks.items()}})
-        self.positions[out.name] = after
-        out.put(after, self.tick)
+        noted = {name: Noted(*mark) for name, mark in marks.items()}
+        self.positions[out.name] = replace(position, seeds=batch.seeds, marks={**position.marks, **noted})
 
     def _there(self, out):
         return [name_of(table) for table in self.source.rows]
@@ -390,6 +418,9 @@ class Campaign:
 
     def do_catch_up(self, out):
         out.catch_up = self.dice.choice(["together", "apart"])
+
+    def do_typed(self, out):
+        out.typed = {table for table in self.source.rows if self.dice.random() < 0.5}
 
     def do_lane(self, _):
         lane = self.dice.choice([0, "lane"])

@@ -6,22 +6,21 @@ import pytest
 import structlog
 
 from databus.core import Checkpoint, InputError
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.testing._staged_writes import write_batch, write_buckets
+from tests.feeds import bring
 from tests.outputs.harnesses import log_of
 from tests.search.support import output_of
 
 pytestmark = pytest.mark.old_servers
-
-QUERY = "outputs/index/shop@shop"
 
 
 def started(server, folder, mapping):
     """A query, as a run starts it after the file was changed, and what it warned of."""
     output = output_of(server, folder, buckets=1, mapping=mapping)
     handle = OutputHandle("index", output, folder / ".databus")
-    handle.bringing = {QUERY: Bringing("shop/*")}
-    handle.open(QUERY)
+    bring(handle)
+    handle.open()
     with structlog.testing.capture_logs() as logs:
         for name in handle.position("shop").marks:  # as `begin` does
             handle.follow_options(name)
@@ -33,8 +32,8 @@ def written(server, folder, mapping):
     log = log_of(1, 2)
     handle, _ = started(server, folder, mapping)
     first = log.batch(0, 1)
-    handle.write_direct(QUERY, first, partial(write_buckets, handle.output, first))
-    handle.advance(QUERY, Checkpoint({"shop": first.end}))
+    handle.write_direct(first, partial(write_buckets, handle.output, first))
+    handle.advance(Checkpoint({"shop": first.end}))
     return log.batch(1, 2)
 
 

@@ -11,19 +11,20 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from databus.core import Checkpoint, ControlKind, ServiceUnavailable
+from databus.core import Checkpoint, ControlKind, ServiceUnavailable, SourceCheckpoint
 from databus.flow import RECEIPTS, DirectFeed, DirectTypedStage, Ways, joined_buckets
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.places import Position
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog
+from tests.feeds import bring
 from tests.outputs.harnesses import order
 from tests.search.proxy import CUT, SearchProxy
 from tests.search.support import output_of
 
 TAGS = TableSchema("main.tags", (Column("id", "int64", nullable=False), Column("tag", "string")), ("id",))
 NAMED = replace(ORDERS, columns=tuple(replace(c, name="label") if c.name == "note" else c for c in ORDERS.columns))
-PLAIN, TYPED = "outputs/index/shop@shop", "outputs/index/tags@shop"
-BRINGING = {PLAIN: Bringing("shop/main.orders"), TYPED: Bringing("shop/main.tags")}
+PLAIN, TYPED = "main.orders", "main.tags"
 OPTIONS = {"mapping": {"main.orders": {"note": {"type": "integer"}}}, "on_error": "dead_letter", "buckets": 1}
 
 
@@ -118,24 +119,26 @@ def by_task_of_typed_rows(output, batch, bucket):
     return joined_buckets(pa.Table.from_batches([*stage(iter(rows))], RECEIPTS), feed.writer.buckets)
 
 
-WAYS = {PLAIN: ("main.orders", by_task_of_tables), TYPED: ("main.tags", by_task_of_typed_rows)}
+WAYS = {PLAIN: by_task_of_tables, TYPED: by_task_of_typed_rows}
 
 
-def go_on(proxy, folder, made, query):
-    """Write the next batch of a query, as a run does that begins now; returns whether there was one."""
+def go_on(proxy, folder, made, table):
+    """Write the next range of a table, as a run does that begins now; returns whether there was one."""
     output = output_of(proxy, folder, retry_ms_max=0, **OPTIONS)
     handle = OutputHandle("index", output, folder / ".databus")
-    handle.bringing = BRINGING
+    bring(handle)
     try:
-        handle.open(query)
-        table, write = WAYS[query]
+        handle.open()
         position = handle.position("shop")
         after = (0, 0) if position.place(f"shop/{table}") is None else position.done(f"shop/{table}")
         batch = made.batch(table, after)
         if batch is None:
             return False
-        handle.write_direct(query, batch, partial(write, output, batch))
-        handle.advance(query, Checkpoint({"shop": batch.end}))
+        if position.at is None:
+            handle.put("shop", Position(SourceCheckpoint(), handle.choice("shop")))
+        span = Span(after, frozenset([f"shop/{table}"]))
+        handle.write_direct(batch, partial(WAYS[table], output, batch), span)
+        handle.advance(Checkpoint({"shop": batch.end}), span)
         return True
     finally:
         handle.close()
@@ -194,12 +197,12 @@ def quick(search_servers, monkeypatch):
 def test_an_output_that_is_cut_off_at_any_of_its_requests_has_all_rows_in_the_end(quick, tmp_path, kind, lost):
     server, made, cutter = quick(kind), story(), Cutter(is_carried_out=lost == "answer")
     with SearchProxy(server, instead=cutter.instead, after=cutter.after) as proxy:
-        for query in BRINGING:
+        for table in WAYS:
             number, is_more = 1, True
             while is_more:
                 cutter.end_at(number)
                 try:
-                    is_more = go_on(proxy, tmp_path, made, query)
+                    is_more = go_on(proxy, tmp_path, made, table)
                 except ServiceUnavailable:
                     number += 1
                 else:

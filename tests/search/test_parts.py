@@ -9,10 +9,11 @@ import pytest
 
 from databus.core import Checkpoint, CorruptData, InputError, LockHeld, UnsupportedFeature
 from databus.flow import Bucket, DirectFeed, TableChoice, Ways
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.places import Position
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch, write_buckets
+from tests.feeds import bring
 from tests.outputs.harnesses import noted_of, order
 from tests.search.proxy import SearchProxy
 from tests.search.support import output_of
@@ -60,14 +61,14 @@ class Held:
 
 def process(server, folder, buckets):
     handle = OutputHandle("index", output_of(server, folder, buckets=buckets), folder / ".databus")
-    handle.bringing = {"q": Bringing("shop/*")}
-    handle.open("q")
+    bring(handle)
+    handle.open()
     return handle
 
 
 def write(handle, batch):
-    handle.write_direct("q", batch, partial(write_buckets, handle.output, batch))
-    handle.advance("q", Checkpoint({batch.physical: batch.end}))
+    handle.write_direct(batch, partial(write_buckets, handle.output, batch))
+    handle.advance(Checkpoint({batch.physical: batch.end}))
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -16,7 +16,7 @@ from databus.core import Checkpoint, ControlKind, LockHeld, ServiceUnavailable
 from databus.disk import Storage
 from databus.flow import Stored, run_all, run_here, write_data_file
 from databus.pipeline import OutputContext
-from databus.pipeline.engine._handle import Bringing, OutputHandle
+from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._ledger import Ledger
 from databus.places import Position
 from databus.sinks import DeltaConfig, FilesConfig, HttpConfig, HttpOutput
@@ -24,6 +24,7 @@ from databus.sinks.delta._table import DeltaTarget, Upkeep
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
+from tests.feeds import bring
 from tests.http.receiver import Receiver
 from tests.outputs.harnesses import FROM, ByTask, ByTasks, DeltaHarness, FilesHarness, log_of, noted_of, order
 from tests.stores.store import BUCKET, ObjectStore, late
@@ -134,14 +135,14 @@ def test_a_table_may_have_any_name(kind, name, tmp_path, store, prefix):
 
 def process(harness):
     handle = OutputHandle("copy", harness.make(), harness.folder / "state")
-    handle.bringing = {"q": Bringing("shop/*")}
-    handle.open("q")
+    bring(handle)
+    handle.open()
     return handle
 
 
 def write(handle, batch):
-    handle.write("q", batch)
-    handle.advance("q", Checkpoint({batch.physical: batch.end}))
+    handle.write(batch)
+    handle.advance(Checkpoint({batch.physical: batch.end}))
 
 
 def test_of_two_writers_that_take_a_target_at_once_one_is_refused(tmp_path, store, prefix):

@@ -7,7 +7,7 @@ What stands between backquotes stands for itself; see `databus.core.source_name`
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -109,11 +109,14 @@ def _covers(wide: str, narrow: str) -> bool:
     return all(map(fnmatchcase, texts, map(glob_of, _parts(wide))))
 
 
-def names_for_relay(patterns: Iterable[str], physical: str, known: Sequence[str] = ()) -> list[str]:
+def names_for_relay(
+    patterns: Iterable[str], physical: str, known: Sequence[str] = (), may_lack: Collection[str] = ()
+) -> list[str]:
     """The patterns that tables of this physical source may match, as a relay understands them.
 
     What has no wildcard stays a name, so that the relay can say that it knows none such; but of a table that another
-    physical source has and this one does not, a pattern is made, which may match nothing. there: known full names.
+    physical source has and this one does not, or that may be lacking, a pattern is made, which may match nothing.
+    known: full names.
 
     >>> names_for_relay(["main.orders", "*/a*", "orders", "crm/main.people"], "shop")
     ['shop/main.orders', 'shop/*.a*', 'orders']
@@ -129,7 +132,7 @@ def names_for_relay(patterns: Iterable[str], physical: str, known: Sequence[str]
         if is_pattern(written) or split_database(written)[0]:
             written = f"{physical}/{split_physical(full_pattern(pattern))[1]}"
         is_others = owners and physical not in owners
-        names.append(name_if_there(written, physical) if is_others else written)
+        names.append(name_if_there(written, physical) if is_others or pattern in may_lack else written)
     return list(dict.fromkeys(names))
 
 

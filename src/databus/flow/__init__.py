@@ -56,7 +56,7 @@ from databus.flow._direct import (
     joined_buckets,
     part_of_other_log,
 )
-from databus.flow._fetch import Definitions, RangeDecoder, RelayTables
+from databus.flow._fetch import Definitions, RangeDecoder, RelayTables, UnitedDecoder
 from databus.flow._filters import Mask, Project, Rename, TableFilter, Where
 from databus.flow._folders import Folders, FolderWriter, Named, quoted, spelled
 from databus.flow._key_ids import key_ids
@@ -191,6 +191,7 @@ __all__ = [
     "Tasks",
     "Tombstones",
     "TypedStage",
+    "UnitedDecoder",
     "Unnest",
     "Ways",
     "Where",

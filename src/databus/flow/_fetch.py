@@ -1,7 +1,8 @@
 """From the rows that stand for ranges of a log to change batches, in a task or in the driver."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 from databus.core import Pair, SourceCheckpoint, split_physical
 from databus.filters import FrameFilter, StreamFilter
 from databus.flow._batch import ChangeBatch
-from databus.flow._decode import decode_ranges
+from databus.flow._decode import BATCH_BYTES, decode_ranges
 from databus.link import Access, LookBack, RangeReader, RelayClient, any_of
+from databus.places import Choice, chosen_by
 from databus.schema import TableSchema
 from databus.wire import FrameGroup
 
@@ -75,12 +77,12 @@ class RangeDecoder:
     wanted: StreamFilter = _ALL
     look_back: LookBack | None = None
 
-    def __call__(self, collected: pa.Table) -> Iterator[ChangeBatch]:
+    def __call__(self, collected: pa.Table, batch_bytes: int = BATCH_BYTES) -> Iterator[ChangeBatch]:
         """The ranges, in any order, as change batches in order, each small enough to be held.
 
         Raises what `decode_frames` does, and `TransientError` for a relay that does not answer.
         """
-        return decode_ranges(collected, self._groups, self._client.table_of)
+        return decode_ranges(collected, self._groups, self._client.table_of, batch_bytes)
 
     @property
     def _client(self) -> RelayClient:
@@ -91,3 +93,38 @@ class RangeDecoder:
         reader = RangeReader(self._client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms, log)
         for groups, stream in reader.groups(start, until):
             yield groups, stream.log
+
+
+@dataclass(frozen=True)
+class UnitedDecoder:
+    """The same where tables are read through different filters: each part has some tables, and all of a range is one
+    change batch, which the limit of a micro-batch bounds. Travels to tasks as it is.
+    """
+
+    parts: tuple[tuple[RangeDecoder, Choice], ...]
+
+    def __call__(self, collected: pa.Table) -> Iterator[ChangeBatch]:
+        """See `RangeDecoder`."""
+        for row in sorted(collected.to_pylist(), key=lambda row: (row["after_scn"], row["after_seq"])):
+            mine = pa.Table.from_pylist([row], collected.schema)
+            yield _united([_part(decoder, choice, mine) for decoder, choice in self.parts])
+
+
+def _part(decoder: RangeDecoder, choice: Choice, collected: pa.Table) -> ChangeBatch:
+    (batch,) = decoder(collected, sys.maxsize)
+    items = (item for item in batch.items if chosen_by(choice, f"{batch.physical}/{item.table.source}"))
+    return replace(batch, items=tuple(items))
+
+
+def _united(parts: Sequence[ChangeBatch]) -> ChangeBatch:
+    first, items = parts[0], tuple(item for part in parts for item in part.items)
+    before = first.start.snapshots
+    after = dict(before)
+    for part in parts:
+        now: Mapping[str, int] = part.end.snapshots
+        for source in {*before, *now}:
+            if now.get(source) == before.get(source):
+                continue  # another part has that table, or nothing has happened to it
+            after.pop(source, None)
+            after.update({source: now[source]} if source in now else {})
+    return replace(first, items=items, end=replace(first.end, snapshots=after))

@@ -121,11 +121,6 @@ class Position:
         places += [place for name, place in self.places.items() if chosen_by(choice, name)]
         return min(places, key=_pair, default=None)
 
-    def least_place(self, choice: Choice) -> SourceCheckpoint | None:
-        """The lowest place of tables that each have one of their own; None where one has none."""
-        places = [place for name, place in self.places.items() if chosen_by(choice, name)]
-        return min(places, key=_pair, default=None)
-
     def refusing(self, names: Collection[str]) -> Self:
         """The same where some tables cannot be taken: nothing is known of where they stand, and once they can be taken
         they are read by a snapshot, behind the rows that could not. Those are a gap behind what is there.
@@ -145,9 +140,10 @@ class Position:
             left = set()
         return replace(self, tables=choice, places={**self.places, **dict.fromkeys(left, self.at)})
 
-    def apart(self, there: Collection[str]) -> "Position":
-        """The same where each table has a place of its own, and none stands with others."""
-        return replace(self.choosing((), there), at=None)
+    def holding(self, names: Collection[str]) -> Self:
+        """The same where some tables stay where they are when `at` goes on: what is written next is not of them."""
+        places = {name: place for name in names if (place := self.place(name)) is not None}
+        return replace(self, places={**self.places, **places})
 
     def reached(self, end: SourceCheckpoint, read: Callable[[str], bool]) -> Self:
         """The same once a batch over the tables of `at` was written up to its end. read: whether it had a table; others

@@ -69,8 +69,6 @@ class Wanted:
     """All that there are, by full names."""
     way_of: Callable[[str], str]
     """By the full name of a table: a hash of what becomes of its rows on their way; empty where nobody can tell."""
-    are_together: bool = True
-    """Whether `at` is to speak of them; else each has a place of its own, as a table behind a typed filter has."""
     tells: bool = True
     """Whether the target can tell what it has."""
     may_repeat: bool = False
@@ -122,18 +120,18 @@ def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, w
     _stop(ForeignTarget, (name for name, word in held.items() if not _is_of(word.db, log.uuid)))
     if not wanted.may_lack:
         _stop(MissingRows, (name for name in mine if _lacks(before.marks.get(name), held.get(name))))
-    position = before.choosing(wanted.choice, wanted.tables) if wanted.are_together else before
+    position = before.choosing(wanted.choice, wanted.tables)
     ahead = {name for name in mine if _is_ahead(held.get(name), _known(name, before))}
     ahead = {name for name in ahead if (place := held[name].place) is not None and not is_of_answer(place.log)}
     _stop(ForeignTarget, (name for name in ahead if not _is_known(held[name], log.log)))
     position = _with_words(position, {name: held[name] for name in mine if name in held}, ahead, log)
     unknown = [name for name in mine if name not in ahead and _is_nowhere(name, before)]
     are_elsewhere = all(name in unknown or name in position.places for name in mine)
-    if wanted.are_together and position.at is not None and are_elsewhere and log.lacks(position.at):
+    if position.at is not None and are_elsewhere and log.lacks(position.at):
         position = replace(position, at=log.beginning() or position.at)  # nobody stood there
     position = _begun(position, unknown, wanted, log)
     position = _in_this_log(position, held, mine, wanted, log)
-    position = _in_reach(position, mine, wanted, log, is_known=before.at is not None or not wanted.are_together)
+    position = _in_reach(position, mine, wanted, log, is_known=before.at is not None)
     ways = {name: _way_there(before, held, ahead, name) for name in mine if name in position.marks}
     if not wanted.takes_other_ways:
         _stop(WayChanged, (name for name, way in ways.items() if way not in ("", wanted.way_of(name))))
@@ -164,7 +162,7 @@ def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection
 def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogView) -> Position:
     """The position where tables that nobody knows have a place, and all together one."""
     is_first = position.at is None and position.least(wanted.choice) is None
-    if wanted.are_together and position.at is None and not is_first:
+    if position.at is None and not is_first:
         at = position.least(wanted.choice)
         position = replace(position, at=at)  # what stands there is no exception any more: see `normal`
     elif not is_first and not unknown:
@@ -175,7 +173,7 @@ def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogV
     at = position.at or min(others, key=lambda place: place.pair, default=None)
     beginning = log.beginning() if is_first else log.joining(at)
     is_whole = beginning is not None and beginning.pair <= _BEGINNING
-    if is_first and wanted.are_together:
+    if is_first:
         position = replace(position, at=beginning)
         return position.reading(unknown, beginning) if log.wants_all and beginning and not is_whole else position
     for name in unknown:
@@ -233,14 +231,14 @@ def _in_reach(position: Position, mine: Sequence[str], wanted: Wanted, log: LogV
     lost = {name for name, place in places.items() if is_lost(place)}
     stops = {name for name in lost if not is_known or at is None or places[name].pair >= pair}
     _stop(LogPurged, stops)
-    if wanted.are_together and is_known and at is not None and is_lost(at):
+    if is_known and at is not None and is_lost(at):
         raise LogPurged([])
     late = {name for name, place in places.items() if wanted.joins_by_snapshot and place.pair < pair}
     position = position.reading(lost | late, at, GAP)
     forgotten = {
         name
         for name, place in position.places.items()
-        if wanted.are_together and not chosen_by(wanted.choice, name) and place.pair < pair and is_lost(place)
+        if not chosen_by(wanted.choice, name) and place.pair < pair and is_lost(place)
     }
     places = {name: place for name, place in position.places.items() if name not in forgotten}
     return replace(position, places=places).seeded(dict.fromkeys(forgotten))

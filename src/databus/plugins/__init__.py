@@ -1,7 +1,7 @@
 """What an input, a filter and an output are: the contracts that plugins keep. Start with `Output`."""
 
 from databus.plugins._config import FilterConfig, InputConfig, Names, NodeConfig, OutputConfig, TablesFilterConfig
-from databus.plugins._contract import Filter, Input, RunContext, Shape, TablesFilter
+from databus.plugins._contract import Filter, Input, RunContext, Shape, TableRanges, TablesFilter
 from databus.plugins._output import (
     ChecksTables,
     Delivery,
@@ -38,6 +38,7 @@ __all__ = [
     "Removes",
     "RunContext",
     "Shape",
+    "TableRanges",
     "TablesFilter",
     "TablesFilterConfig",
     "TakesFrames",

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from databus.core import Checkpoint, ConfigError, Pair, SourceCheckpoint
 from databus.filters import StreamFilter
 from databus.flow import Decode, Definitions, Lineage, TableChoice, TableFilter
+from databus.places import Choice
 from databus.plugins._config import FilterConfig, InputConfig
 from databus.schema import TableSchema
 
@@ -39,7 +40,8 @@ class RunContext:
 
     relay: the relay's URL, where there is one. access: the files with which it is asked. folder: where relative paths
     start. is_refilled: whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`.
-    chooses_rows: whether filters stand before them, or they know rows by another key than the table's.
+    chooses_rows: whether filters stand before them, or they know rows by another key than the table's. looks_back:
+    whether what the relay has lost may come from a bootstrap service.
     """
 
     pipeline: str
@@ -49,6 +51,7 @@ class RunContext:
     access: "Access | None" = None
     is_refilled: bool = False
     chooses_rows: bool = False
+    looks_back: bool = True
 
     @property
     def relay_url(self) -> str:
@@ -64,6 +67,34 @@ class RunContext:
         return RelayClient(self.relay_url, access=self.access)
 
 
+class TableRanges(Protocol):
+    """Typed rows of one table, with everything that the bus adds, in the schema that it had when this was made."""
+
+    @property
+    def name(self) -> str:
+        """The table, by its full name."""
+
+    @property
+    def log(self) -> str:
+        """The uuid of the log that its rows come from."""
+
+    @property
+    def table(self) -> TableSchema:
+        """The schema."""
+
+    def after(self, start: SourceCheckpoint, to: Pair) -> "tuple[DataFrame | None, SourceCheckpoint]":
+        """The rows and controls after a place, within the limits of a batch and not above `to`, and where they end: the
+        place itself where nothing is left up to there. They end before a change of the schema that came later; raises
+        `SchemaChanged` if they begin with one.
+        """
+
+    def empty(self) -> "DataFrame":
+        """No row, to try filters on."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
 class Input(ABC):
     """Base of inputs. What comes out of it are streaming DataFrames: of typed rows with `meta=full`, or, for tables, of
     whatever it knows itself how to make change batches of.
@@ -73,7 +104,7 @@ class Input(ABC):
     emits: ClassVar[Shape]
     needs_relay: ClassVar[bool] = False
     resumes: ClassVar[bool] = False
-    """Whether `tables` and `typed` begin after a given position."""
+    """Whether `tables` begins after a given position."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -101,9 +132,11 @@ class Input(ABC):
         physical: str,
         patterns: Sequence[str],
         after: Checkpoint | None = None,
+        may_lack: Collection[str] = (),
     ) -> "tuple[DataFrame, Decode]":
         """The tables of a physical source that match one of `patterns`, as a stream, and what decodes a micro-batch of
-        it in the driver; of inputs that emit tables. after: where it begins if Spark has no checkpoint of it.
+        it in the driver; of inputs that emit tables. after: where it begins if Spark has no checkpoint of it. may_lack:
+        patterns that may be names of tables that there are not.
         """
         raise NotImplementedError
 
@@ -122,11 +155,22 @@ class Input(ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
-    def typed(
-        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
-    ) -> "DataFrame":
-        """Rows of one table; an input that emits typed rows has but one, and is given None. after: see `tables`."""
+    def table_ranges(self, spark: "SparkSession", context: RunContext, name: str) -> TableRanges:
+        """Typed rows of the table of this full name, for filters that take these; of inputs that emit tables and
+        resume. Raises `UnknownSource`.
+        """
+        raise NotImplementedError
+
+    def united(self, parts: "Sequence[tuple[Input, Choice]]") -> "Input | None":
+        """One that reads, with the stream of a single query, what inputs of this kind give of tables each; None where
+        this kind cannot.
+        """
+        del parts
+        return None
+
+    def typed(self, spark: "SparkSession", context: RunContext) -> "DataFrame":
+        """The rows of the one table that an input has which emits typed rows, as a stream."""
+        raise NotImplementedError
 
     @abstractmethod
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
@@ -264,7 +308,10 @@ class Filter(ABC):
         raise NotImplementedError(branch)
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
-        """The typed rows that go on, or into that branch; the bus's columns and the rows of controls always go on."""
+        """The typed rows that go on, or into that branch; the bus's columns and the rows of controls always go on.
+
+        rows: a part of one batch, never a stream, if its input emits tables; so no state of Spark's lasts longer.
+        """
         raise NotImplementedError(branch)
 
 

@@ -11,6 +11,7 @@ from databus.spark._session import LOG_FILE, OUTPUT_FILE, how_spark_ended, is_lo
 from databus.spark._shipping import SHIPPED, Shipment
 from databus.spark._slots import slots_of
 from databus.spark._source import DatabusSource
+from databus.spark._typed_ranges import TypedRanges
 from databus.spark._warm_up import make_class_file
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DatabusOptions",
     "DatabusSource",
     "Shipment",
+    "TypedRanges",
     "arrow_schema",
     "class_file",
     "error_of",

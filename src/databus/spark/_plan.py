@@ -66,7 +66,7 @@ class Planner:
         self._client: RelayClient = connect(options)
         self.target = target or patiently(lambda: resolve(self._client, options), options.retry_ms)
         self._last: tuple[SourceCheckpoint, SourceCheckpoint, Range] | None = None
-        self._exhausted: SourceCheckpoint | None = None
+        self._exhausted: tuple[SourceCheckpoint, Pair] | None = None  # nothing is left after a place, up to a bound
         self._has_asked = False  # whether the relay has taken a position of this query for one of its log
         self._changes: tuple[Pair, tuple[SchemaChange, ...]] | None = None
         self.published: SourceCheckpoint | None = None
@@ -123,7 +123,7 @@ class Planner:
         if is_inside_answer(start):
             bound = _END  # it is read to its end, wherever its rows stand
         wait_ms = 0 if available is not None else self._options.wait_ms
-        if start.pair >= bound or start == self._exhausted:
+        if start.pair >= bound or (start, bound) == self._exhausted:
             if (
                 available is not None and not self._has_asked
             ):  # the end of this log tells nothing of another one's place
@@ -143,7 +143,7 @@ class Planner:
         if end == found.position:
             self._last = (start, end, found)
         elif end == start:
-            self._exhausted = start  # what comes next lies above the bound
+            self._exhausted = start, bound  # what comes next lies above the bound
         return end
 
     def _answered(self, found: Range) -> SourceCheckpoint:

@@ -23,15 +23,13 @@ from databus.core import (
 from databus.filters import TableChoice
 from databus.flow import DirectWriter
 from databus.pipeline import ChangeBatch, Input, RunContext, Shape
-from databus.pipeline.engine import Bringing, Feed, Offsets, OutputHandle, QueryPlan, begin
+from databus.pipeline.engine import Brought, Feed, Offsets, OutputHandle, Way, begin
 from databus.places import Held, Noted
 from databus.plugins import Removes
 from databus.schema import TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
 from databus.testing._staged_writes import write_buckets, write_by_tasks
-
-_QUERY: Final = "outputs/suite"
 
 
 class _Origin(Input):
@@ -84,32 +82,30 @@ class _Process:
         self.output = harness.make()
         folder = self.output.context.folder / ".databus"
         self.handle = OutputHandle("suite", self.output, folder)
-        choice = ((TableChoice(("shop/*",)),),)
-        self.handle.bringing = {_QUERY: Bringing("shop/*", choice)}
-        self.handle.open(_QUERY)
-        feed = Feed("outputs.suite", choice)
-        plan = QueryPlan(_QUERY, Shape.TABLES, "inputs.shop", (feed,), "shop")
+        feed = Feed("outputs.suite", (Way("inputs.shop", (TableChoice(("shop/*",)),)),))
+        self.handle.brought = {"shop": Brought(feed, lambda _: "")}
+        self.handle.open()
         self.origin = _Origin(log)
         offsets = Offsets(folder / "offsets", self.origin, "shop", log)
         context = RunContext("suite", "shop", folder)
-        begin(plan, [(feed, self.handle)], offsets, context, lambda *_: None)
+        begin([(feed, self.handle)], offsets, context, lambda *_: None)
 
     def write(self, *batches: ChangeBatch) -> None:
         """Write each, and note in the ledger that it is there."""
         for batch in batches:
             self.write_only(batch)
             end = replace(batch.end, uuid=f"database of {self.origin.log}")
-            self.handle.advance(_QUERY, Checkpoint({batch.physical: end}))
+            self.handle.advance(Checkpoint({batch.physical: end}))
 
     def write_only(self, batch: ChangeBatch) -> None:
         """Write one, and die before the ledger says so."""
         writer = self.output.part_writer()
         if isinstance(writer, DirectWriter):
-            self.handle.write_direct(_QUERY, batch, partial(write_buckets, self.output, batch))
+            self.handle.write_direct(batch, partial(write_buckets, self.output, batch))
         elif writer is None:
-            self.handle.write(_QUERY, batch)
+            self.handle.write(batch)
         else:
-            commit = partial(self.handle.commit, _QUERY)
+            commit = self.handle.commit
             write_by_tasks(self.output, batch, commit, lambda each: self.handle.discard([each]))
 
     def reached(self, log: ChangeLog) -> int:
@@ -266,7 +262,7 @@ def check_move_within_a_snapshot(harness: OutputHarness) -> None:
     start = replace(batch.start, seq=begin.pair[1])
     with _process(harness) as process:
         process.write(log.batch(0, 4))
-        process.handle.advance(_QUERY, Checkpoint({"shop": start}))
+        process.handle.advance(Checkpoint({"shop": start}))
         with suppress(UnsupportedFeature):
             process.write(replace(batch, start=start))
     left = {row["id"] for row in harness.read(log.physical, ORDERS)}
@@ -321,7 +317,7 @@ def check_full(harness: OutputHarness) -> None:
         process.write(log.batch(0, 20))
         with full:
             _refused(process, log.batch(20, size), DiskFull)
-        process.handle.open(_QUERY)
+        process.handle.open()
         process.write(log.batch(20, size))
     _assert_holds(harness, log)
 

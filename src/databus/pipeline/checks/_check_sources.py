@@ -13,7 +13,7 @@ from typing import Final
 
 from databus.core import ConfigError, MalformedRequest, UnknownColumn, is_pattern, split_database
 from databus.filters import FrameFilter, StreamFilter
-from databus.flow import matches, nearest, patterns_meet, patterns_of, selects
+from databus.flow import matches, nearest, patterns_meet, patterns_of, selections_meet, selects
 from databus.pipeline.checks._asked_tables import AskedTables
 from databus.pipeline.checks._check_definitions import check_definitions
 from databus.pipeline.graph import Branch, Graph, Kind, Problem, physicals_of
@@ -28,6 +28,9 @@ Columns = Mapping[str, Sequence[str]]
 """Columns by full name of a table."""
 
 
+_STARTS: Final = ("starting_version", "starting_timestamp")
+
+
 def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, all
     or those of these names, and a relay that runs elsewhere.
@@ -36,6 +39,7 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
         *_check_merging(graph),
         *_check_messages(graph),
         *_check_transactions(graph),
+        *_check_united(graph),
         *_check_transaction_topics(graph),
     ]
     yield from told
@@ -265,6 +269,37 @@ def _check_transactions(graph: Graph) -> Iterator[Problem]:
                     "could count the changes of a transaction in all tables. Have one input bring all of them, or "
                     "leave `transaction_topic` out",
                 )
+
+
+def _check_united(graph: Graph) -> Iterator[Problem]:
+    """Inputs that one query is to read: several of one output, or of outputs of one lane."""
+    outputs = [node for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT]
+    branches = [(node, branch) for node in outputs for branch in graph.branches(node.path)]
+    inputs = {node.path: {branch.input for other, branch in branches if other is node} for node in outputs}
+    told: set[tuple[str, ...]] = set()
+    for (node, one), (following, other) in itertools.combinations(branches, 2):
+        is_lane = node.config.lane is not None and node.config.lane == following.config.lane
+        are_shared = node is following or (is_lane and inputs[node.path] == inputs[following.path])
+        key = following.path, *sorted((one.input, other.input))
+        if key in told or one.input == other.input or not are_shared:
+            continue
+        first, second = graph.inputs[one.input], graph.inputs[other.input]
+        if Shape.TYPED in (first.emits, second.emits) or not _share_a_source(graph, one, other):
+            continue
+        why = ""
+        if first.united([(first, ()), (second, ())]) is None:
+            why = "inputs of these types cannot be read together"
+        elif any(getattr(first.config, name, None) != getattr(second.config, name, None) for name in _STARTS):
+            why = "they begin at different places"
+        elif node is not following and selections_meet(one.selection, other.selection):
+            why = "a table comes by both"
+        if why:
+            told.add(key)
+            yield Problem(
+                f"{following.path}.from",
+                f"{_named(one)} and {_named(other)} may bring tables of one source, which one query reads, and {why}. "
+                f"Give one of them another {'output' if node is following else 'lane'}",
+            )
 
 
 def _check_transaction_topics(graph: Graph) -> Iterator[Problem]:

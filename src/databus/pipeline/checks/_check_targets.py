@@ -6,7 +6,6 @@ from pathlib import Path
 
 from databus.core import DatabusError
 from databus.disk import LocalLocation
-from databus.filters import TableChoice
 from databus.pipeline.engine import Ledger, ledger_path, plan_queries, way_of, why_stopped
 from databus.pipeline.graph import Graph, Kind, NodeSpec, Problem
 from databus.plugins import KeepsLedger, Output
@@ -50,10 +49,9 @@ def _check_ways(graph: Graph, node: NodeSpec, output: Output) -> Iterator[Proble
         return
     changed: set[str] = set()
     for plan in plan_queries(graph, [*config.sources]):
-        for feed in plan.feeds:
-            if feed.output == node.path:
-                choice = feed.selections or ((TableChoice((plan.of,)),),)
-                way = way_of(graph, plan, feed, output)
-                changed |= {name for name in ledger.written(choice) if ledger.way_of(name) not in ("", way(name))}
+        feed = plan.feed_of(node.path)
+        if feed is not None:
+            way = way_of(graph, feed, output)
+            changed |= {name for name in ledger.written(feed.choice) if ledger.way_of(name) not in ("", way(name))}
     if changed and node.config.on_change == "stop":
         yield Problem(node.path, why_stopped(node.name, [*changed]))

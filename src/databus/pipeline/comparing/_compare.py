@@ -19,11 +19,10 @@ from databus.core import (
     ServiceUnavailable,
     SourceCheckpoint,
     TransientError,
-    split_physical,
 )
 from databus.disk import Location
-from databus.filters import TableChoice
-from databus.flow import NamedFilter, TableFilters, matches
+from databus.filters import StreamFilter
+from databus.flow import TableFilters
 from databus.pipeline.comparing._compare_filtered import Behind, Filtered, FilteredTable, captured_table
 from databus.pipeline.comparing._compare_found import Comparison, TableDifference
 from databus.pipeline.comparing._compare_rows import difference_of, two_sides
@@ -32,7 +31,6 @@ from databus.pipeline.engine import Feed, Ledger, QueryPlan, TypedSteps, ledger_
 from databus.pipeline.graph import Graph, NodeSpec, is_held
 from databus.pipeline.telling import read_status
 from databus.pipeline.trying import spark_on_demand
-from databus.plugins import Shape
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 
@@ -59,12 +57,12 @@ class _Copy:
     oracle: Oracle
     session: Callable[[], "SparkSession"]
 
+    @property
+    def feed(self) -> Feed:
+        return self.plan.feed_of(self.node.path) or Feed(self.node.path)
+
     def selects(self, source: str) -> bool:
-        if self.plan.shape is Shape.TYPED:
-            return matches(f"{self.physical}/{source}", [self.plan.table or ""])
-        return any(
-            feed.output == self.node.path and feed.selects(f"{self.physical}/{source}") for feed in self.plan.feeds
-        )
+        return self.feed.selects(f"{self.physical}/{source}")
 
     def position(self) -> SourceCheckpoint | None:
         """Up to where all of its tables are written, as the target says; None before it says anything."""
@@ -75,12 +73,7 @@ class _Copy:
         except CorruptData:
             return None  # being replaced
         position = ledger.positions.get(self.physical)
-        if position is None:
-            return None
-        if self.plan.shape is Shape.TYPED:
-            return position.least_place(((TableChoice((self.plan.table or "*",)),),))
-        mine = (feed.selections for feed in self.plan.feeds if feed.output == self.node.path)
-        return position.least(tuple(selection for selections in mine for selection in selections))
+        return None if position is None else position.least(self.feed.choice)
 
     def published(self, deadline: float) -> SourceCheckpoint | None:
         """The end of the relay's log; None if the relay does not run."""
@@ -142,31 +135,27 @@ class _Copy:
     def not_a_copy(self, source: str) -> str:
         """Why filters on the way have this hold something else than the source does; empty where it does not."""
         name = f"{self.physical}/{source}"
-        over = [each for feed in self.plan.feeds if feed.output == self.node.path for each in self._over(feed, name)]
+        over = named(self.graph, self.feed.filters_of(name))
         found = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
         return f"not compared: {found[0]}" if found else ""
-
-    def _over(self, feed: Feed, name: str) -> Sequence[NamedFilter]:
-        return named(self.graph, feed.filters_of(name)) if self.plan.shape is Shape.TABLES else ()
 
     def filtered(self, source: str, deadline: float) -> list[Behind | Filtered | FilteredTable]:
         """What filters the source's table on its way to this copy, one after the other."""
         name = f"{self.physical}/{source}"
-        wanted = self.graph.inputs[self.plan.input].filter
-        mine = [feed for feed in self.plan.feeds if feed.output == self.node.path and feed.selects(name)]
-        way = mine[0].filters_of(name) if mine else ()
-        if self.plan.shape is not Shape.TYPED and not way and not wanted.form(name):
+        way = self.feed.way(name)
+        wanted = StreamFilter() if way is None else self.graph.inputs[way.input].filter
+        if way is None or (not way.steps and not wanted.form(name)):
             return []
         table = self._captured(source, deadline)
         found: list[Behind | Filtered | FilteredTable] = []
         if wanted.form(name):
             found.append(behind := Behind(wanted, self.physical, table))
             table = behind.result
-        if self.plan.shape is Shape.TYPED:
-            steps = TypedSteps(self.graph, name, self.graph.about(self.plan.steps, name))
+        if way.is_typed:
+            steps = TypedSteps(self.graph, name, self.graph.about(way.steps, name))
             found.append(Filtered(self.session(), steps, table))
-        elif way:
-            filters = TableFilters(self.physical, named(self.graph, way), lambda _: table, lambda _: table)
+        elif way.filters:
+            filters = TableFilters(self.physical, named(self.graph, way.filters), lambda _: table, lambda _: table)
             found.append(FilteredTable(filters, table))
         return found
 
@@ -237,20 +226,12 @@ def _copies(
     for plan in plan_queries(graph, physicals):
         if node.path not in [feed.output for feed in plan.feeds]:
             continue
-        for physical in _physicals_of(plan, physicals):
-            oracle = oracle_of(physical, known.get(physical), folder=config.folder, database=database)
-            found.append(_Copy(graph, node, plan, physical, oracle, session))
+        if plan.physical is not None:
+            oracle = oracle_of(plan.physical, known.get(plan.physical), folder=config.folder, database=database)
+            found.append(_Copy(graph, node, plan, plan.physical, oracle, session))
     if not found:
         raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
     return found
-
-
-def _physicals_of(plan: QueryPlan, physicals: Sequence[str]) -> list[str]:
-    """What a query reads; a typed one may name its table without its physical source, where there is but one."""
-    if plan.physical is not None:
-        return [plan.physical]
-    named, _ = split_physical(plan.table or "")
-    return [each for each in physicals if plan.table is not None and named in ("", each)]
 
 
 def _physicals_of_relay(graph: Graph) -> list[str]:

@@ -1,11 +1,10 @@
 """Batches: one query after the other, from the relay's ranges to what an output's target holds. Start with `Query`."""
 
 from databus.pipeline.engine._begin import begin
-from databus.pipeline.engine._bringing import Bringing
-from databus.pipeline.engine._handle import LEDGERS, OutputHandle, ledger_path, options_hash
+from databus.pipeline.engine._handle import LEDGERS, Brought, OutputHandle, ledger_path, options_hash
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan, plan_queries
+from databus.pipeline.engine._plan import Feed, QueryPlan, Way, plan_queries
 from databus.pipeline.engine._positions import OutputPositions, positions_of, with_positions
 from databus.pipeline.engine._query import QueryThread, RunSettings
 from databus.pipeline.engine._query_filters import into_output, named
@@ -15,7 +14,7 @@ from databus.pipeline.engine._way import way_of, why_stopped
 
 __all__ = [
     "LEDGERS",
-    "Bringing",
+    "Brought",
     "Feed",
     "Ledger",
     "Offsets",
@@ -25,6 +24,7 @@ __all__ = [
     "QueryThread",
     "RunSettings",
     "TypedSteps",
+    "Way",
     "analysis_error",
     "begin",
     "check_keeps",

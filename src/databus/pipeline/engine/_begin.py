@@ -24,7 +24,7 @@ from databus.flow import part_of_other_log
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._plan import Feed
 from databus.pipeline.engine._way import WayOf, why_stopped
 from databus.places import (
     ForeignTarget,
@@ -49,11 +49,9 @@ Fits = Callable[[Feed, OutputHandle, Collection[str]], None]
 """Raises `InputError` or `FatalError` where tables, by full names, as they are now, would not come into an output."""
 
 
-def begin(
-    plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits, source: str | None = None
-) -> Checkpoint | None:
+def begin(feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits) -> Checkpoint | None:
     """The checkpoint after which a query begins; Spark's own is removed unless it says the same. fits: looks at tables
-    before what an output has of them is removed. source: its one table, as `db.table`, if it has but one.
+    before what an output has of them is removed.
 
     None: where the options say. Raises `InputError` where tables have to be read by a snapshot, and cannot.
     """
@@ -62,10 +60,10 @@ def begin(
         return None
     offsets.drop_damaged()
     offsets.drop_answers()
-    reader = _Reader(plan, context, origin, offsets.physical, source, fits)
+    reader = _Reader(context, origin, offsets.physical, fits)
     places = []
     for feed, handle in feeds:
-        with handle.at_rest():  # other queries of the output have tables in the same ledger
+        with handle.at_rest():  # queries of other physical sources have tables in the same ledger
             places.append(reader.begin(feed, handle))
     known = [place for place in places if place is not None]
     are_behind = len(known) < len(places) and all(place.scn >= origin.starting_version for place in known)
@@ -129,15 +127,11 @@ class _View:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Has outputs begin, and what they lack read. source: of a query over one table, `db.table`. asked: tables for
-    whose reading the relay was asked already.
-    """
+    """Has outputs begin, and what they lack read. asked: tables for whose reading the relay was asked already."""
 
-    plan: QueryPlan
     context: RunContext
     origin: Input
     physical: str
-    source: str | None
     fits: Fits
     asked: set[str] = field(default_factory=set)
 
@@ -145,44 +139,35 @@ class _Reader:
         """Where an output begins, as its ledger says from now on; None where the options say."""
         log = self.origin.log_of(self.context, self.physical)
         uuid, there = self.origin.uuid_of(self.context, self.physical), self._tables(feed)
-        answered = there if self.source is None else frozenset[str]()
-        view = _View(self.origin, self.context, self.physical, log, uuid, answered)
+        view = _View(self.origin, self.context, self.physical, log, uuid, there)
         position, held = self._reconciled(feed, handle, view, there)
         self._refuse_purged(handle, position)
         wants = {name for name, seed in position.seeds.items() if isinstance(seed, str) and name in there}
         self._ask(handle, frozenset(wants))
-        if not handle.has_tables_together(self.physical):
-            position = position.apart(self._all(there))
         accepted = {word.place.log for word in held.values() if word.place is not None and word.place.log is not None}
         handle.put(self.physical, position, self._all(there), accepted)
         for name in position.marks:
             if feed.selects(name):
                 handle.follow_options(name)
-        mine = handle.bringing[self.plan.name]
-        if not handle.are_together(self.plan.name):
-            places = [position.place(name) for name in there]
-            known = [place for place in places if place is not None]
-            return min(known, key=lambda place: place.pair) if known and len(known) == len(places) else None
         goes_back = position.at is not None and handle.catches_up_together
-        return position.least(mine.choice) if goes_back else position.at
+        return position.least(handle.choice(self.physical)) if goes_back else position.at
 
     def _reconciled(
         self, feed: Feed, handle: OutputHandle, view: _View, there: frozenset[str]
     ) -> tuple[Position, Mapping[str, Held]]:
         """Where an output begins, and what its target says. Tables whose way was changed are removed if one says so."""
-        mine, output = handle.bringing[self.plan.name], handle.output
+        choice, output = handle.choice(self.physical), handle.output
         on_change, staying = output.config.on_change, set[str]()
         while True:
             before = None if handle.known(self.physical) is None else handle.position(self.physical)
-            known = {name for name in (before.known if before else ()) if chosen_by(mine.choice, name)}
+            known = {name for name in (before.known if before else ()) if chosen_by(choice, name)}
             noted = {name: before.marks.get(name) if before else None for name in sorted(known | there)}
             answer = handle.held(noted)
             held = answer or {}
             wanted = Wanted(
-                mine.choice,
+                choice,
                 self._all(there),
-                partial(_way_but, mine.way_of, staying),
-                are_together=handle.are_together(self.plan.name),
+                partial(_way_but, handle.way_of(self.physical), staying),
                 tells=answer is not None,
                 may_repeat=output.delivery is Delivery.AT_LEAST_ONCE,
                 may_lack=output.config.may_lack,
@@ -199,7 +184,7 @@ class _Reader:
                 raise self._said(stop, feed, handle, before or Position(), held) from None
             else:
                 self._tell_other_ways(handle, before, position)
-                refused = handle.refused.get(self.plan.name, {})
+                refused = handle.refused.get(self.physical, {})
                 return position.refusing(refused) if refused else position, held
 
     def _said(
@@ -278,8 +263,6 @@ class _Reader:
 
     def _tables(self, feed: Feed) -> frozenset[str]:
         """What goes to an output now, by full names. Raises `ServiceUnavailable` while the relay does not know."""
-        if self.source is not None:
-            return frozenset([f"{self.physical}/{self.source}"])
         self.origin.log_of(self.context, self.physical)  # of a source that is still starting, no table is named
         return frozenset(each for each in self.origin.tables_of(self.context, self.physical) if feed.selects(each))
 

@@ -12,8 +12,10 @@ from databus.core import SourceCheckpoint
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._plan import Feed
-from databus.pipeline.engine._writer import TablesWriter
+from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
+from databus.pipeline.engine._writer import Writer
 from databus.plugins import Input, RunContext
+from databus.wire import is_answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 class CatchUp:
     """Of a query over the tables of a physical source."""
 
-    query: str
     spark: "SparkSession"
-    writer: TablesWriter
+    writer: Writer
     feeds: Sequence[tuple[Feed, OutputHandle]]
+    typed: TypedTables
     origin: Input
     context: RunContext
     physical: str
@@ -34,27 +36,85 @@ class CatchUp:
     def step(self) -> bool:
         """Have the tables that are furthest behind come a step further; returns whether there were any."""
         with self.writer.turn:
+            for typed in self.typed:
+                if typed.is_due:
+                    self._look(typed)
             return any(
                 self._step(feed, handle)
                 for feed, handle in self.feeds
-                if not handle.catches_up_together and handle.are_together(self.query)
+                if handle.frames is None and not handle.catches_up_together
             )
+
+    def _look(self, typed: TypedTable) -> None:
+        """Try a table that has failed: whether there is one now, and its filters fit it. It is well if that is all."""
+        try:
+            typed.look()
+        except Exception as error:
+            if not self.typed.stays_behind(typed, error):
+                raise
+        else:
+            places = [handle.position(self.physical) for _, handle in typed.feeds]
+            if not any(typed.names & place.behind(place.at.pair if place.at else (0, 0)).keys() for place in places):
+                self.typed.is_well(typed)
 
     def _step(self, feed: Feed, handle: OutputHandle) -> bool:
         position = handle.position(self.physical)
         at = position.at or SourceCheckpoint()
         behind = {name: place for name, place in position.behind(at.pair).items() if feed.selects(name)}
+        behind = {name: place for name, place in behind.items() if self._is_due(feed, name)}
         if not behind:
             return False
         start = min(behind.values(), key=lambda place: place.pair)
-        names = frozenset(name for name, place in behind.items() if place == start)
+        names = frozenset(name for name, place in behind.items() if _is_at(place, start))
         above = (place for place in (*behind.values(), at) if place.pair > start.pair)
         to = min(above, key=lambda place: place.pair, default=start)  # an answer is read to its end, wherever that is
+        for name in sorted(names):
+            typed = self._typed(feed, name)
+            if typed is not None:
+                self._step_typed(typed, feed, handle, start, to)
+                names -= {name}
+        if names:
+            self._step_tables(names, feed, handle, start, to)
+        return True
+
+    def _typed(self, feed: Feed, name: str) -> TypedTable | None:
+        way = feed.way(name)
+        return None if way is None else self.typed.of(way, name)
+
+    def _is_due(self, feed: Feed, name: str) -> bool:
+        """Whether a table may be written now: where its typed filters have failed it is tried again after a while."""
+        way, typed = feed.way(name), self._typed(feed, name)
+        if typed is None:  # one behind typed filters that no relay knows has nothing to write
+            return way is not None and not way.is_typed
+        return typed.failure is None or typed.is_due
+
+    def _step_tables(
+        self, names: frozenset[str], feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+    ) -> None:
         ranges, end, decode = self.origin.ranges(self.spark, self.context, self.physical, sorted(names), start, to.pair)
         end = to if end == start else end  # nothing of them is left up to there
-        logger_of("databus.pipeline").info(
-            "tables catch up", output=handle.name, tables=sorted(names), after=start.pair, to=end.pair
-        )
+        _say(names, handle, start, end)
         rows = self.spark.createDataFrame(ranges) if ranges.num_rows else None
         self.writer.write_range(rows, start, end, Span(start.pair, names), decode, feed, handle)
-        return True
+
+    def _step_typed(
+        self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+    ) -> None:
+        _say(typed.names, handle, start, to)
+        try:
+            self.writer.write_typed_range(typed, feed.of(typed.way), handle, start, to)
+            self.typed.is_well(typed)
+        except Exception as error:
+            if not self.typed.stays_behind(typed, error):
+                raise
+
+
+def _is_at(place: SourceCheckpoint, start: SourceCheckpoint) -> bool:
+    """Whether a table is read on from where another is: what follows in an answer is not what follows in the log."""
+    return place == start if is_answer(place.log) or is_answer(start.log) else place.pair == start.pair
+
+
+def _say(names: frozenset[str], handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint) -> None:
+    logger_of("databus.pipeline").info(
+        "tables catch up", output=handle.name, tables=sorted(names), after=start.pair, to=to.pair
+    )

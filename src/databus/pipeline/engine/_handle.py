@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, UnsupportedFeature, is_pattern
+from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.disk import Location, located
 from databus.flow import Batch, Bucket, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, Tasks, run_here
-from databus.pipeline.engine._bringing import Bringing, Refused
 from databus.pipeline.engine._ledger import Ledger
-from databus.pipeline.engine._way import why_stopped
-from databus.places import ASKED, GAP, Held, Noted, Position, chosen_by, identity, read_by
+from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._way import WayOf, why_stopped
+from databus.places import ASKED, GAP, Choice, Held, Noted, Position, identity, read_by
 from databus.plugins import (
     ChecksTables,
     Discards,
@@ -58,18 +58,35 @@ def options_hash(output: Output) -> str:
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_HASH_DIGITS]
 
 
+Refused = Mapping[str, str]
+"""By full name of a table that an output refuses: why."""
+
+
 @dataclass(frozen=True)
 class Span:
-    """What a batch is over. start: where it begins. only: tables that catch up in a range of their own, by full names;
-    None for all tables of the query, but those that stand below the start.
-    """
+    """What a batch is over."""
 
     start: Pair
+    """Where it begins."""
     only: frozenset[str] | None = None
+    """Tables that have a range of their own, by full names; None for all of the query, but those that stand below the
+    start and those of `but`.
+    """
+    but: frozenset[str] = frozenset()
+    """Tables that are written by ranges of their own behind it."""
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What one query brings into an output."""
+
+    feed: Feed
+    way_of: WayOf
+    """How it makes the rows of a table."""
 
 
 class OutputHandle:
-    """bringing: all queries that bring something into it, by name; set before the first of them starts."""
+    """An output at work."""
 
     check_table: Callable[[TableSchema], None]
     """See `ChecksTables`."""
@@ -85,8 +102,12 @@ class OutputHandle:
         self._discard = output.discard if isinstance(output, Discards) else _nothing
         self._take_over = output.take_over if isinstance(output, TakesOver) else None
         self._remove = output.remove if isinstance(output, Removes) else None
-        self._bringing: Mapping[str, Bringing] = {}
-        self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
+        self.brought: Mapping[str | None, Brought] = {}
+        """By physical source, set before the first query starts; None for that of an input that makes typed rows."""
+        self.refused: Mapping[str, Refused] = {}
+        """By physical source. A refused table is treated like one that is not chosen, but that its place is forgotten:
+        once it is refused no longer, it begins like a new one, behind the rows that could not be taken.
+        """
         self.ledger_path = ledger_path(output, state)
         self.ledger: Ledger | None = None  # once it is taken
         self._now: dict[str, Position] = {}  # as written, which the ledger says once the micro-batch is done
@@ -97,19 +118,22 @@ class OutputHandle:
         self._is_open = False
         self._busy_since_s = 0.0
 
-    @property
-    def bringing(self) -> Mapping[str, Bringing]:
-        """See the class; without what is refused."""
-        return {name: each.without(self.refused.get(name, ())) for name, each in self._bringing.items()}
+    def choice(self, physical: str) -> Choice:
+        """The tables of a physical source that come into it."""
+        feed = self._brought(physical).feed
+        return feed.without(self.refused.get(physical, ())).choice
 
-    @bringing.setter
-    def bringing(self, bringing: Mapping[str, Bringing]) -> None:
-        self._bringing = bringing
+    def way_of(self, physical: str) -> WayOf:
+        """How rows of tables of a physical source come into it."""
+        return self._brought(physical).way_of
 
-    def refuse(self, name: str, refused: Refused) -> None:
-        """Have nothing written of these tables of a query, which is not running."""
+    def _brought(self, physical: str) -> Brought:
+        return self.brought.get(physical) or self.brought[None]
+
+    def refuse(self, physical: str, refused: Refused) -> None:
+        """Have nothing written of these tables of a physical source, whose query is not running."""
         with self._lock:
-            self.refused = {**self.refused, name: refused}
+            self.refused = {**self.refused, physical: refused}
 
     @property
     def guards(self) -> bool:
@@ -126,18 +150,6 @@ class OutputHandle:
                 f"made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
             )
         return f"Give outputs.{self.name} another name, under which it is written from the beginning"
-
-    def are_together(self, name: str) -> bool:
-        """Whether the tables of a query stand at one place, but for exceptions. Else each has a place of its own: that
-        of a query over one table, and those of queries of which several bring tables of one physical source.
-        """
-        of = self._bringing[name].of
-        return is_pattern(of) and sum(each.of == of for each in self._bringing.values()) == 1
-
-    def has_tables_together(self, physical: str) -> bool:
-        """Whether some query brings tables of a physical source that stand at one place."""
-        mine = (name for name, each in self._bringing.items() if each.of in ("*", f"{physical}/*"))
-        return any(map(self.are_together, mine))
 
     @property
     def catches_up_together(self) -> bool:
@@ -219,32 +231,30 @@ class OutputHandle:
         self._now.clear()
         self._open(ledger)  # it may remember what is gone
 
-    def advance(self, name: str, checkpoint: Checkpoint, span: Span | None = None) -> None:
-        """Note that all of a query up to `checkpoint` is in the target."""
+    def advance(self, checkpoint: Checkpoint, span: Span | None = None) -> None:
+        """Note that all of a batch up to `checkpoint` is in the target, and where tables stand that were held."""
         with self._held():
             for physical, end in checkpoint.sources.items():
-                position, mine = self.position(physical), self.bringing[name]
-                if not self.are_together(name):
-                    for table in sorted(self._tables_of(name, physical)):
-                        position = position.moved(table, end)
-                    self._put(physical, position)
-                elif span is not None and span.only is not None:
-                    for table in sorted(span.only):
-                        position = position.moved(table, end)
-                    self._put(physical, position)
-                else:
+                position, choice = self.position(physical), self.choice(physical)
+                if span is None or span.only is None:
                     start = position.at.pair if span is None and position.at is not None else (0, 0)
-                    start = start if span is None else span.start
-                    position = replace(position, tables=mine.choice) if position.at is None else position
-                    self._put(physical, position.reached(end, read_by(mine.choice, position.behind(start))))
+                    start, but = (start, frozenset[str]()) if span is None else (span.start, span.but)
+                    position = replace(position, tables=choice) if position.at is None else position
+                    position = position.reached(end, read_by(choice, {*position.behind(start), *but})).normal()
+                for table in sorted(() if span is None or span.only is None else span.only):
+                    position = position.moved(table, end)
+                self._put(physical, position)
 
-    def _tables_of(self, name: str, physical: str) -> set[str]:
-        """The full names of the tables of a query that have places of their own."""
-        mine = self.bringing[name]
-        known = {*self._there.get(physical, ()), *self.position(physical).known}
-        found = {table for table in known if table.startswith(f"{physical}/") and chosen_by(mine.choice, table)}
-        named = set() if is_pattern(mine.of) else {mine.of if "/" in mine.of else f"{physical}/{mine.of}"}
-        return found or named
+    def hold(self, physical: str, names: Collection[str], to: SourceCheckpoint | None = None) -> None:
+        """Have tables stay where they stand, or at a place that they have come to, whatever is written of others;
+        durable with that, and with `advance`.
+        """
+        with self._held():
+            position = self.position(physical)
+            for name in sorted(names):
+                if to is not None and position.done(name) < to.pair:  # one that is further drops what it has
+                    position = position.moved(name, to)
+            self._now[physical] = position.holding(names)
 
     def expect_snapshot(self, physical: str, tables: Collection[str]) -> None:
         """Note that a snapshot of these tables, by full names, was asked for; durable with the next `advance`."""
@@ -271,9 +281,8 @@ class OutputHandle:
 
     # What is written
 
-    def open(self, name: str) -> None:
-        """Open it anew, as before each start of a query: `name`."""
-        del name
+    def open(self) -> None:
+        """Open it anew, as before each start of a query."""
         with self._held():
             self._open(None if self._take_over is None else self._taken())
 
@@ -282,7 +291,9 @@ class OutputHandle:
         self._is_open = True
         self.output.open()
         if self._take_over is not None and ledger is not None:
-            self._take_over(ledger.positions, tuple(each for mine in self.bringing.values() for each in mine.choice))
+            self._take_over(
+                ledger.positions, tuple(each for mine in self.brought.values() for each in mine.feed.choice)
+            )
 
     def close(self) -> None:
         """Close it; callable twice."""
@@ -295,36 +306,31 @@ class OutputHandle:
             self._looked_at.clear()
             self.output.close()
 
-    def write(self, name: str, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
-        """Apply a batch of a query; returns the rows of each source that were written.
+    def write(self, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
+        """Apply a batch; returns the rows of each source that were written.
 
         Raises `UnsupportedFeature` if something is missing between it and the last.
         """
-        return self._apply(name, self._new_of(name, batch, span), self.output.write, span)
+        return self._apply(self._new_of(batch, span), self.output.write, span)
 
-    def commit(self, name: str, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
+    def commit(self, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
         """The same, for a batch whose rows tasks have written; see `Output.commit`."""
-        return self._apply(name, batch, partial(self.output.commit, tasks=tasks), span)
+        return self._apply(batch, partial(self.output.commit, tasks=tasks), span)
 
     def write_direct(
-        self,
-        name: str,
-        given: Batch,
-        write: Callable[[Bucket], Sequence[StagedBatch]],
-        span: Span | None = None,
+        self, given: Batch, write: Callable[[Bucket], Sequence[StagedBatch]], span: Span | None = None
     ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
-        """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
+        """Have tasks write a batch, by `write`; returns what it does, each with the rows of each source that
         were written. given: where the batch begins.
         """
         output, physical = self.output, given.physical
         with self._held():
-            self._check_gap(name, given, span)
+            self._check_gap(given, span)
             self._taken().check_epoch()
-            mine, position = self.bringing[name], self.position(physical)
-            are_together = self.are_together(name)
-            if are_together and position.at is None:
-                position = replace(position, tables=mine.choice)
-            moves_at = are_together and (span is None or span.only is None)
+            position = self.position(physical)
+            if position.at is None:
+                position = replace(position, tables=self.choice(physical))
+            moves_at = span is None or span.only is None
             bucket = Bucket(
                 output.context.pipeline,
                 output.context.output,
@@ -336,7 +342,7 @@ class OutputHandle:
                 accepted=frozenset(self._accepted),
             )
             done = write(bucket)
-            return [(each, self._apply(name, each, partial(output.commit, tasks=run_here), span)) for each in done]
+            return [(each, self._apply(each, partial(output.commit, tasks=run_here), span)) for each in done]
 
     def discard(self, batches: Sequence[StagedBatch]) -> None:
         """Remove what tasks have written and no commit shows."""
@@ -344,23 +350,21 @@ class OutputHandle:
             for batch in batches:
                 self._discard(batch)
 
-    def _new_of(self, name: str, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
+    def _new_of(self, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
         """What of a batch is for tables that do not stand below its start, and above where they stand. span: what it is
         a piece of.
         """
         position = self.position(batch.physical)
-        behind = position.behind(batch.start.pair if span is None else span.start) if self.are_together(name) else {}
+        behind = position.behind(batch.start.pair if span is None else span.start)
         return batch.above(position.done, lambda table: table not in behind)
 
-    def _apply(
-        self, name: str, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None
-    ) -> Mapping[str, int]:
-        way_of = self.bringing[name].way_of
+    def _apply(self, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None) -> Mapping[str, int]:
+        way_of = self.way_of(batch.physical)
         with self._held():
-            self._check_gap(name, batch, span)
+            self._check_gap(batch, span)
             position = self.position(batch.physical)
             tables = {f"{batch.physical}/{item.table.source}" for item in batch.items}
-            self._check_new(name, tables.difference(position.marks, position.seeds), batch, span)
+            self._check_new(tables.difference(position.marks, position.seeds), batch, span)
             self._taken().check_epoch()
             self._check_holds(
                 {table: position.marks[table] for table in tables & position.marks.keys() - self._looked_at}
@@ -378,16 +382,13 @@ class OutputHandle:
             self._now[batch.physical] = replace(position, marks=marks, ways=ways, seeds=seeds)
             return _rows_of(batch) if written.rows is None else written.rows
 
-    def _check_gap(self, name: str, batch: Batch, span: Span | None) -> None:
+    def _check_gap(self, batch: Batch, span: Span | None) -> None:
         position = self.position(batch.physical)
-        if span is not None and span.only is not None:
-            return
         start = batch.start.pair if span is None else span.start  # a batch may be a piece of it
-        reached = position.at
-        if not self.are_together(name):
-            places = [place for each in self._tables_of(name, batch.physical) if (place := position.place(each))]
-            reached = min(places, key=lambda place: place.pair, default=None)
-        if reached is not None and start > reached.pair:
+        places = [position.at] if span is None or span.only is None else map(position.place, span.only)
+        for reached in places:
+            if reached is None or start <= reached.pair:
+                continue
             raise UnsupportedFeature(
                 f"outputs.{self.name}: the next changes begin after {start} (SCN, _seq) of "
                 f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
@@ -416,7 +417,7 @@ class OutputHandle:
             f"{self.name} {table}` (FILE is the pipeline's file)"
         )
 
-    def _check_new(self, name: str, tables: Collection[str], batch: Batch, span: Span | None) -> None:
+    def _check_new(self, tables: Collection[str], batch: Batch, span: Span | None) -> None:
         """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
         held = (self.held(dict.fromkeys(sorted(tables))) or {}) if tables else {}
         start = batch.start.pair if span is None else span.start
@@ -438,7 +439,7 @@ class OutputHandle:
                     f"between. Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} "
                     f"{table}`, FILE being the pipeline's"
                 )
-            way = self.bringing[name].way_of(table)
+            way = self.way_of(batch.physical)(table)
             if self.output.config.on_change != "continue" and word.way and way and way != word.way:
                 raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from databus.core import DatabusError, SourceCheckpoint
+from databus.core import DatabusError
 from databus.disk import Location
 from databus.filters import TableChoice
 from databus.flow import names_for_relay
@@ -52,13 +52,14 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
         left = set(each.positions)
         queries: dict[str, Any] = {}
         for name, query in said["queries"].items():
-            mine = {physical: _place_of(name, query, physical, each.positions[physical]) for physical in each.positions}
-            told = {physical: place.to_json() for physical, place in mine.items() if place is not None}
+            mine = {physical: at for physical, position in each.positions.items() if (at := position.at) is not None}
+            _, is_over_tables, of = name.rpartition("@")
+            told = {physical: at.to_json() for physical, at in mine.items() if not is_over_tables or physical == of}
             left -= {*told}
             queries[name] = {**query, "positions": told}
         for physical in sorted(left):
             position = each.positions[physical]
-            place = position.at or position.least_place(_ALL)
+            place = position.least(_ALL)
             if place is not None:
                 state = {"state": OutputState.ENDED, "since_us": 0, "error": "", "message": ""}
                 stands = {"positions": {physical: place.to_json()}, "tables": _tables(physical, position)}
@@ -71,14 +72,6 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
 
 
 _ALL: Choice = ((TableChoice(("*",)),),)
-
-
-def _place_of(name: str, query: Mapping[str, Any], physical: str, position: Position) -> SourceCheckpoint | None:
-    """Where the last table of a query stands. name: which ends with the physical source, of one over its tables."""
-    _, is_over_tables, of = name.rpartition("@")
-    if is_over_tables:
-        return position.at if of == physical else None
-    return position.least_place(((TableChoice(tuple(query["tables"])),),)) if query["tables"] else position.at
 
 
 def _unknown() -> dict[str, Any]:

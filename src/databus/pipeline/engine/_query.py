@@ -7,19 +7,18 @@ build ──► run ──► ends: done (`once`), stopped (by us), at rest (by 
            └─ FatalError, InputError ───► failed: this query stays down, the others go on
 """
 
+import math
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import (
-    BUS_COLUMNS,
-    CONTROL,
     AccessDenied,
     Backoff,
     Checkpoint,
@@ -32,22 +31,21 @@ from databus.core import (
     UnknownColumn,
     UnknownSource,
 )
-from databus.link import other_log
 from databus.operate import logger_of
-from databus.pipeline.engine._begin import Fits, advised, begin
+from databus.pipeline.engine._begin import advised, begin
 from databus.pipeline.engine._catch_up import CatchUp
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan
-from databus.pipeline.engine._query_filters import check_named, check_output, check_tables, filters_over, typed_steps
+from databus.pipeline.engine._plan import Feed, QueryPlan, Way
+from databus.pipeline.engine._query_filters import check_output, check_tables, filters_over
 from databus.pipeline.engine._query_options import limited, on_failure_of, trigger_ms_of
 from databus.pipeline.engine._refusals import Refusals
-from databus.pipeline.engine._typed_steps import TypedSteps, first_lines
-from databus.pipeline.engine._writer import Report, TablesWriter, TypedWriter, Writer
-from databus.pipeline.graph import Graph, PipelineConfig
+from databus.pipeline.engine._typed_steps import first_lines
+from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
+from databus.pipeline.engine._writer import Report, Writer
+from databus.pipeline.graph import Graph, PipelineConfig, RunSection
 from databus.pipeline.telling import Reminders, in_background
-from databus.plugins import OutputConfig, RunContext, Shape
-from databus.schema import TableSchema
+from databus.plugins import Input, OutputConfig, RunContext, Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,8 +56,26 @@ _START_S_MAX: Final = 15.0
 _SLOW_WORKERS_MS: Final = 5_000
 _ASK_S: Final = 0.05
 _TROUBLE: Final = "its trouble"
+_LOOK_S: Final = 1
+"""How long a query waits at most until it looks whether a table has failed, and is to be tried again."""
 _WELL_AFTER_S: Final = 60
 """How long a query that was in trouble runs until it is well again, if it has nothing to write meanwhile."""
+
+
+class Retries:
+    """When what has failed is tried again. wait_ms_min: not before that."""
+
+    def __init__(self, run: RunSection) -> None:
+        self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
+        self._failures = 0
+        self.wait_ms_min = 0
+
+    def next_ms(self, error: DatabusError, *, gives_up: Callable[[DatabusError, int], bool]) -> float | None:
+        """How long to wait after one more failure; None if there is no other try."""
+        if gives_up(error, self._failures + 1):
+            return None
+        self._failures += 1
+        return max(self._backoff.next_ms(), self.wait_ms_min)
 
 
 class Starts:
@@ -151,10 +167,9 @@ class QueryThread(threading.Thread):
         self._writer: Writer | None = None
         self._catch_up: CatchUp | None = None
         self._lock = threading.Lock()
-        run = settings.config.sections.run
-        self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
-        self._wait_ms_min = 0
-        self._failures = 0
+        self._typed = TypedTables()
+        self._retries = Retries(settings.config.sections.run)
+        self._table_retries: dict[Way, Retries] = {}
         self._is_stuck = False
         self._began_s = time.monotonic()
         self._reminders = Reminders()
@@ -255,7 +270,7 @@ class QueryThread(threading.Thread):
         writer: Writer | None = None
         try:
             for _, handle in self._feeds:
-                handle.open(self.plan.name)
+                handle.open()
             with self._settings.starting:
                 if self._ends:
                     return None
@@ -274,24 +289,35 @@ class QueryThread(threading.Thread):
         return None
 
     def _wait_for_end(self, query: "StreamingQuery") -> None:
+        """Wait until the query has ended, and have tables that are behind come on meanwhile."""
         try:
             # A query that has failed begins again at once, not when the last table has caught up.
-            while self._catch_up is not None and not self._ends and query.exception() is None:
-                if not self._catch_up.step():
+            while not self._ends and query.exception() is None:
+                if self._catch_up is not None and self._catch_up.step():
+                    continue
+                if not self._waits(query):
                     break
         except BaseException:
             query.stop()
             raise
-        if self._reminders.is_known(_TROUBLE) and not query.awaitTermination(_WELL_AFTER_S):
-            self._is_well()  # there may be nothing to write
         query.awaitTermination()
+
+    def _waits(self, query: "StreamingQuery") -> bool:
+        """Wait a while; whether there may be something to do then."""
+        due_s = self._typed.due_s
+        if not query.isActive:  # with `once`: tables that have failed are tried again
+            return due_s is not None and not self._is_ending.wait(max(due_s, _ASK_S))
+        wait_s = _WELL_AFTER_S if due_s is None else min(due_s, _WELL_AFTER_S)
+        is_over = query.awaitTermination(max(1, math.ceil(min(wait_s, _LOOK_S) if any(self._typed) else wait_s)))
+        if not is_over and time.monotonic() - self._began_s > _WELL_AFTER_S and self._reminders.is_known(_TROUBLE):
+            self._is_well()  # there may be nothing to write
+        return True
 
     def _ended(self, batches: int) -> None:
         """After a round that wrote so many batches: one forgets what failed before it."""
         if batches:
             self._is_stuck = False
-            self._failures = self._wait_ms_min = 0
-            self._backoff.reset()
+            self._retries = Retries(self._settings.config.sections.run)
 
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
         run = self._settings.config.sections.run
@@ -319,76 +345,128 @@ class QueryThread(threading.Thread):
 
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
-        origin = limited(settings.graph.inputs[plan.input], self._output_configs)
-        context = self._context()
-        if plan.shape is Shape.TABLES:
-            assert plan.physical is not None  # noqa: S101 - the plan's promise
-            offsets = Offsets(self.checkpoint, origin, plan.physical, "")
-            filters = filters_over(settings.graph, plan, context)
-            check_tables(plan, filters, origin, context)  # before anything is removed, or asked for
-            self._refusals.look(filters, origin, context)
-            try_on = partial(check_output, plan, filters, origin, context)
-            after = self._after = begin(plan, self._refusals.accepted, offsets, context, try_on)
-            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
-            writer = TablesWriter(
-                *self._written(offsets),
-                decode=decode,
-                filters=filters,
-                read_anew=partial(origin.read_anew, context, plan.physical),
-                stops_on_filter_change=origin.stops_on_filter_change,
-                wants_stop=settings.is_stopping,
-                ends_batch=self._ends_batch,
-            )
-            if origin.resumes:
-                given = plan.name, settings.spark, writer, self._refusals.accepted, origin, context, plan.physical
-                self._catch_up = CatchUp(*given)
-            return tables, writer
-        physical, table = origin.schema_of(context, plan.table)
-        offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
-        check_named(settings.graph, plan.steps, origin, context, physical)
-        steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
-        fits = self._check_steps(steps, table)
-        after = self._after = begin(plan, self._feeds, offsets, context, fits, table.source)
-        rows = origin.typed(settings.spark, context, plan.table, after)
-        if (log := origin.log_of(context, physical)) != offsets.log:  # outputs are told which one the rows come from
-            raise other_log(physical, offsets.log, log)
-        rows, result = steps.apply(rows, table)
-        written = self._written(offsets)
-        return rows, TypedWriter(
-            *written,
-            table=result,
+        inputs = {path: limited(settings.graph.inputs[path], self._output_configs) for path in plan.inputs}
+        origin, context = inputs[plan.inputs[0]], self._context()
+        self._typed = self._typed_tables(inputs)
+        if plan.shape is Shape.TYPED:
+            return self._build_typed(origin, context)
+        assert plan.physical is not None  # noqa: S101 - the plan's promise
+        offsets = Offsets(self.checkpoint, origin, plan.physical, "")
+        filters = filters_over(settings.graph, plan, context)
+        check_tables(settings.graph, plan, filters, context)  # before anything is removed, or asked for
+        self._refusals.look(filters, settings.graph, context)
+        try_on = partial(check_output, settings.graph, plan, filters, context)
+        after = self._after = begin(self._refusals.accepted, offsets, context, try_on)
+        lacking = {each.way.table for each in self._typed if each.way.table and self._typed.goes_on_without(each)}
+        reader = _united(inputs, plan) or origin
+        tables, decode = reader.tables(settings.spark, context, plan.physical, plan.patterns, after, lacking)
+        writer = Writer(
+            *self._written(offsets),
+            decode=decode,
+            filters=filters,
+            typed=self._typed,
             after=after,
-            lineage_of=steps.lineage,
-            read_anew=partial(origin.read_anew, context, physical),
-            stops_on_filter_change=origin.stops_on_filter_change,
+            read_anew=partial(origin.read_anew, context, plan.physical),
+            stops_on_filter_change=self._stops_on_filter_change,
+            wants_stop=settings.is_stopping,
             ends_batch=self._ends_batch,
         )
+        if origin.resumes:
+            given = settings.spark, writer, self._refusals.accepted, self._typed, reader, context, plan.physical
+            self._catch_up = CatchUp(*given)
+        return tables, writer
 
     def _context(self) -> RunContext:
-        """What its input works with."""
-        configs = [(feed, each.output.config) for feed, each in self._feeds]
-        is_refilled = all(config.is_refilled for _, config in configs)
-        chooses_rows = any(any(feed.filters) or bool(config.key_choice.chosen) for feed, config in configs)
-        context = self._settings.context_of(self.plan.input)
-        return replace(context, is_refilled=is_refilled, chooses_rows=chooses_rows)
-
-    def _check_steps(self, steps: TypedSteps, table: TableSchema) -> Fits:
-        """Try filters on a table without rows, before anything is removed, or asked for; and how to try what they give
-        on an output.
+        """What its inputs work with. Where some of its tables are read in another way, none looks back: an answer is of
+        those that are asked for together.
         """
-        from databus.spark import typed_schema
+        configs = [(feed, each.output.config) for feed, each in self._feeds]
+        ways = [way for feed, _ in configs for way in feed.ways]
+        return replace(
+            self._settings.context_of(self.plan.inputs[0]),
+            is_refilled=all(config.is_refilled for _, config in configs),
+            chooses_rows=any(way.filters for way in ways)
+            or any(bool(config.key_choice.chosen) for _, config in configs),
+            looks_back=len(self.plan.inputs) == 1 and not any(way.is_typed for way in ways),
+        )
 
-        rows = self._settings.spark.createDataFrame([], typed_schema(table, meta_full=True))
-        names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
-        _, result = steps.apply(rows, table)
-        for _, handle in self._feeds:
-            steps.check_key(handle.output.config.key_choice.of(table.source), names)
+    def _build_typed(self, origin: Input, context: RunContext) -> "tuple[DataFrame, Writer]":
+        """Of an input that makes typed rows itself."""
+        physical, _ = origin.schema_of(context, None)
+        offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
+        rows = origin.typed(self._settings.spark, context)
+        return rows, Writer(*self._written(offsets), typed=self._typed, ends_batch=self._ends_batch)
 
-        def fits(_: Feed, handle: OutputHandle, names: Collection[str]) -> None:
-            if names:
-                handle.check_table(result)
+    def _typed_tables(self, inputs: Mapping[str, Input]) -> TypedTables:
+        """The tables that come by typed filters, each tried on no rows before anything is removed, or asked for."""
+        settings, plan, feeds = self._settings, self.plan, self._feeds
+        ways = dict.fromkeys(way for feed, _ in feeds for way in feed.typed)
+        found = TypedTables(
+            [
+                TypedTable(
+                    settings.graph,
+                    way,
+                    [(feed, handle) for feed, handle in feeds if way in feed.ways],
+                    inputs[way.input],
+                    settings.context_of(way.input),
+                    plan.physical,
+                    settings.spark,
+                )
+                for way in ways
+            ],
+            has_others=any(not way.is_typed for feed, _ in feeds for way in feed.ways),
+            failed=self._table_failed,
+            well=self._table_is_well,
+            stops=self._stops,
+        )
+        for typed in found:
+            try:
+                typed.look()
+            except Exception as error:
+                if not found.stays_behind(typed, error):
+                    raise
+        return found
 
-        return fits
+    def _stops_on_filter_change(self, name: str) -> bool:
+        ways = (way for feed, _ in self._feeds if (way := feed.way(name)) is not None)
+        return any(self._settings.graph.inputs[way.input].stops_on_filter_change for way in ways)
+
+    def _table_failed(self, typed: TypedTable, error: Exception) -> float | None:
+        """Take note that a table behind typed filters cannot be written; see `TypedTables`."""
+        typed.failure = failure = self._named(error, None)
+        retries = self._table_retries.setdefault(typed.way, Retries(self._settings.config.sections.run))
+        wait_ms = retries.next_ms(failure, gives_up=self._gives_up)
+        self._say_of_table("table_failed" if wait_ms is None else "table_retry", typed, f"{typed.label}: {failure}")
+        return None if wait_ms is None else wait_ms / 1e3
+
+    def _stops(self) -> bool:
+        """Whether the query is to end with whatever fails now."""
+        is_halted = on_failure_of(self._output_configs) == "halt"
+        return is_halted or self._ends or self._settings.has_lost_spark()
+
+    def _table_is_well(self, typed: TypedTable) -> None:
+        self._table_retries.pop(typed.way, None)
+        self._say_of_table("table_well", typed, "")
+
+    def _say_of_table(self, event: str, typed: TypedTable, message: str) -> None:
+        error = "" if typed.failure is None else type(typed.failure).__name__
+        said = {"event": event, "query": self.plan.name, "outputs": [handle.name for _, handle in typed.feeds]}
+        more = {"table": typed.label, "at_us": time.time_ns() // 1000, "error": error, "message": message}
+        self._settings.report({**said, **more})
+        if not message:
+            if self._reminders.end(typed.label):
+                self._logger.info("table is written again", table=typed.label)
+        elif self._reminders.is_due(typed.label, message):
+            self._logger.warning("a table is not written, while the others go on", table=typed.label, message=message)
+
+    @property
+    def errors(self) -> list[DatabusError]:
+        """What it has failed with, or, where it has not, tables that are not tried again while the others go on."""
+        return self._typed.errors if self.error is None else [self.error]
+
+    def try_tables_again(self) -> None:
+        """Have tables that could not be written be tried at once."""
+        self._typed.try_again()
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
         return self.plan.name, self._refusals.accepted, self._report_batch, offsets
@@ -410,7 +488,7 @@ class QueryThread(threading.Thread):
         cause = error if writer is None or writer.error is None else writer.error
         if found is None and is_of_slow_workers(cause):
             at_once = self._settings.starting.fewer()
-            self._wait_ms_min = _SLOW_WORKERS_MS
+            self._retries.wait_ms_min = _SLOW_WORKERS_MS
             found = ServiceUnavailable(
                 "Spark's Python processes did not come up within its ten seconds: the machine is busy. From now on, "
                 f"{at_once} of this pipeline's queries {'starts' if at_once == 1 else 'start'} at a time; nothing is "
@@ -428,27 +506,30 @@ class QueryThread(threading.Thread):
         """Whether it failed for tables that an output refuses, and goes on without them."""
         if self.plan.shape is not Shape.TABLES or on_failure_of(self._output_configs) == "halt":
             return False
-        settings, context = self._settings, self._settings.context_of(self.plan.input)
+        settings, context = self._settings, self._settings.context_of(self.plan.inputs[0])
         filters = filters_over(settings.graph, self.plan, context)
-        return self._refusals.explain(error, filters, settings.graph.inputs[self.plan.input], context)
+        return self._refusals.explain(error, filters, settings.graph, context)
 
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""
+        wait_ms = self._retries.next_ms(error, gives_up=self._gives_up)
+        if wait_ms is None:
+            return False
         run = self._settings.config.sections.run
-        is_schema, may_come = isinstance(error, SchemaChanged), self._may_come(error)
-        is_retried = on_failure_of(self._output_configs) == "retry"
-        may_wait = is_schema or may_come or is_retried or self._showed_old_files(error)
-        if isinstance(error, FatalError | InputError) and not may_wait:
-            return False
-        self._failures += 1
-        is_ours = (type(error) is not TransientError and not is_schema) or is_retried
-        if self._failures > run.retries_max and (self._settings.once or not is_ours):
-            return False
-        wait_ms = max(self._backoff.next_ms(), self._wait_ms_min)
         waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
-        self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
+        message = f"{error}{waits if self._may_come(error) else ''}"
+        self._say("retry", error, wait_ms=round(wait_ms), message=message)
         self._is_ending.wait(wait_ms / 1e3)
         return True
+
+    def _gives_up(self, error: DatabusError, failures: int) -> bool:
+        """Whether there is no other try after so many failures in a row."""
+        is_schema, is_retried = isinstance(error, SchemaChanged), on_failure_of(self._output_configs) == "retry"
+        may_wait = is_schema or is_retried or self._may_come(error) or self._showed_old_files(error)
+        if isinstance(error, FatalError | InputError) and not may_wait:
+            return True
+        is_ours = (type(error) is not TransientError and not is_schema) or is_retried
+        return failures > self._settings.config.sections.run.retries_max and (self._settings.once or not is_ours)
 
     def _showed_old_files(self, error: DatabusError) -> bool:
         """Whether the relay may have refused what was renewed meanwhile: each attempt of a task is given the files that
@@ -494,3 +575,10 @@ class QueryThread(threading.Thread):
         log = self._logger.warning if is_trouble else self._logger.info
         log = self._logger.error if event == "failed" else log
         log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
+
+
+def _united(inputs: Mapping[str, Input], plan: QueryPlan) -> Input | None:
+    """What reads all inputs of a query at once, where it has several."""
+    if len(inputs) == 1:
+        return None
+    return next(iter(inputs.values())).united([(origin, plan.read_by(path)) for path, origin in inputs.items()])

@@ -1,6 +1,7 @@
 """The filters over whole tables of a query: made from its plan, and tried on the tables that there are now."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from databus.core import ServiceUnavailable, is_pattern
@@ -9,6 +10,7 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._typed_steps import TypedSteps
 from databus.pipeline.graph import Graph, Step
+from databus.places import chosen_by
 from databus.plugins import Input, OutputConfig, RunContext, TablesFilter
 from databus.schema import TableSchema
 
@@ -20,11 +22,11 @@ Filters = Mapping[tuple[str, ...], TableFilters]
 
 def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
     """The filters of a query over tables."""
-    ways = {way for feed in plan.feeds for way in feed.filters if way}
-    if not ways:
-        return {}
-    known = graph.inputs[plan.input].definitions(context)
-    return {way: TableFilters(plan.physical or "", named(graph, way), known.of, known.now) for way in ways}
+    found = {}
+    for way in (way for feed in plan.feeds for way in feed.ways if way.filters):
+        known = graph.inputs[way.input].definitions(context)
+        found[way.filters] = TableFilters(plan.physical or "", named(graph, way.filters), known.of, known.now)
+    return found
 
 
 def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
@@ -33,39 +35,46 @@ def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
     return [(path, each.in_tasks) for path, each in found if isinstance(each, TablesFilter)]
 
 
-def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
+def check_tables(graph: Graph, plan: QueryPlan, filters: Filters, context: RunContext) -> None:
     """Raises `ServiceUnavailable` for a filter about a table that there is not, or not yet: what was meant would pass
     as it is; `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
     """
-    physical, rules = plan.physical or "", origin.filter.within(plan.physical or "").rules
-    if not filters and origin.filter.is_nothing:
-        return
-    there = origin.tables_of(context)
-    _check_names(f"{plan.input}.filters", [rule.tables for rule in rules], physical, there)
-    origin.check_filter(context, physical, lambda name: any(feed.selects(name) for feed in plan.feeds))
-    for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
-        _check_names(f"{where}.tables", each.tables, physical, there)
-    tables = origin.tables_now(context, physical)
-    for feed in plan.feeds:
-        for name, table in tables.items():
-            chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
-            if chain is not None:
-                chain.over(table)
+    physical = plan.physical or ""
+    for path in plan.inputs:
+        origin = graph.inputs[path]
+        rules = origin.filter.within(physical).rules
+        if not filters and origin.filter.is_nothing:
+            continue
+        there = origin.tables_of(context)
+        _check_names(f"{path}.filters", [rule.tables for rule in rules], physical, there)
+        origin.check_filter(context, physical, partial(chosen_by, plan.read_by(path)))
+        for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
+            _check_names(f"{where}.tables", each.tables, physical, there)
+        tables = origin.tables_now(context, physical) if filters else {}
+        for feed in plan.feeds:
+            for name, table in tables.items():
+                way = feed.way(name)
+                chain = filters.get(way.filters) if way is not None and way.input == path else None
+                if chain is not None:
+                    chain.over(table)
 
 
 def check_output(
+    graph: Graph,
     plan: QueryPlan,
     filters: Filters,
-    origin: Input,
     context: RunContext,
     feed: Feed,
     handle: OutputHandle,
     names: Collection[str],
 ) -> None:
     """Raises `InputError` or `FatalError` where an output would refuse what comes of tables of now, by full names."""
-    tables = origin.tables_now(context, plan.physical or "")
-    for name in sorted(tables.keys() & {*names}):
-        handle.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), handle.output.config))
+    for path in plan.inputs:
+        tables = graph.inputs[path].tables_now(context, plan.physical or "")
+        for name in sorted(tables.keys() & {*names}):
+            way = feed.way(name)
+            if way is not None and way.input == path and not way.is_typed:  # of the others, filters are tried before
+                handle.check_table(into_output(tables[name], filters.get(way.filters), handle.output.config))
 
 
 def into_output(table: TableSchema, chain: TableFilters | None, config: OutputConfig) -> TableSchema:

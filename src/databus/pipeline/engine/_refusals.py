@@ -10,12 +10,12 @@ from typing import Any
 
 from databus.core import DatabusError, FatalError, InputError
 from databus.operate import logger_of
-from databus.pipeline.engine._bringing import Refused, feed_without
-from databus.pipeline.engine._handle import OutputHandle
+from databus.pipeline.engine._handle import OutputHandle, Refused
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._query_filters import Filters, into_output
+from databus.pipeline.graph import Graph
 from databus.pipeline.telling import Reminders, why_refused
-from databus.plugins import Input, RunContext
+from databus.plugins import RunContext
 from databus.schema import TableSchema
 
 
@@ -39,22 +39,22 @@ class Refusals:
     @property
     def accepted(self) -> Sequence[tuple[Feed, OutputHandle]]:
         """The feeds without the tables that their outputs refuse."""
-        return [(feed_without(feed, self._of(handle)), handle) for feed, handle in self._feeds]
+        return [(feed.without(self._of(handle)), handle) for feed, handle in self._feeds]
 
     def _of(self, handle: OutputHandle) -> Refused:
-        return handle.refused.get(self._plan.name, {})
+        return handle.refused.get(self._plan.physical or "", {})
 
-    def look(self, filters: Filters, origin: Input, context: RunContext) -> None:
+    def look(self, filters: Filters, graph: Graph, context: RunContext) -> None:
         """Look which tables are refused, before the query begins. Raises `ServiceUnavailable` while the relay does not
         know its tables.
         """
         for feed, handle in self._feeds:
             position, before = handle.known(self._plan.physical or ""), self._of(handle)
-            is_narrower = position is not None and position.tables != feed.selections
+            is_narrower = position is not None and position.tables != feed.choice
             if not (before or is_narrower or self._has_more):
                 continue
-            refused = self._now(feed, handle, filters, origin, context)
-            handle.refuse(self._plan.name, refused)
+            refused = self._now(feed, handle, filters, graph, context)
+            handle.refuse(self._plan.physical or "", refused)
             if refused or before:
                 event = {"event": "refused", "query": self._plan.name, "output": handle.name, "tables": refused}
                 message = why_refused(refused) if refused else "no table is refused any longer"
@@ -72,7 +72,7 @@ class Refusals:
             elif self._reminders.is_due(handle.name, str(sorted(refused))):
                 self._logger.warning("tables are refused", output=handle.name, message=why_refused(refused))
 
-    def explain(self, error: DatabusError, filters: Filters, origin: Input, context: RunContext) -> bool:
+    def explain(self, error: DatabusError, filters: Filters, graph: Graph, context: RunContext) -> bool:
         """Whether the query failed as outputs refuse tables that they have not refused before, as these are now or were
         once. It can go on without these, which the next `look` finds again.
         """
@@ -80,26 +80,32 @@ class Refusals:
             return False
         try:
             self._has_more = any(
-                self._now(feed, handle, filters, origin, context).keys() - self._of(handle)
-                or self._note_past(str(error), feed, handle, filters, origin, context)
+                self._now(feed, handle, filters, graph, context).keys() - self._of(handle)
+                or self._note_past(str(error), feed, handle, filters, graph, context)
                 for feed, handle in self._feeds
             )
         except DatabusError:  # what the query failed with is said
             return False
         return self._has_more
 
-    def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, origin: Input, context: RunContext) -> Refused:
+    def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext) -> Refused:
         """The tables that an output refuses whatever their rows are: as they are now, or as it has met them."""
         if self._plan.physical is None:
             return {}
-        origin.log_of(context, self._plan.physical)  # of a source that is still starting, no table is named
-        tables = origin.tables_now(context, self._plan.physical)
-        refused = {name: why for name, table in tables.items() if (why := _why(feed, handle, filters, name, table))}
+        physical, tables, refused = self._plan.physical, dict[str, TableSchema](), dict[str, str]()
+        for path in self._plan.inputs:
+            origin = graph.inputs[path]
+            origin.log_of(context, physical)  # of a source that is still starting, no table is named
+            mine = {
+                name: table for name, table in origin.tables_now(context, physical).items() if _is_by(feed, path, name)
+            }
+            refused |= {name: why for name, table in mine.items() if (why := _why(feed, handle, filters, name, table))}
+            tables |= mine
         past = {name: why for name, why in self._past.get(handle.name, {}).items() if name in tables}
         return {**past, **refused}
 
     def _note_past(
-        self, said: str, feed: Feed, handle: OutputHandle, filters: Filters, origin: Input, context: RunContext
+        self, said: str, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
     ) -> bool:
         """Look for tables that are accepted now, and of which the log has rows from before: they join when the query
         starts the next time, behind those rows. Returns whether what was said is about one that was not known.
@@ -107,9 +113,11 @@ class Refusals:
         if self._plan.physical is None:
             return False
         found: dict[str, str] = {}
-        for name in origin.tables_now(context, self._plan.physical).keys() - self._of(handle).keys():
-            for table in origin.past_definitions(context, name) if feed.selects(name) else ():
-                found[name] = _why(feed, handle, filters, name, table) or found.get(name, "")
+        for path in self._plan.inputs:
+            origin = graph.inputs[path]
+            for name in origin.tables_now(context, self._plan.physical).keys() - self._of(handle).keys():
+                for table in origin.past_definitions(context, name) if _is_by(feed, path, name) else ():
+                    found[name] = _why(feed, handle, filters, name, table) or found.get(name, "")
         found = {name: why for name, why in found.items() if why}
         if not any(why in said for why in found.values()):
             return False
@@ -118,11 +126,18 @@ class Refusals:
         return True
 
 
+def _is_by(feed: Feed, path: str, name: str) -> bool:
+    """Whether a table comes by this input, as a whole table."""
+    way = feed.way(name)
+    return way is not None and way.input == path and not way.is_typed
+
+
 def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
     """Why an output refuses a table of this definition; empty where it does not."""
-    if not feed.selects(name):
+    way = feed.way(name)
+    if way is None:
         return ""
-    made = into_output(table, filters.get(feed.filters_of(name)), handle.output.config)
+    made = into_output(table, filters.get(way.filters), handle.output.config)
     try:
         handle.check_table(made)
     except (InputError, FatalError) as error:

@@ -37,7 +37,7 @@ Filters = Mapping[tuple[str, ...], TableFilters]
 
 def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
     """By which ways the tables come to an output, for tasks."""
-    return feed.ways({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
+    return feed.in_tasks({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,24 @@ class InSpark:
         return [joined_parts(each) for each in done]
 
 
+StageOf = Callable[[Sequence[StagedFeed]], Stage | TypedStage]
+"""What tasks do for such feeds."""
+
+
 @dataclass
 class Staging:
-    """Of one query; what was asked for by `Restage` stays. stage_of: what tasks do for such feeds."""
+    """Of one query; what was asked for by `Restage` stays."""
 
-    stage_of: Callable[[Sequence[StagedFeed]], Stage | TypedStage]
-    filters: Filters
     _above: dict[str, dict[str, Pair]] = field(default_factory=dict)
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
-    def run(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, Output, Position]]) -> pa.Table:
+    def run(
+        self, rows: "DataFrame", stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[Feed, Output, Position]]
+    ) -> pa.Table:
         """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`, each with where
         the output's tables stand.
         """
-        stage = self.stage_of([each for one in feeds if (each := self._feed(*one)) is not None])
+        stage = stage_of([each for one in feeds if (each := self._feed(filters, *one)) is not None])
         return rows.mapInArrow(stage, RECEIPTS_DDL).toArrow()
 
     def note(self, output: str, again: Restage) -> None:
@@ -81,10 +85,10 @@ class Staging:
         self._above.setdefault(output, {}).update(again.above)
         self._fits.setdefault(output, {}).update(again.fits)
 
-    def _feed(self, feed: Feed, output: Output, position: Position) -> StagedFeed | None:
+    def _feed(self, filters: Filters, feed: Feed, output: Output, position: Position) -> StagedFeed | None:
         writer = output.part_writer()
         if writer is None or isinstance(writer, DirectWriter):
             return None
-        ways = ways_of(feed, output, self.filters)
+        ways = ways_of(feed, output, filters)
         above, fits = Done(position, self._above.get(feed.output, {})), self._fits.get(feed.output, {})
         return StagedFeed(ways.selects, ways.filtered, writer, above, fits)

@@ -4,37 +4,33 @@ What only names things, or bounds them, is not in it: a filter may be renamed, a
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
 from databus.core import split_physical
-from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._plan import Feed
 from databus.pipeline.graph import Graph
 from databus.places import identity
-from databus.plugins import Output, Shape, TablesFilter
+from databus.plugins import Output
 
 _VERSION: Final = 1  # of the form that is hashed
 
 WayOf = Callable[[str], str]
 """By the full name of a table: the hash."""
 
-Readable = Callable[[Collection[str]], frozenset[str]]
-"""Of tables, by full names, those that can be read anew."""
 
-
-def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output) -> WayOf:
+def way_of(graph: Graph, feed: Feed, output: Output) -> WayOf:
     """How tables come into an output by a query."""
 
     @cache  # it is asked for with each batch
     def found(name: str) -> str:
-        if plan.shape is Shape.TYPED:
-            forms = [graph.filters[step.node].form(step.branch) for step in graph.about(plan.steps, name)]
-        else:
-            over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
-            forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]
+        way = feed.way(name)
+        if way is None:
+            return ""
+        forms = [graph.filters[step.node].form(step.branch) for step in graph.about(way.steps, name)]
         kept = output.config.form_of(name.partition("/")[2])
-        given = graph.inputs[plan.input].filter.form(name)
+        given = graph.inputs[way.input].filter.form(name)
         told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
         return identity(json.dumps(told, sort_keys=True))
 

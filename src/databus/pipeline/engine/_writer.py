@@ -1,6 +1,8 @@
 """What happens to a micro-batch: tasks write the rows of each output of the query, and the driver commits them.
 
-An output whose rows are not written by tasks is given them in the driver, or the micro-batch as Spark has it.
+A batch has parts. The first has all tables that come as whole tables; each table behind typed filters is read from the
+same range of the log in parts of its own, which end where its schema changes. An output whose rows are not written by
+tasks is given them in the driver, or a part as Spark has it.
 """
 
 import json
@@ -10,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,6 +22,7 @@ from databus.core import (
     Checkpoint,
     DatabusError,
     FatalError,
+    Pair,
     ServiceUnavailable,
     SourceCheckpoint,
     UnknownSource,
@@ -42,9 +45,9 @@ from databus.flow import (
     StagedBatch,
     StagedRows,
     TableControl,
-    TableFilters,
     TableRows,
     TypedStage,
+    Ways,
     decode_typed,
     joined,
     joined_buckets,
@@ -53,14 +56,12 @@ from databus.flow import (
 )
 from databus.operate import logger_of, mark_reported
 from databus.pipeline.engine._batch_event import advanced, lag_ms, told_of
-from databus.pipeline.engine._bringing import feed_only, feed_without
 from databus.pipeline.engine._direct import write_ranges
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed
-from databus.pipeline.engine._staging import RECEIPTS_DDL, InSpark, Staging, ways_of
-from databus.places import Position
-from databus.plugins import Output, TakesFrames
+from databus.pipeline.engine._staging import RECEIPTS_DDL, Filters, InSpark, Staging, ways_of
+from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.schema import TableSchema
 from databus.wire import is_inside_transaction
 
@@ -74,46 +75,69 @@ BatchT = TypeVar("BatchT", bound=Batch)
 _TOLD_MAX: Final = 100
 """Controls that an event of a batch names."""
 _REST_LOOK_S: Final = 0.2
+_SEQ_MAX: Final = 2**63 - 1
 _STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
 
 
+Feeds = Sequence[tuple[Feed, OutputHandle]]
+
+
 @dataclass(frozen=True)
-class Micro:
-    """What is written at once: rows as Spark has them, from `start` to `end`. decode: of rows that are not of the
-    query's own stream.
-    """
+class Part:
+    """What is written at once: rows as Spark has them, from `start` to `end`."""
 
     rows: "DataFrame"
     batch_id: int
+    """Spark's; -1 of what is not of a micro-batch."""
     start: SourceCheckpoint
     end: SourceCheckpoint
     span: Span
-    decode: Decode | None = None
+    filters: Filters = field(default_factory=dict)
+    """By the paths of filters over whole tables on the way of a table, those filters."""
+
+
+@dataclass(frozen=True)
+class TablesPart(Part):
+    """Whole tables, as ranges of the log."""
+
+    decode: Decode = field(kw_only=True)
+    """Of these rows."""
+
+
+@dataclass(frozen=True)
+class TypedPart(Part):
+    """Typed rows of one table, as its filters have made them."""
+
+    table: TableSchema = field(kw_only=True)
+    """What the filters have made of its definition."""
+    lineage_of: LineageOf = field(kw_only=True)
 
 
 class Writer:
     """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with.
 
-    after: where the query's first batch begins. read_anew: asks for snapshots of tables, by full names.
-    stops_on_filter_change: see `Input`. wants_stop: once it is set, the next change batch of a micro-batch is
-    not written. It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being
-    written.
+    decode: of the stream's rows; None where these are typed. typed: the tables that come by typed filters. after: where
+    the query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
+    `Input`, by full name of a table. wants_stop: once it is set, the next change batch of a micro-batch is not written.
+    It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being written.
     """
 
-    _staging: Staging
     rest = 0
     """For how many times as long as a micro-batch took it waits behind it."""
 
     def __init__(
         self,
         query: str,
-        feeds: Sequence[tuple[Feed, OutputHandle]],
+        feeds: Feeds,
         report: Report,
         offsets: Offsets,
         *,
+        decode: Decode | None = None,
+        filters: Filters | None = None,
+        typed: TypedTables | None = None,
         after: Checkpoint | None = None,
         read_anew: Callable[[Sequence[str]], None] | None = None,
-        stops_on_filter_change: bool = False,
+        stops_on_filter_change: Callable[[str], bool] = lambda _: False,
         wants_stop: threading.Event | None = None,
         ends_batch: threading.Event | None = None,
     ) -> None:
@@ -121,11 +145,16 @@ class Writer:
         self._feeds = feeds
         self._report = report
         self._offsets = offsets
+        self._decode = decode
+        self._filters = filters or {}
+        self._typed = typed or TypedTables()
         self._after = after
         self._read_anew = read_anew
         self._stops_on_filter_change = stops_on_filter_change
         self._wants_stop = wants_stop or threading.Event()
         self._ends_batch = ends_batch or threading.Event()
+        self._staging = Staging()
+        self._unordered: set[str] = set()  # tables of which Spark's tasks gave rows in another order
         self.error: BaseException | None = None
         self.batches = 0
         self.turn = threading.Lock()  # of a micro-batch, or of tables that catch up
@@ -141,14 +170,11 @@ class Writer:
             with self.turn:
                 self._written_rows.clear()  # of one that failed
                 crash_point("pipeline.batch.before")
-                began, (start, end) = time.monotonic(), self._bounds(batch_id)
-                span = Span(start.pair)
-                micro = Micro(rows, batch_id, start, end, span)
-                self._write(micro, [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds])
-                crash_point("pipeline.batch.after")
-                for _, handle in self._feeds:
-                    self._say_advanced(handle, end, span, began)
-                    handle.advance(self._query, self._offsets.checkpoint(batch_id), span)
+                self._check_goes_on()
+                if self._decode is None:
+                    self._write_typed_stream(rows, batch_id)
+                else:
+                    self._write_tables(rows, batch_id, self._decode)
                 crash_point("pipeline.ledger.after")
         except BaseException as error:
             self.error = error  # Spark keeps but its text
@@ -166,14 +192,141 @@ class Writer:
             if self._ends_batch.wait(min(left_s, _REST_LOOK_S)):
                 return
 
-    def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
-        """A feed without the tables that stand below where a batch begins."""
-        return feed_without(feed, handle.position(self._offsets.physical).behind(span.start))
-
-    def _write(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> None:
+    def _check_goes_on(self) -> None:
         if self._ends_batch.is_set():
             raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one comes again")
-        began, rows = time.monotonic(), micro.rows
+
+    def _advance(self, batch_id: int, end: SourceCheckpoint, span: Span, began: float) -> None:
+        crash_point("pipeline.batch.after")
+        for _, handle in self._feeds:
+            self._say_advanced(handle, end, span, began)
+            handle.advance(self._offsets.checkpoint(batch_id), span)
+
+    def _write_typed_stream(self, rows: "DataFrame", batch_id: int) -> None:
+        """Of an input whose rows are typed: each way filters them."""
+        began, (start, end) = time.monotonic(), self._bounds(batch_id)
+        span = Span(start.pair)
+        for typed in self._typed:
+            made, table = typed.made(rows)
+            self._write(TypedPart(made, batch_id, start, end, span, table=table, lineage_of=typed.lineage), typed.feeds)
+        self._advance(batch_id, end, span, began)
+
+    def _write_tables(self, rows: "DataFrame", batch_id: int, decode: Decode) -> None:
+        """Of an input of tables: first those that come as they are, then each that typed filters are about."""
+        began, physical = time.monotonic(), self._offsets.physical
+        start, end = self._bounds(batch_id)
+        turns = [turn for typed in self._typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
+        for typed, mine in turns:
+            for _, handle in mine:
+                handle.hold(physical, typed.names)
+        span = Span(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
+        feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds]
+        part = TablesPart(rows, batch_id, start, end, span, self._filters, decode=decode)
+        self._write(part, [(feed, handle) for feed, handle in feeds if feed.ways])
+        stops: list[Exception] = []
+        for typed, mine in turns:
+            try:
+                self._write_typed(typed, mine, batch_id)
+            except Exception as error:  # noqa: BLE001 - a filter may raise anything; it is told, or raised below
+                if not self._typed.stays_behind(typed, error):
+                    stops.append(error)
+        self._advance(batch_id, end, span, began)  # also where a table stops all: what was written does not come again
+        if stops:
+            raise stops[0]
+
+    def _turn(self, typed: TypedTable, batch_id: int, start: Pair) -> tuple[TypedTable, Feeds] | None:
+        """The outputs that a table is written to in a batch, where there is something of it, or nobody could tell; not
+        those in which it is behind, where it catches up beside.
+        """
+        if not typed.names and typed.find():  # after the batch's end was planned: below it there is nothing of it
+            typed.due_s = time.monotonic()
+        if typed.failure is None:
+            try:
+                before, end = self._raw(batch_id - 1), self._raw(batch_id)
+                if not (typed.has_changes(before, end) or _ends_part(before, typed.feeds)):
+                    return None
+            except Exception as error:
+                if not self._typed.stays_behind(typed, error):
+                    raise
+        behind = [handle.position(self._offsets.physical).behind(start) for _, handle in typed.feeds]
+        feeds = [each for each, names in zip(typed.feeds, behind, strict=True) if not names.keys() & typed.names]
+        return (typed, feeds) if feeds and typed.names else None
+
+    def _raw(self, batch_id: int) -> SourceCheckpoint:
+        """The end of a batch as the relay says it."""
+        physical = self._offsets.physical
+        if batch_id >= 0:
+            return self._offsets.checkpoint(batch_id).sources[physical]
+        first = None if self._after is None else self._after.sources.get(physical)
+        version = self._offsets.origin.starting_version
+        least = SourceCheckpoint(scn=version - 1, seq=_SEQ_MAX) if version else SourceCheckpoint()
+        return first or least  # what snapshots read before the version is below it, too
+
+    def _write_typed(self, typed: TypedTable, feeds: Feeds, batch_id: int) -> None:
+        """Write what there is of a table, in as many parts as it takes, and have the handles know how far it came."""
+        if typed.failure is not None:
+            return
+        start, end = self._raw(batch_id - 1), self._raw(batch_id)
+        while start.pair < end.pair:
+            start = self._write_next(typed, feeds, batch_id, start, end)
+
+    def _write_next(
+        self, typed: TypedTable, feeds: Feeds, batch_id: int, start: SourceCheckpoint, end: SourceCheckpoint
+    ) -> SourceCheckpoint:
+        """Write the next part of a table, up to a change of its schema or to `end`; returns where it stands then."""
+        rows, place = typed.after(start, end)
+        if rows is None and _ends_part(start, feeds):
+            rows = typed.empty()
+        if rows is not None:
+            made, table = typed.made(rows)
+            span = Span(start.pair, typed.names)
+            first, last = (replace(each, log=typed.log) for each in (start, place))
+            part = TypedPart(made, batch_id, first, last, span, table=table, lineage_of=typed.lineage)
+            self._write(part, feeds)
+        if place == start:
+            place = end  # nothing of it is left up to there
+        for _, handle in feeds:
+            handle.hold(self._offsets.physical, typed.names, place)
+        return place
+
+    def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
+        """The ways of whole tables, without those that stand below where a batch begins."""
+        tables = feed.of(*(way for way in feed.ways if not way.is_typed))
+        return tables.without(handle.position(self._offsets.physical).behind(span.start))
+
+    def write_typed_range(
+        self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+    ) -> None:
+        """Write the next part of a table behind typed filters that catches up, and note where it stands then. Called
+        with `turn` held.
+        """
+        began, span = time.monotonic(), Span(start.pair, typed.names)
+        self._written_rows.clear()
+        place = self._write_next(typed, [(feed, handle)], -1, start, to)
+        self._say_advanced(handle, place, span, began)
+        handle.advance(Checkpoint({self._offsets.physical: place}), span)
+
+    def write_range(
+        self,
+        rows: "DataFrame | None",
+        start: SourceCheckpoint,
+        end: SourceCheckpoint,
+        span: Span,
+        decode: Decode,
+        feed: Feed,
+        handle: OutputHandle,
+    ) -> None:
+        """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
+        began = time.monotonic()
+        self._written_rows.clear()
+        if rows is not None:
+            part = TablesPart(rows, -1, start, end, span, self._filters, decode=decode)
+            self._write(part, [(feed.only(span.only or ()), handle)])
+        self._say_advanced(handle, end, span, began)
+        handle.advance(Checkpoint({self._offsets.physical: end}), span)
+
+    def _write(self, part: Part, feeds: Feeds) -> None:
+        began, rows = time.monotonic(), part.rows
         in_spark = [(handle, handle.frames) for _, handle in feeds if handle.frames is not None]
         others = [(feed, handle, handle.output.part_writer()) for feed, handle in feeds if handle.frames is None]
         in_driver = [(feed, handle) for feed, handle, writer in others if writer is None]
@@ -183,83 +336,121 @@ class Writer:
             rows.persist()
         try:
             for handle, frames in in_spark:
-                self._write_frame(micro, handle, frames, began)
+                count = handle.write_frame(frames, rows, part.batch_id)
+                self._say(handle.name, None, {}, began, count)
             if staged:
-                self._write_in_tasks(micro, staged, began)
+                self._write_in_tasks(part, staged, began)
             for feed, handle, buckets in direct:
-                self._write_direct(micro, feed, handle, buckets, began)
+                self._write_direct(part, feed, handle, buckets, began)
             if in_driver:
-                self._write_in_driver(micro, in_driver, began)
+                self._write_in_driver(part, in_driver, began)
         finally:
             if len(feeds) > 1 and in_spark:
                 rows.unpersist()
 
-    def _write_frame(self, micro: "Micro", handle: OutputHandle, frames: TakesFrames, began: float) -> None:
-        count = handle.write_frame(frames, micro.rows, micro.batch_id)
-        self._say(handle.name, None, {}, began, count)
-
-    def _write_in_driver(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
-        for batch in self.batches_of(micro):
+    def _write_in_driver(self, part: Part, feeds: Feeds, began: float) -> None:
+        for batch in self.batches_of(part):
             if self._wants_stop.is_set():
                 raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
-                mine = self._for_feed(batch, feed, handle)
-                written = handle.write(self._query, mine, micro.span)
+                mine = self._for_feed(part, batch, feed, handle)
+                written = handle.write(mine, part.span)
                 self._say(handle.name, mine, written, began)
 
-    def _write_in_tasks(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
+    def _write_in_tasks(self, part: Part, feeds: Feeds, began: float) -> None:
         """One job for all outputs; what it hands back is then committed, output by output."""
-        staged = self._staged(micro, feeds)
+        staged = self._staged(part, feeds)
         for (feed, handle), first in zip(feeds, staged, strict=True):
-            batches: Sequence[StagedBatch] = first or self._beginning(micro)
+            batches: Sequence[StagedBatch] = first or self._beginning(part)
             for _ in range(_STAGES_MAX):
-                again = self._commit(batches, feed, handle, micro, began)
+                again = self._commit(part, batches, feed, handle, began)
                 if again is None:
                     break
                 self._staging.note(feed.output, again)
-                (batches,) = self._staged(micro, [(feed, handle)])
+                (batches,) = self._staged(part, [(feed, handle)])
             else:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
-    def _beginning(self, micro: "Micro") -> list[StagedBatch]:
+    def _beginning(self, part: Part) -> list[StagedBatch]:
         """What says to an output where its first micro-batch begins, if that brings nothing."""
-        if micro.batch_id:
+        if part.batch_id:
             return []
-        return [StagedBatch(self._offsets.physical, micro.start, micro.end, ())]
+        return [StagedBatch(self._offsets.physical, part.start, part.end, ())]
 
-    def _write_direct(
-        self, micro: "Micro", feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float
-    ) -> None:
+    def _write_direct(self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float) -> None:
         """One job for an output, a task for each bucket, which are all in the target when it ends."""
-        found = self._to_buckets(micro, feed, handle.output, writer)
+        found = self._to_buckets(part, feed, handle, writer)
         if found is None:
             return
         given, write = found
 
         def written(bucket: Bucket) -> list[StagedBatch]:
             batches = joined_buckets(write(bucket), writer.buckets)
-            return [self._for_feed(batch, feed, handle) for batch in batches]
+            return [self._for_feed(part, batch, feed, handle) for batch in batches]
 
-        for batch, counts in handle.write_direct(self._query, given, written, micro.span):
+        for batch, counts in handle.write_direct(given, written, part.span):
             self._say(handle.name, batch, counts, began)
 
     def _to_buckets(
-        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
+        self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
-        """Where a micro-batch begins, and what has tasks write it, for their receipts; None if it has nothing."""
-        raise NotImplementedError
+        """Where a part begins, and what has tasks write it, for their receipts; None if it has nothing."""
+        ways = ways_of(feed, handle.output, part.filters)
+        if isinstance(part, TypedPart):
+            return Batch(self._offsets.physical, part.start, part.end, ()), partial(
+                self._write_bucket, part, ways, writer
+            )
+        assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
+        ranges = part.rows.toArrow()  # each task has all of them, which are small, and reads them itself
+        if ranges.num_rows == 0:
+            start, end = part.start, part.end
+            if not _ends_part(start, [(feed, handle)]):
+                return None
+            ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
+        scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
+        start = SourceCheckpoint(scn=scn, seq=seq)
+        write = partial(write_ranges, part.rows.sparkSession, part.decode, ranges)
+        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
 
-    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
-        """What tasks have written of a micro-batch for each of these outputs."""
-        raise NotImplementedError
+    def _write_bucket(self, part: TypedPart, ways: Ways, writer: DirectWriter, bucket: Bucket) -> pa.Table:
+        """One task writes all buckets, of rows that Spark has put in order."""
+        bucket = replace(bucket, reads=partial(operator.eq, f"{self._offsets.physical}/{part.table.source}"))
+        of = part.table, self._offsets.physical, part.start, part.end
+        stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
+        return part.rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
+
+    def _staged(self, part: Part, feeds: Feeds) -> Sequence[Sequence[StagedBatch]]:
+        """What tasks have written of a part for each of these outputs."""
+        physical = self._offsets.physical
+        placed = [
+            (feed, handle.output, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds
+        ]
+        if isinstance(part, TablesPart):
+            receipts = self._staging.run(part.rows, partial(Stage, part.decode), part.filters, placed)
+            return [joined(receipts, number) for number in range(len(feeds))]
+        assert isinstance(part, TypedPart)  # noqa: S101 - there are no others
+        rows, source = part.rows, part.table.source
+        if source in self._unordered:
+            rows = rows.repartitionByRange(ORDER[0]).sortWithinPartitions(*ORDER)
+        receipts = self._staging.run(rows, partial(TypedStage, part.table, physical), part.filters, placed)
+        try:
+            bounds = part.start, part.end, part.lineage_of, physical
+            return [[joined_typed(receipts, number, *bounds)] for number in range(len(feeds))]
+        except RowsOutOfOrder:
+            for number, (_, handle) in enumerate(feeds):
+                self._discard(receipts_for(receipts, number), handle)
+            if source in self._unordered:
+                raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
+        self._unordered.add(source)
+        return self._staged(part, feeds)
 
     def _commit(
-        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, micro: "Micro", began: float
+        self, part: Part, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, began: float
     ) -> Restage | None:
         try:
             for batch in batches:
-                mine = self._for_feed(batch, feed, handle)
-                written = handle.commit(self._query, mine, InSpark(micro.rows.sparkSession), micro.span)
+                mine = self._for_feed(part, batch, feed, handle)
+                written = handle.commit(mine, InSpark(part.rows.sparkSession), part.span)
                 self._say(handle.name, mine, written, began)
         except Restage as again:
             self._discard(batches, handle)
@@ -269,11 +460,6 @@ class Writer:
             raise
         return None
 
-    def _placed(self, feeds: Sequence[tuple[Feed, OutputHandle]]) -> list[tuple[Feed, Output, Position]]:
-        """Feeds with where their outputs' tables stand, as tasks need it."""
-        physical = self._offsets.physical
-        return [(feed, handle.output, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds]
-
     def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
         """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
         try:
@@ -282,9 +468,13 @@ class Writer:
             logger = logger_of("databus.pipeline")
             logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
 
-    def batches_of(self, micro: "Micro") -> Iterable[ChangeBatch]:
-        """The micro-batch as change batches, in order."""
-        raise NotImplementedError
+    def batches_of(self, part: Part) -> Iterable[ChangeBatch]:
+        """The part as change batches, in order."""
+        if isinstance(part, TypedPart):
+            of = part.table, self._offsets.physical, part.start, part.end, part.lineage_of
+            return [decode_typed(part.rows.toArrow(), *of)]
+        assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
+        return part.decode(part.rows.toArrow())
 
     def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
         """Where the rows of a micro-batch begin and end."""
@@ -294,17 +484,29 @@ class Writer:
         start = first if batch_id == 0 else offsets.position(batch_id - 1)
         return start, offsets.position(batch_id)
 
-    def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
-        """What of a batch an output is given. What a mirror cannot follow behind the input's filter is read anew."""
-        batch = _selected(batch, feed)
+    def _for_feed(self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
+        """What of a batch an output is given. What a mirror cannot follow behind filters is read anew."""
+        items: list[Item] = []
         for item in batch.items:
-            if _is_inexact(item):
-                self._read_again(f"{batch.physical}/{item.table.source}", item, handle)
-        return batch
+            name, output = f"{batch.physical}/{item.table.source}", handle.output
+            if not feed.selects(name):
+                continue
+            chain = part.filters.get(feed.filters_of(name))
+            if chain is None or isinstance(item, StagedRows):
+                items.append(item)
+                if _is_inexact(item):
+                    self._read_again(name, item, handle)
+                continue
+            chain.check_key(item.table, output.config.key_choice.of(item.table.source))
+            made, is_exact = chain.item(item)
+            items += made
+            if not is_exact:
+                self._read_again(name, item, handle)
+        return replace(batch, items=tuple(items))
 
     def _read_again(self, name: str, item: Item, handle: OutputHandle) -> None:
         """Have a table read again, at a control after which its older rows are not those that the filters choose."""
-        if self._stops_on_filter_change and _is_inexact(item):
+        if self._stops_on_filter_change(name) and _is_inexact(item):
             pair = item.pair if isinstance(item, TableControl) else (0, 0)
             raise FatalError(
                 f"{name}: at SCN {pair[0]}, seq {pair[1]} its schema changes what the input's filter reads, and "
@@ -375,143 +577,7 @@ def _is_inexact(item: Item) -> bool:
     return isinstance(item, TableControl) and item.body.get("exact") is False
 
 
-def _selected(batch: BatchT, feed: Feed) -> BatchT:
-    items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
-    return replace(batch, items=items)
-
-
-class TablesWriter(Writer):
-    """Of a query over tables; `decode` is of the input that they come from.
-
-    filters: by the paths of filters on the way of a table, those filters.
-    """
-
-    def __init__(
-        self,
-        *given: Any,
-        decode: Decode,
-        filters: Mapping[tuple[str, ...], TableFilters] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(*given, **more)
-        self._decode = decode
-        self._filters = filters or {}
-        self._staging = Staging(partial(Stage, decode), self._filters)
-
-    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
-        """See `Writer._staged`."""
-        staging = self._staging
-        if micro.decode is not None:
-            staging = replace(staging, stage_of=partial(Stage, micro.decode))
-        receipts = staging.run(micro.rows, self._placed(feeds))
-        return [joined(receipts, number) for number in range(len(feeds))]
-
-    def _to_buckets(
-        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
-    ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
-        """See `Writer._to_buckets`. Each task has all ranges, which are small, and reads them itself."""
-        ranges = micro.rows.toArrow()
-        if ranges.num_rows == 0:
-            start, end = micro.start, micro.end
-            if not (output.config.ends_transactions and start.scn and is_inside_transaction(start.pair)):
-                return None
-            ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
-        scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
-        start = SourceCheckpoint(scn=scn, seq=seq)
-        write = partial(write_ranges, micro.rows.sparkSession, micro.decode or self._decode, ranges)
-        ways = ways_of(feed, output, self._filters)
-        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
-
-    def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
-        """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
-        if not feed.filters:
-            return super()._for_feed(batch, feed, handle)
-        batch = _selected(batch, feed)
-        items: list[Item] = []
-        for item in batch.items:
-            name, output = f"{batch.physical}/{item.table.source}", handle.output
-            chain = self._filters.get(feed.filters_of(name))
-            if chain is None or isinstance(item, StagedRows):
-                items.append(item)
-                if _is_inexact(item):
-                    self._read_again(name, item, handle)
-                continue
-            chain.check_key(item.table, output.config.key_choice.of(item.table.source))
-            made, is_exact = chain.item(item)
-            items += made
-            if not is_exact:
-                self._read_again(name, item, handle)
-        return replace(batch, items=tuple(items))
-
-    def write_range(
-        self,
-        rows: "DataFrame | None",
-        start: SourceCheckpoint,
-        end: SourceCheckpoint,
-        span: Span,
-        decode: Decode,
-        feed: Feed,
-        handle: OutputHandle,
-    ) -> None:
-        """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
-        began = time.monotonic()
-        self._written_rows.clear()
-        if rows is not None:
-            self._write(Micro(rows, -1, start, end, span, decode), [(feed_only(feed, span.only or ()), handle)])
-        self._say_advanced(handle, end, span, began)
-        handle.advance(self._query, Checkpoint({self._offsets.physical: end}), span)
-
-    def batches_of(self, micro: "Micro") -> Iterable[ChangeBatch]:
-        """See `Writer.batches_of`."""
-        return (micro.decode or self._decode)(micro.rows.toArrow())
-
-
-class TypedWriter(Writer):
-    """Of a query over typed rows of one table."""
-
-    def __init__(self, *given: Any, table: TableSchema, lineage_of: LineageOf, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._table = table
-        self._lineage_of = lineage_of
-        self._staging = Staging(partial(TypedStage, table, self._offsets.physical), {})
-        self._puts_in_order = False
-
-    def _staged(self, micro: "Micro", feeds: Sequence[tuple[Feed, OutputHandle]]) -> Sequence[Sequence[StagedBatch]]:
-        """See `Writer._staged`."""
-        start, end, rows = micro.start, micro.end, micro.rows
-        if self._puts_in_order:
-            rows = rows.repartitionByRange(ORDER[0]).sortWithinPartitions(*ORDER)
-        receipts = self._staging.run(rows, self._placed(feeds))
-        try:
-            return [
-                [joined_typed(receipts, number, start, end, self._lineage_of, self._offsets.physical)]
-                for number in range(len(feeds))
-            ]
-        except RowsOutOfOrder:
-            for number, (_, handle) in enumerate(feeds):
-                self._discard(receipts_for(receipts, number), handle)
-            if self._puts_in_order:
-                raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
-        self._puts_in_order = True
-        return self._staged(micro, feeds)
-
-    def _to_buckets(
-        self, micro: "Micro", feed: Feed, output: Output, writer: DirectWriter
-    ) -> tuple[Batch, Callable[[Bucket], pa.Table]]:
-        """See `Writer._to_buckets`. One task writes all buckets, of rows that Spark has put in order."""
-        start, end, rows = micro.start, micro.end, micro.rows
-        ways = ways_of(feed, output, {})
-        is_ours = partial(operator.eq, f"{self._offsets.physical}/{self._table.source}")
-
-        def write(bucket: Bucket) -> pa.Table:
-            bucket = replace(bucket, reads=is_ours)
-            of = self._table, self._offsets.physical, start, end
-            stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
-            return rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
-
-        return Batch(self._offsets.physical, start, end, ()), write
-
-    def batches_of(self, micro: "Micro") -> list[ChangeBatch]:
-        """See `Writer.batches_of`."""
-        physical, collected = self._offsets.physical, micro.rows.toArrow()
-        return [decode_typed(collected, self._table, physical, micro.start, micro.end, self._lineage_of)]
+def _ends_part(start: SourceCheckpoint, feeds: Feeds) -> bool:
+    """Whether a transaction may end behind a place, of which an output keeps rows open."""
+    ends = any(handle.output.config.ends_transactions for _, handle in feeds)
+    return ends and bool(start.scn) and is_inside_transaction(start.pair)

@@ -39,7 +39,9 @@ class PythonConfig(FilterConfig):
     function: str = Field(
         description="`module:function`, or `file.py:function` relative to the pipeline's file. It takes and returns a "
         "pyarrow RecordBatch with the table's columns and the bus's. It may leave rows out, and must leave the key's "
-        "columns as they are before a mirror, which cannot tell: rows to which it gives one key become one.",
+        "columns as they are before a mirror, which cannot tell: rows to which it gives one key become one. It sees a "
+        "part of one batch of one table, and keeps nothing from one call to the next: what is counted or remembered "
+        "over batches belongs into a query over the copy.",
         examples=["filters.py:mask_email", "mypackage.filters:mask_email"],
     )
     columns: dict[str, str] | None = Field(

@@ -28,13 +28,15 @@ from databus.flow import (
     RangeDecoder,
     RelayTables,
     TableChoice,
+    UnitedDecoder,
     matches,
     name_if_there,
     names_for_relay,
     nearest,
 )
 from databus.link import LookBack
-from databus.plugins import Input, InputConfig, RunContext, Shape
+from databus.places import Choice, chosen_by, patterns_in
+from databus.plugins import Input, InputConfig, RunContext, Shape, TableRanges
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class TableFilterConfig(BaseModel):
 
 
 class DatabusInputConfig(InputConfig):
-    """Tables of a relay. Each output reads them by a query of its own."""
+    """Tables of a relay. An output reads all its tables of a physical source by one query."""
 
     type: Literal["databus"] = "databus"
     tables: _Patterns = Field(
@@ -229,19 +231,37 @@ class DatabusInput(Input):
         physical: str,
         patterns: Sequence[str],
         after: Checkpoint | None = None,
+        may_lack: Collection[str] = (),
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
         options = {**self._options(spark, context, after), **self._how(context)}
         options |= {"shape": "ranges", "physical": physical}
-        exact = [each for each in patterns if not is_pattern(split_physical(each)[1])]
-        is_open = not all(each.startswith(f"{physical}/") for each in exact)  # it may be another physical source's
-        names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else ())
-        sources = None if not names or f"{physical}/*" in names else tuple(names)
+        sources = self._sources(context, physical, patterns, may_lack)
         if sources is not None:
             options["sources"] = ",".join(sources)
+        return self._stream(spark, options), self._decoder(context, physical, sources)
+
+    def _sources(
+        self, context: RunContext, physical: str, patterns: Sequence[str], may_lack: Collection[str] = ()
+    ) -> tuple[str, ...] | None:
+        """What to ask a relay for; None for all."""
+        exact = [each for each in patterns if not is_pattern(split_physical(each)[1])]
+        is_open = not all(each.startswith(f"{physical}/") for each in exact)  # it may be another physical source's
+        names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else (), may_lack)
+        return None if not names or f"{physical}/*" in names else tuple(names)
+
+    def _decoder(
+        self, context: RunContext, physical: str, sources: tuple[str, ...] | None, names: Sequence[str] | None = None
+    ) -> Decode:
+        """What decodes ranges. names: full names of the tables that are asked for, where these are known."""
+        del names
+        return self.range_decoder(context, physical, sources)
+
+    def range_decoder(self, context: RunContext, physical: str, sources: tuple[str, ...] | None) -> RangeDecoder:
+        """What decodes ranges of tables by these names, as this input filters them."""
         times = self.config.wait_ms, self.config.retry_ms
         given = context.relay_url, context.access, physical, sources, *times, self.filter
-        return self._stream(spark, options), RangeDecoder(*given, look_back=self._look_back(context))
+        return RangeDecoder(*given, look_back=self._look_back(context))
 
     def ranges(
         self,
@@ -255,12 +275,10 @@ class DatabusInput(Input):
         """What the relay says."""
         from databus.spark import ranges_after
 
-        sources = tuple(name_if_there(each, physical) for each in tables)  # one may have been dropped since
         options = {**self._options(spark, context, Checkpoint({physical: after})), "physical": physical}
+        sources = _if_there(tables, physical)
         found, end = ranges_after({**options, **self._how(context), "sources": ",".join(sources)}, after, to)
-        times = self.config.wait_ms, self.config.retry_ms
-        given = context.relay_url, context.access, physical, sources, *times, self.filter
-        return found, end, RangeDecoder(*given, look_back=self._look_back(context))
+        return found, end, self._decoder(context, physical, sources, tables)
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.
@@ -278,13 +296,26 @@ class DatabusInput(Input):
                 shared.stream = spark.readStream.format("databus").options(**options).load()
             return shared.stream
 
-    def typed(
-        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
-    ) -> "DataFrame":
-        """Typed rows of one table, with everything that the bus adds."""
-        options = {**self._options(spark, context, after), "shape": "typed", "meta": "full", "sources": table or ""}
-        options |= {"schemaChanges": "ahead", "inexact": "leave_out" if context.is_refilled else "stop"}
-        return spark.readStream.format("databus").options(**options).load()
+    def table_ranges(self, spark: "SparkSession", context: RunContext, name: str) -> TableRanges:
+        """What the relay says."""
+        from databus.spark import TypedRanges
+
+        inexact = "leave_out" if context.is_refilled else "stop"
+        options = {**self._options(spark, context, Checkpoint()), "sources": name, "inexact": inexact}
+        return TypedRanges(spark, options)
+
+    def united(self, parts: Sequence[tuple[Input, Choice]]) -> "DatabusInput | None":
+        """The same stream for all; what is read of each table is filtered as its input says."""
+        mine = [(part, choice) for part, choice in parts if isinstance(part, DatabusInput)]
+        if len(mine) < len(parts):
+            return None
+        rows = [part.config.max_rows_per_trigger for part, _ in mine]
+        limits = {
+            "max_rows_per_trigger": min((each for each in rows if each is not None), default=None),
+            "max_bytes_per_trigger": min(part.config.max_bytes_per_trigger for part, _ in mine),
+        }
+        unfiltered: dict[str, Any] = {"where": None, "columns": None, "filters": {}, "partition": None}
+        return _UnitedInput(self.config.model_copy(update={**limits, **unfiltered}), mine)
 
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
         """What the relay says."""
@@ -402,7 +433,7 @@ class DatabusInput(Input):
     def _look_back(self, context: RunContext) -> LookBack | None:
         """How a bootstrap service is asked: outputs that keep what happened get every change."""
         how = LookBack(True, not context.is_refilled, context.is_refilled and context.chooses_rows)
-        return how if self.config.look_back else None
+        return how if self.config.look_back and context.looks_back else None
 
     def _how(self, context: RunContext) -> dict[str, str]:
         how = self._look_back(context)
@@ -437,3 +468,32 @@ class DatabusInput(Input):
             return {"partitions": str(self.config.partitions)}
         slots = min(slots_of(spark), _RANGES_MAX)
         return {"partitions": str(slots), "partitionBytesMin": str(_RANGE_BYTES_MIN if slots > 1 else 0)}
+
+
+class _UnitedInput(DatabusInput):
+    """Several inputs of one relay, read by one query."""
+
+    def __init__(self, config: DatabusInputConfig, parts: Sequence[tuple[DatabusInput, Choice]]) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    def _decoder(
+        self, context: RunContext, physical: str, sources: tuple[str, ...] | None, names: Sequence[str] | None = None
+    ) -> Decode:
+        """A part asks for its own tables alone: its filter may not fit others."""
+        del sources
+        found = []
+        for part, choice in self._parts:
+            patterns = patterns_in(choice)
+            wanted = _if_there([name for name in names or () if chosen_by(choice, name)], physical)
+            if names is None:
+                known = self.tables_of(context)
+                wanted = tuple(names_for_relay(patterns, physical, known, patterns))
+            if wanted:
+                found.append((part.range_decoder(context, physical, wanted), choice))
+        return UnitedDecoder(tuple(found))
+
+
+def _if_there(names: Sequence[str], physical: str) -> tuple[str, ...]:
+    """Tables to ask a relay for, of which one may have been dropped since."""
+    return tuple(name_if_there(each, physical) for each in names)

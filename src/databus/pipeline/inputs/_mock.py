@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from databus.core import Checkpoint, SourceCheckpoint
+from databus.core import SourceCheckpoint
 from databus.pipeline.inputs._mock_config import PHYSICAL, TABLE, MockInputConfig
 from databus.plugins import Input, InputConfig, RunContext, Shape
 from databus.schema import TableSchema
@@ -23,11 +23,9 @@ class MockInput(Input):
     emits: ClassVar[Shape] = Shape.TYPED
     config: MockInputConfig
 
-    def typed(
-        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
-    ) -> "DataFrame":
+    def typed(self, spark: "SparkSession", context: RunContext) -> "DataFrame":
         """The rows."""
-        del context, table, after
+        del context
         from databus.pipeline.inputs._mock_rows import MockRows
 
         with _registering:

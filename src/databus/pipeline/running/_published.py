@@ -87,7 +87,7 @@ class Published:
     def expect(self, plans: Sequence[QueryPlan]) -> None:
         """There are these queries."""
         for plan in plans:
-            tables = [] if plan.table is None else [plan.table]
+            tables = []
             if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
                 tables = names_for_relay(plan.patterns, plan.physical)
             self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)

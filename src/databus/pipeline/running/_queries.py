@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from databus.core import DatabusError, ServiceUnavailable, UnknownSource
 from databus.operate import logger_of
-from databus.pipeline.engine import Bringing, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
+from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
 from databus.pipeline.graph import Graph, Kind, NodeSpec
 from databus.pipeline.running._published import Published
 from databus.pipeline.running._reload_changes import Changes, changes
@@ -144,11 +144,10 @@ class Queries:
 
     def _bring(self, path: str) -> None:
         handle = self.handles[path]
-        handle.bringing = {
-            plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
+        handle.brought = {
+            plan.physical: Brought(feed, way_of(self._graph, feed, handle.output))
             for plan in self._plans
-            for feed in plan.feeds
-            if feed.output == path
+            if (feed := plan.feed_of(path)) is not None
         }
 
     def change(self, graph: Graph) -> Changes:
@@ -242,6 +241,9 @@ class Queries:
 
     def retry(self, outputs: Collection[str]) -> None:
         """Forget what has failed that writes to these outputs, so that it is started again."""
+        for thread in self.left:
+            if set(thread.outputs).intersection(outputs):
+                thread.try_tables_again()
         self._threads = {
             name: each
             for name, each in self._threads.items()
@@ -313,7 +315,7 @@ class Queries:
     def _stop_what_is_drained(self) -> None:
         """What was to go on up to the relay's end, and has come there, rests."""
         busy = {output for each in self.left for output in each.outputs}
-        failed = {output for each in self.threads if each.error is not None for output in each.outputs}
+        failed = {output for each in self.threads if each.errors for output in each.outputs}
         draining = [each for each in _names_of(self.handles) if self._resting.of([each]) is Rest.DRAINING]
         self._resting.stop([each for each in draining if each not in busy and each not in failed])
 

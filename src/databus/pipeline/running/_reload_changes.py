@@ -103,9 +103,9 @@ def _stores(config: PipelineConfig, members: Sequence[NodeSpec]) -> Mapping[str,
 
 def _chain(graph: Graph, plan: QueryPlan) -> tuple[Any, ...]:
     """A query with the options of its input and of the filters on its way."""
-    over = [(path, None) for feed in plan.feeds for paths in feed.filters for path in paths]
-    steps = [*((step.node, step.branch) for step in plan.steps), *over]
-    return plan, graph.config.nodes[plan.input], [_filter(graph, *each) for each in steps]
+    steps = dict.fromkeys(step for feed in plan.feeds for way in feed.ways for step in way.steps)
+    inputs = [graph.config.nodes[path] for path in plan.inputs]
+    return plan, inputs, [_filter(graph, step.node, step.branch) for step in steps]
 
 
 def _filter(graph: Graph, path: str, branch: str | None) -> tuple[Any, ...]:

@@ -256,7 +256,7 @@ class _Run:
             self._let_go()
             self.overdue.end()
         code = self._code()
-        failed = {name for each in self._queries.threads if each.error is not None for name in each.outputs}
+        failed = {name for each in self._queries.threads if each.errors for name in each.outputs}
         failed.update([] if self._unfed is None else self._queries.unfed_names)
         self._say(
             "stopped",
@@ -425,9 +425,9 @@ class _Run:
     def _reasons(self) -> list[tuple[int, str]]:
         """Why the run does not end well, with the exit code of each; the one that decides comes last."""
         failed = [
-            (each.error.exit_code, f"{', '.join(each.outputs)}: {each.error}")
+            (error.exit_code, f"{', '.join(each.outputs)}: {error}")
             for each in self._queries.threads
-            if each.error is not None
+            for error in each.errors
         ]
         unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
         unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]

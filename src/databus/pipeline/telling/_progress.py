@@ -28,6 +28,7 @@ UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.
 """In these an output has something to say for itself."""
 
 _WORST_FIRST: Final = tuple(OutputState)
+_TABLE_AFTER: Final = {"table_retry": OutputState.RETRYING, "table_failed": OutputState.FAILED}
 _STATE_AFTER: Final = {
     "started": OutputState.RUNNING,
     "restart": OutputState.STARTING,
@@ -47,13 +48,21 @@ class _Query:
     since_us: int = 0
     error: str = ""
     message: str = ""
+    behind: dict[str, "_Query"] = field(default_factory=dict)
+    """Tables that cannot be written while the others go on, by name."""
+
+    @property
+    def worst(self) -> "_Query":
+        """What it has to say for itself, or one of its tables."""
+        return min([self, *self.behind.values()], key=lambda each: _WORST_FIRST.index(each.state))
 
     def to_json(self) -> dict[str, Any]:
+        worst = self.worst
         return {
-            "state": self.state,
-            "since_us": self.since_us,
-            "error": self.error,
-            "message": self.message,
+            "state": worst.state,
+            "since_us": worst.since_us,
+            "error": worst.error,
+            "message": worst.message,
             "tables": list(self.tables),
         }
 
@@ -71,14 +80,14 @@ class _Output:
 
     @property
     def state(self) -> OutputState:
-        states = [each.state for each in self.queries.values()] or [OutputState.STARTING]
+        states = [each.worst.state for each in self.queries.values()] or [OutputState.STARTING]
         if self.hangs_since_us:
             states.append(OutputState.HANGING)
         return min(states, key=_WORST_FIRST.index)
 
     def to_json(self) -> dict[str, Any]:
         state = self.state
-        said = [each for each in self.queries.values() if each.state is state]
+        said = [each.worst for each in self.queries.values() if each.worst.state is state]
         return {
             "state": state,
             "error": said[0].error if said else "",
@@ -131,6 +140,8 @@ class Progress:
                 case "refused":
                     if event["output"] in self._outputs:
                         self._outputs[event["output"]].refused[event["query"]] = event["tables"]
+                case "table_retry" | "table_failed" | "table_well":
+                    self._table(event)
                 case said if said in _STATE_AFTER:
                     self._query(said, event)
 
@@ -147,6 +158,16 @@ class Progress:
         if query.state not in (OutputState.RUNNING, OutputState.STARTING):  # of the query before, perhaps
             query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
 
+    def _table(self, event: Mapping[str, Any]) -> None:
+        query = self._queries.get(event["query"])
+        if query is None:
+            return
+        query.behind.pop(event["table"], None)
+        state = _TABLE_AFTER.get(event["event"])
+        if state is not None:
+            why = event["error"], event["message"]
+            query.behind[event["table"]] = _Query(event["outputs"], [event["table"]], state, event["at_us"], *why)
+
     def _query(self, said: str, event: Mapping[str, Any]) -> None:
         query = self._queries.get(event["query"])
         if query is None:
@@ -154,6 +175,8 @@ class Progress:
         if said == "retry":
             for name in query.outputs:
                 self._outputs[name].retries += 1
+        if said == "started":
+            query.behind.clear()  # what still cannot be written is told again
         query.state, query.since_us = _STATE_AFTER[said], event["at_us"]
         query.error, query.message = event.get("error", ""), event.get("message", "")
 

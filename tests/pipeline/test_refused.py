@@ -2,14 +2,11 @@
 
 import pytest
 
-from databus.flow import TableChoice, selects
 from databus.pipeline import load_pipeline
-from databus.pipeline.engine._bringing import Bringing, feed_without
-from databus.pipeline.engine._handle import OutputHandle
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._handle import Brought, OutputHandle
 from databus.pipeline.telling._progress import Progress, unwell, why_refused
-
-ALL = ((TableChoice(("shop/*",)),),)
+from databus.places import chosen_by
+from tests.feeds import feed_of
 
 
 @pytest.fixture
@@ -26,17 +23,18 @@ def handle(tmp_path):
 
 
 def test_what_is_refused_is_left_out_also_when_the_queries_are_planned_anew(handle):
+    feeds = {"shop": feed_of("shop/*"), "other": feed_of("other/*")}
     for _ in range(2):  # as when the relay names one more source
-        handle.bringing = {"a": Bringing("shop/*", ALL), "b": Bringing("other/*", ALL)}
-        handle.refuse("a", {"shop/main.`b*`": "no key"})
-        handle.bringing = {"a": Bringing("shop/*", ALL), "b": Bringing("other/*", ALL)}
-        (mine,), (others,) = handle.bringing["a"].selections, handle.bringing["b"].selections
-        assert not selects(mine, "shop/main.`b*`")
-        assert selects(mine, "shop/main.big")  # a name is no pattern
-        assert selects(others, "shop/main.`b*`")
-        assert feed_without(Feed("outputs.copy", ALL), handle.refused["a"]).selections == (mine,)
-    handle.refuse("a", {})
-    assert handle.bringing["a"].selections == ALL
+        handle.brought = {physical: Brought(feed, lambda _: "") for physical, feed in feeds.items()}
+        handle.refuse("shop", {"shop/main.`b*`": "no key"})
+        handle.brought = {physical: Brought(feed, lambda _: "") for physical, feed in feeds.items()}
+        mine, others = handle.choice("shop"), handle.choice("other")
+        assert not chosen_by(mine, "shop/main.`b*`")
+        assert chosen_by(mine, "shop/main.big")  # a name is no pattern
+        assert chosen_by(others, "other/main.`b*`")
+        assert feeds["shop"].without(handle.refused["shop"]).choice == mine
+    handle.refuse("shop", {})
+    assert handle.choice("shop") == feeds["shop"].choice
 
 
 def test_an_output_that_refuses_tables_is_not_well_until_it_refuses_none():
