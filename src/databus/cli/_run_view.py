@@ -12,8 +12,8 @@ _MESSAGE_CHARS_MAX: Final = 400
 _HERE: Final = RelayAt()
 LOGGED: Final = frozenset(
     {
-        *("started", "restart", "retry", "failed", "paused", "output_stopped", "no_source", "source"),
-        *("reload", "hanging", "answered", "stopping", "relay_died", "renamed", "refused"),
+        *("started", "retry", "failed", "table_retry", "table_failed", "table_well", "paused", "output_stopped"),
+        *("no_source", "source", "reload", "hanging", "answered", "stopping", "relay_died", "renamed", "refused"),
     }
 )
 """Events that the pipeline's log has too: where it goes to the same place as the screen, nobody needs them twice."""
@@ -101,9 +101,11 @@ class RunView:
     def _query(self, event: Mapping[str, Any]) -> None:
         states = {
             "started": "waits for the first batch",
-            "restart": "starts again: the schema changed",
             "retry": f"tries again in {event.get('wait_ms', 0) / 1e3:.0f} s: {_short(event.get('message'))}",
             "failed": f"failed: {_short(event.get('message'))}",
+            "table_retry": f"running, but for {_short(event.get('message'))}",
+            "table_failed": f"running, but for {_short(event.get('message'))}",
+            "table_well": "running",
             "paused": "paused; `databus resume` has it go on",
             "output_stopped": "stopped; `databus resume` has it go on",
         }

@@ -12,7 +12,7 @@ from databus.cli._file import DEFAULT_FILE, File
 from databus.cli._past import Into, Until, end_of, moment_of, past_of, say
 
 Event = Mapping[str, Any]
-_TROUBLE: Final = ("failed", "retry", "restart", "refused", "hanging", "no_source", "relay_died")
+_TROUBLE: Final = ("failed", "retry", "table_failed", "table_retry", "refused", "hanging", "no_source", "relay_died")
 
 
 @app.command(epilog="Example: databus history shop/main.orders --key 'id = 7' --since 30d -f bootstrap.yml")

@@ -2,7 +2,6 @@
 
 build ──► run ──► ends: done (`once`), stopped (by us), at rest (by us, at the end of a batch)
   ▲        │
-  │        ├─ SchemaChanged ────────────► at once, with the new schema; where that got no further, as below
   └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
            └─ FatalError, InputError ───► failed: this query stays down, the others go on
 """
@@ -170,7 +169,6 @@ class QueryThread(threading.Thread):
         self._typed = TypedTables()
         self._retries = Retries(settings.config.sections.run)
         self._table_retries: dict[Way, Retries] = {}
-        self._is_stuck = False
         self._began_s = time.monotonic()
         self._reminders = Reminders()
         self._refusals = Refusals(plan, feeds, settings.report)
@@ -215,10 +213,7 @@ class QueryThread(threading.Thread):
                     return
                 if self._is_of_refused(error):
                     continue
-                if isinstance(error, SchemaChanged) and not self._is_stuck:
-                    self._is_stuck = True  # until a batch is written: it may be that no restart gets past the change
-                    self._say("restart", error)
-                elif not self._waits_for(error):
+                if not self._waits_for(error):
                     self.error = error
                     self._say("failed", error)
                     return
@@ -316,7 +311,6 @@ class QueryThread(threading.Thread):
     def _ended(self, batches: int) -> None:
         """After a round that wrote so many batches: one forgets what failed before it."""
         if batches:
-            self._is_stuck = False
             self._retries = Retries(self._settings.config.sections.run)
 
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":

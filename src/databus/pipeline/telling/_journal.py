@@ -31,8 +31,8 @@ _SEEN_MAX: Final = 1_000
 _CHARS_MAX: Final = 2_000
 _KEPT: Final = frozenset(
     {
-        *("failed", "retry", "restart", "refused", "hanging", "answered", "no_source", "relay_died"),
-        *("source", "reload", "stopped"),
+        *("failed", "retry", "table_failed", "table_retry", "table_well", "refused", "hanging", "answered"),
+        *("no_source", "relay_died", "source", "reload", "stopped"),
     }
 )
 _FIELDS: Final = frozenset(

@@ -31,7 +31,6 @@ _WORST_FIRST: Final = tuple(OutputState)
 _TABLE_AFTER: Final = {"table_retry": OutputState.RETRYING, "table_failed": OutputState.FAILED}
 _STATE_AFTER: Final = {
     "started": OutputState.RUNNING,
-    "restart": OutputState.STARTING,
     "retry": OutputState.RETRYING,
     "failed": OutputState.FAILED,
     "ended": OutputState.ENDED,
