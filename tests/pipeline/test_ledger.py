@@ -196,6 +196,21 @@ def test_a_table_is_complete_when_a_snapshot_has_ended_that_began_for_this_outpu
     assert {*handle(tmp_path).known("shop").seeds} == {"shop/main.stock"} | (set() if is_whole else {NAME})
 
 
+def test_a_change_of_values_unseen_makes_a_table_incomplete_until_it_was_read_again(tmp_path):
+    """Also where a snapshot was open, which then has no end: who dies before the next begins asks for it again."""
+    log = log_of(1)
+    log.begin()
+    log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.begin().schema(ORDERS, 3)
+    log.begin()
+    begun = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=2)
+    log.snapshot(ORDERS, [{"id": 1, "note": None, "total": None}])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=2, begin=list(begun.pair), complete=True)
+    for start, seeds in enumerate([{}, {}, {NAME: "asked"}, {NAME: 2}, {NAME: 2}, {}]):
+        write(handle(tmp_path), log.batch(start, start + 1))
+        assert handle(tmp_path).known("shop").seeds == seeds, start
+
+
 def test_a_table_that_is_restored_before_its_first_batch_of_a_run_is_missed(tmp_path):
     """It was looked at when the run began, and is opened only now."""
     log, harness = log_of(1, 2, 3, 4), DeltaHarness(tmp_path, "mirror")

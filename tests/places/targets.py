@@ -8,7 +8,7 @@ from databus.places import Held, Position, seed_after
 from tests.places.world import CLASS_3, ZERO, name_of
 
 _new = count(1)
-CONTROLS = {kind.value: kind for kind in ControlKind}
+CONTROLS = {kind.value: kind for kind in ControlKind} | {CLASS_3: ControlKind.SCHEMA}
 
 
 def made(way, entry):
@@ -18,12 +18,11 @@ def made(way, entry):
 
 
 def next_seed(seed, entry):
-    """A class 3 change reads the table once more: a snapshot that was open has no end."""
-    if entry.kind == CLASS_3:
-        return "asked"
+    """What an entry leaves of a table's seed."""
     if entry.kind not in CONTROLS:
         return seed
-    return seed_after(seed, CONTROLS[entry.kind], {"generation": entry.generation, "complete": True})
+    body = {"generation": entry.generation, "complete": True, "class": 3}
+    return seed_after(seed, CONTROLS[entry.kind], body)
 
 
 def seeds_after(position, entries):

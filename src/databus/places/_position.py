@@ -18,6 +18,7 @@ from databus.core import ControlKind, Pair, SourceCheckpoint, split_physical
 from databus.filters import Selection, TableChoice, patterns_of, selects
 from databus.places._held import Noted
 from databus.wire import is_inside_answer
+from databus.schema import NEEDS_SNAPSHOT
 
 ASKED: Final = "asked"
 """A seed: the snapshot that brings the table's older rows was asked for, and has not begun."""
@@ -51,8 +52,11 @@ def read_by(choice: Choice, but: Collection[str] = ()) -> Callable[[str], bool]:
 
 def seed_after(seed: Seed | None, kind: ControlKind, body: Mapping[str, Any]) -> Seed | None:
     """What is left of a table's seed behind a control: nothing, once all of its snapshot was given, or nothing older
-    is left to read.
+    is left to read. A change of its schema that changes values unseen begins one: the relay reads the table again, and
+    a snapshot that was open has no end.
     """
+    if kind is ControlKind.SCHEMA and int(body.get("class", 1)) >= NEEDS_SNAPSHOT:
+        return ASKED
     if seed is None or kind in (ControlKind.TRUNCATE, ControlKind.DROP):
         return None
     if kind is ControlKind.SNAPSHOT_BEGIN:
