@@ -243,7 +243,8 @@ class Writer:
         if typed.failure is None:
             try:
                 before, end = self._raw(batch_id - 1), self._raw(batch_id)
-                if not (typed.has_changes(before, end) or _ends_part(before, typed.feeds)):
+                is_told = batch_id == 0 or _ends_part(before, typed.feeds)
+                if not typed.has_changes(before, end) and not is_told:
                     return None
             except Exception as error:
                 if not self._typed.stays_behind(typed, error):
@@ -275,8 +276,8 @@ class Writer:
     ) -> SourceCheckpoint:
         """Write the next part of a table, up to a change of its schema or to `end`; returns where it stands then."""
         rows, place = typed.after(start, end)
-        if rows is None and _ends_part(start, feeds):
-            rows = typed.empty()
+        if rows is None and (batch_id == 0 or _ends_part(start, feeds)):
+            rows = typed.empty()  # an output is told where it begins, as by `_beginning`
         if rows is not None:
             made, table = typed.made(rows)
             span = Span(start.pair, typed.names)
