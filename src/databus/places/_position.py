@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 from databus.core import ControlKind, Pair, SourceCheckpoint, split_physical
 from databus.filters import Selection, TableChoice, patterns_of, selects
 from databus.places._held import Noted
-from databus.wire import is_inside_answer
 from databus.schema import NEEDS_SNAPSHOT
+from databus.wire import is_inside_answer
 
 ASKED: Final = "asked"
 """A seed: the snapshot that brings the table's older rows was asked for, and has not begun."""
