@@ -165,7 +165,7 @@ def test_a_file_that_is_not_as_it_was_written_ends_the_answer_with_its_name(shop
     if store == "log":
         shop.execute("UPDATE orders SET total = 100", "DELETE FROM orders WHERE id = 9")
         shop.fill()
-    (file,) = {*folder.glob("*.parquet")} - before if store == "log" else filter(partial(is_named, shop), before)
+    file, *_ = {*folder.glob("*.parquet")} - before if store == "log" else filter(partial(is_named, shop), before)
     content = file.read_bytes()
     for damage, made in DAMAGES.items():
         made(file)
@@ -193,7 +193,8 @@ def test_a_large_answer_is_refused_with_the_estimate(shop):
 def test_a_table_that_is_being_read_is_waited_for_and_it_says_how_far_it_is(shop):
     note = shop.states()[-1]
     folder = NoteFolder(shop.config.root, PHYSICAL)
-    folder.remove(shop.states())
+    for state in shop.states():
+        folder.remove(state)
     folder.add(replace(note, incomplete=frozenset({"main.orders"})))
     rows = note.tables["main.orders"].rows
     with pytest.raises(ServiceUnavailable, match=f"main.orders is being read, {rows} rows so far"):

@@ -85,7 +85,9 @@ def test_what_is_left_unread_holds_no_row_that_is_wanted(tmp_path_factory, rows,
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     write = pq.ParquetWriter.write_table
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda writer, rows: write(writer, rows, row_group_size=100))
+    monkeypatch.setattr(
+        pq.ParquetWriter, "write_table", lambda writer, rows, **_: write(writer, rows, row_group_size=100)
+    )
     many = "CREATE TABLE many (id INTEGER PRIMARY KEY, name TEXT, total INTEGER, filler TEXT)"
     with Shop(tmp_path, many).running() as running:
         values = ", ".join(f"({n}, 'n{n}', {n % 7}, '{n:0100}')" for n in range(2000))

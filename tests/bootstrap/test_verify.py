@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from databus.bootstrap import TablePast, verified
 from databus.cli._app import app
-from tests.bootstrap.filled import Shop
+from databus.disk import LocalLocation
+from databus.stores import NoteFolder, file_of
+from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, churn
 from tests.bootstrap.world import World
 
@@ -56,6 +58,13 @@ def rewritten(shop, change):
     path = shop.folder / "lake/state/shop/main.orders" / name
     rows = pq.read_table(path)
     pq.write_table(change(rows), path)
+    notes, digest = NoteFolder(shop.config.root, PHYSICAL), file_of(LocalLocation(path)).digest
+    for note in shop.states():  # as if it had been written so
+        table = note.tables.get("main.orders")
+        if table is not None and name in table.digests:
+            notes.remove(note)
+            table = replace(table, digests={**table.digests, name: digest})
+            notes.add(replace(note, tables={**note.tables, "main.orders": table}))
 
 
 def other_total(rows):
@@ -88,8 +97,8 @@ def past_of(world, source):
     world.states = [replace(each, noted_us=at) for at, each in enumerate(world.states)]
     by_table = {id(state.tables[source]): state for state in world.states if source in state.tables}
 
-    def batches(name, table, skip, above):
-        return world.stores(by_table[id(table)]).batches(name, table, skip, above)
+    def batches(name, table, skip, above, wanted):
+        return world.stores(by_table[id(table)]).batches(name, table, skip, above, wanted)
 
     def count(name, after, until):
         return sum(after < each.pair <= until for each in world.log.entries if each.table.source == name)

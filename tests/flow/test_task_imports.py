@@ -100,7 +100,8 @@ def test_a_task_imports_what_reads_and_writes_and_nothing_else(tmp_path: Path, f
         values = [pa.array([value]) for value in ("shop", start, *after, *until, 1, "")]
         task = Task(pa.RecordBatch.from_arrays(values, names), tmp_path)
         feeds = [(plan.feeds[0], output.plugin(output.config, graph.config.context_of("history")), Position())]
-        (batch,) = joined(Staging(partial(Stage, decode), filters_over(graph, plan, context)).run(task, feeds), 0)
+        over = filters_over(graph, plan, context)
+        (batch,) = joined(Staging().run(task, partial(Stage, decode), over, feeds), 0)
     assert {item.table.source for item in batch.items} >= {"main.customers", "main.orders", "main.stock"}
     assert list((tmp_path / "lake" / "orders").glob("*.parquet"))
     assert [name for name in task.imported if name.startswith(NOBODY_S)] == []

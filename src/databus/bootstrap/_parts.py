@@ -194,6 +194,8 @@ def measured(
             over = part.end[1] - to[1]
             if part.is_numbered and part.end[0] == to[0] and over < part.rows:
                 taken.append(part.first(part.rows - over))
+            elif not part.is_numbered:  # how many of its rows are below nobody knows; none is not said
+                taken.append(replace(part, end=to))
             return _of(outline, taken, outline.position(to), partitions)
         room = _room(part, rows, size, rows_max, bytes_max)
         if room < part.rows and (taken or part.is_numbered):
