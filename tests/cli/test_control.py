@@ -31,7 +31,7 @@ outputs:
 WITHOUT_FILES = f"""
 import json, os, resource, socket, sys, threading
 from pathlib import Path
-from databus.pipeline import _control
+from databus.pipeline.running import _control
 
 refused = threading.Event()
 _control._logger.warning = lambda *_, **__: refused.set()
