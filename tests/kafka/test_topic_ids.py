@@ -44,7 +44,7 @@ def is_known(output, noted):
     """Whether it finds the topics that it has noted; raises what it says otherwise."""
     output._records = dict
     found = output.held({NAME: noted}).get(NAME)
-    return output.may_lack or noted is None or (found.mark if found is not None else "") == noted.mark
+    return output.config.may_lack or noted is None or (found.mark if found is not None else "") == noted.mark
 
 
 def test_a_topic_of_brokers_that_get_ids_by_an_upgrade_is_the_one_from_before(tmp_path, brokers):
