@@ -85,6 +85,19 @@ def test_inputs_and_filters_of_one_source_share_a_query_and_other_names_and_a_la
 
 
 @pytest.mark.spark
+def test_what_a_mistake_in_a_typed_filter_would_have_made_anew_stays(spark, tmp_path):
+    """Beside tables that are well, too: what stays behind with what it has loses nothing."""
+    one = MIXED.replace("path: lake/copy}", "path: lake/copy, on_change: rebuild}").partition("  history:")[0]
+    project = Project(tmp_path, one, head=TWO_INPUTS)
+    project.once(spark)
+    orders = project.copied("lake/copy/orders", "id")
+    project.write(one.replace("total_cents > 30000", "nosuch > 30000"), head=TWO_INPUTS)
+    assert run(project.path, once=True, session=spark) != 0
+    assert project.copied("lake/copy/orders", "id") == orders
+    assert orders == project.select("SELECT id FROM orders WHERE id > 5 AND total_cents > 30000")
+
+
+@pytest.mark.spark
 @pytest.mark.usefixtures("relay_in_thread")
 def test_a_table_whose_filter_fails_stays_where_it_is_and_the_others_go_on(spark, tmp_path):
     mended = tmp_path / "mended"

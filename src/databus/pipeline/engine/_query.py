@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -349,7 +349,11 @@ class QueryThread(threading.Thread):
         filters = filters_over(settings.graph, plan, context)
         check_tables(settings.graph, plan, filters, context)  # before anything is removed, or asked for
         self._refusals.look(filters, settings.graph, context)
-        try_on = partial(check_output, settings.graph, plan, filters, context)
+
+        def try_on(feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+            check_output(settings.graph, plan, filters, context, feed, handle, names)
+            self._typed.check(feed, handle, names)
+
         after = self._after = begin(self._refusals.accepted, offsets, context, try_on)
         lacking = {each.way.table for each in self._typed if each.way.table and self._typed.goes_on_without(each)}
         reader = _united(inputs, plan) or origin

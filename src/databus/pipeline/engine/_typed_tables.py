@@ -5,7 +5,7 @@ where it stands, and is tried again after a while, while the others of the query
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,7 @@ class TypedTable:
         self._ranges: TableRanges | None = None
         self._steps: TypedSteps | None = None
         self._table: TableSchema | None = None  # of an input with but one
+        self._result: TableSchema | None = None  # what its filters make of its definition
         self._next: tuple[DataFrame | None, SourceCheckpoint] = (None, SourceCheckpoint())
         self._next_after: tuple[SourceCheckpoint, SourceCheckpoint] | None = None  # what that is the answer to
         self.names: frozenset[str] = frozenset()
@@ -111,9 +112,16 @@ class TypedTable:
             self._spark.createDataFrame([], typed_schema(table, meta_full=True)) if ranges is None else ranges.empty()
         )
         names = [each for each in rows.columns if each not in (*BUS_COLUMNS, CONTROL)]
-        steps.apply(rows, table)
+        _, self._result = steps.apply(rows, table)
         for _, handle in self.feeds:
             steps.check_key(handle.output.config.key_choice.of(table.source), names)
+
+    def check_on(self, handle: OutputHandle) -> None:
+        """Raise what keeps it from being written to an output from its beginning."""
+        if self.failure is not None:
+            raise self.failure
+        if self._result is not None:
+            handle.check_table(self._result)
 
     def close(self) -> None:
         """Forget how it is read."""
@@ -178,6 +186,16 @@ class TypedTables:
     def of(self, way: Way, name: str) -> TypedTable | None:
         """The table of this full name on its way."""
         return next((each for each in self.tables if each.way == way and name in each.names), None)
+
+    def check(self, feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+        """Raise what keeps tables, by full names, from being written anew, before an output removes what it has: a table
+        that stays behind with what it has loses nothing.
+        """
+        for name in sorted(names):
+            way = feed.way(name)
+            typed = None if way is None else self.of(way, name)
+            if typed is not None:
+                typed.check_on(handle)
 
     def stays_behind(self, typed: TypedTable, error: Exception) -> bool:
         """Take note that a table could not be written: whether the others go on without it.
