@@ -79,11 +79,11 @@ def dying(monkeypatch):
     """Each query dies some times in the middle of an answer, when its batch is in the target and not in the ledger."""
     advance, left = OutputHandle.advance, [3]
 
-    def advance_or_die(handle, name, checkpoint, span=None):
+    def advance_or_die(handle, checkpoint, span=None):
         if left[0] and any(is_inside_answer(each) for each in checkpoint.sources.values()):
             left[0] -= 1
             raise TransientError("it dies here")
-        advance(handle, name, checkpoint, span)
+        advance(handle, checkpoint, span)
 
     monkeypatch.setattr(OutputHandle, "advance", advance_or_die)
     return left

@@ -65,6 +65,11 @@ def test_a_table_without_a_key_that_comes_while_the_service_runs_is_left_to_the_
     def state_scn():
         return status_of(shop.config).get(PHYSICAL, {}).get("state_scn", 0)
 
+    def notes():
+        past = TablePast.of(shop.config, "shop/main.notes")
+        tables = [item.rows for item in past.items((0, -1), past.end) if hasattr(item, "rows")]
+        return {said for rows in tables for said in rows.column("said").to_pylist()}
+
     with shop.captured_by_a_relay():
         churn(shop, 1, 3)
         service = threading.Thread(
@@ -78,11 +83,7 @@ def test_a_table_without_a_key_that_comes_while_the_service_runs_is_left_to_the_
             churn(shop, 3, 6)
             end = shop.captured().scn
             wait_for(lambda: state_scn() >= end, "a state with the new table beside")
-            past = TablePast.of(shop.config, "shop/main.notes")
-            rows = [
-                row for item in past.items((0, -1), past.end) if hasattr(item, "rows") for row in item.rows.to_pylist()
-            ]
-            assert "first" in {row["said"] for row in rows}
+            wait_for(lambda: "first" in notes(), "the new table's row in the log store")  # perhaps by a snapshot
         finally:
             stop.put("the test is over")
             service.join(90)

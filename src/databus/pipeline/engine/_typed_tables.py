@@ -188,8 +188,8 @@ class TypedTables:
         return next((each for each in self.tables if each.way == way and name in each.names), None)
 
     def check(self, feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
-        """Raise what keeps tables, by full names, from being written anew, before an output removes what it has: a table
-        that stays behind with what it has loses nothing.
+        """Before what an output has of tables is removed: raise what keeps them, by full names, from being written anew.
+        One that stays behind with what it has loses nothing.
         """
         for name in sorted(names):
             way = feed.way(name)
