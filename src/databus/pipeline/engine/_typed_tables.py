@@ -188,7 +188,7 @@ class TypedTables:
         return next((each for each in self.tables if each.way == way and name in each.names), None)
 
     def check(self, feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
-        """Before what an output has of tables is removed: raise what keeps them, by full names, from being written anew.
+        """Before what an output has of tables is removed: raise what keeps these, by full names, from being made anew.
         One that stays behind with what it has loses nothing.
         """
         for name in sorted(names):
