@@ -111,8 +111,21 @@ def test_what_waits_in_a_database_s_log_is_waited_for_also_while_nothing_comes(c
         return [{**state, "lagBytes": bytes_left[-1], "snapshots": [], "snapshotRows": 0}]
 
     monkeypatch.setattr(relay, "_states_if_there", states)
-    relay.wait_until_caught_up(threading.Event())
+    assert relay.wait_until_caught_up(threading.Event())
     assert bytes_left[-1] == 0
+
+
+def test_whoever_waited_in_vain_learns_of_it(tmp_path, monkeypatch):
+    (tmp_path / "databus.yml").write_text(
+        "sources: {shop: {type: sqlite, path: shop.db}}\ninputs: {shop: {type: databus}}\n"
+        "outputs: {copy: {type: files, from: shop, path: out}}\nrun: {start_ms_max: 1000}\n"
+    )
+    relay = OwnRelay(load_pipeline(tmp_path / "databus.yml").config, lambda: None)
+    state = {"name": "shop", "state": "RUNNING", "SCN": 9, "lagIsNew": True, "lagChanges": None, "error": None}
+    monkeypatch.setattr(
+        relay, "_states_if_there", lambda: [{**state, "lagBytes": 500, "snapshots": [], "snapshotRows": 0}]
+    )
+    assert not relay.wait_until_caught_up(threading.Event())
 
 
 def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):

@@ -206,9 +206,9 @@ class OwnRelay:
         """What each physical source is doing, as /controlSources/status says it."""
         return states_of(self.url, self._config.access)
 
-    def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
+    def wait_until_caught_up(self, is_stopping: threading.Event) -> bool:
         """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
-        while snapshots do.
+        while snapshots do. Returns False where that was not long enough.
 
         A source that can tell how much waits is asked. For others it has to do that nothing comes for a while.
         """
@@ -221,16 +221,17 @@ class OwnRelay:
             states = self._states_if_there()
             gave_up_on_owners = time.monotonic() - began > _LET_GO_S_MAX
             if states and all(_is_done(each) or (gave_up_on_owners and _is_owned(each)) for each in states):
-                return
+                return True
             waiting = any(_is_behind(each, scns) for each in states)
             scns = {each["name"]: each["SCN"] for each in states}
             if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
                 rows_read, deadline = read, time.monotonic() + patience_s
             if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
-                return
+                return True
             tells = bool(states) and all(_tells(each) for each in states)
             if is_stopping.wait(_ASK_S if tells else _LAG_S / 3):
-                return
+                return True
+        return False
 
     def _states_if_there(self) -> list[Mapping[str, Any]]:
         try:

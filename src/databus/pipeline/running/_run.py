@@ -305,7 +305,11 @@ class _Run:
             self._start_spark()
         if self._relay is not None:
             self._begin("waiting until the relay has captured what is there")
-            self._relay.wait_until_caught_up(self._is_stopping)
+            if not self._relay.wait_until_caught_up(self._is_stopping):
+                self._logger.warning(
+                    "the relay has not captured all that is there; what it lacks is of the next run, or say a longer "
+                    "run.start_ms_max"
+                )
         self._uncaptured = () if sources is None else sources.uncaptured_without_logs()
         if starts_spark and self._spark is None and not self._uncaptured:
             self._start_spark()
