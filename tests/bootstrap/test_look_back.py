@@ -145,7 +145,7 @@ def test_mistakes_about_the_past_say_what_to_do(day):
     assert "did you mean shop/main.orders" in refused("history", "shop/main.ordrs")
     assert "name the key" in refused("history", ORDERS, "--key", "total = 7")
     assert "no column 'n'" in refused("history", ORDERS, "--key", "n = 7")
-    assert "databus state" in refused("diff", ORDERS, "--from", day.at(2), "--to", day.at(3))
+    assert "databus state" in refused("diff", ORDERS, "--from", "0", "--to", day.at(3))  # its begin is a snapshot
     assert "has no key" in refused("diff", "shop/main.notes", "--from", "1d")
     assert "is before --from" in refused("diff", ORDERS, "--from", day.at(2), "--to", day.at(1))
     assert "has come to SCN" in refused("diff", ORDERS, "--from", "999999", code=75)
