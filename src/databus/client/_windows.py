@@ -60,11 +60,7 @@ def windows(
         raise InputError("partitions, guard and on_take are of a group; give it a name: name='billing'")
     client = relay if isinstance(relay, RelayClient) else RelayClient(relay, token=token, name=name)
     client = filtered(client, where, columns, filters)
-    if on_filter_change is not None:
-        config = replace(config or FollowConfig(), on_filter_change=on_filter_change)
-    if look_back is not None:
-        config = config or FollowConfig()
-        config = replace(config, look_back=replace(config.look_back, every=True))
+    config = _configured(config, on_filter_change, look_back)
 
     def ask() -> tuple[list[Wanted], dict[str, Pair]]:
         wanted, ends = wanted_of(client, sources), dict(until or {})
@@ -84,6 +80,18 @@ def windows(
         terms = group_terms(sources, client.filters, start, checkpoint, partitions, guard=guard)
         return GroupSubscription(client, name, terms, ask, on_take=on_take, config=config)
     return LateSubscription(arguments) if _is_in_event_loop() else Subscription(**arguments())
+
+
+def _configured(
+    config: FollowConfig | None, on_filter_change: Literal["snapshot", "stop"] | None, look_back: Literal["all"] | None
+) -> FollowConfig | None:
+    """The configuration with what was said beside it."""
+    if on_filter_change is not None:
+        config = replace(config or FollowConfig(), on_filter_change=on_filter_change)
+    if look_back is not None:
+        config = config or FollowConfig()
+        config = replace(config, look_back=replace(config.look_back, every=True))
+    return config
 
 
 def _is_in_event_loop() -> bool:

@@ -166,7 +166,7 @@ class Dashboard:
             return error_response(MalformedRequest(error.text or error.reason), error.status)
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except Exception:
+        except Exception:  # a defect: whoever asks gets an answer, and the log what it was
             _logger.exception("a request failed by a defect", path=request.path[:100])
             return error_response(DatabusError("a defect in the dashboard; its log has the details"))
 

@@ -102,7 +102,7 @@ class Watch:
                 self._put(backlog=told, backlog_us=time.time_ns() // 1000)
             except DatabusError:  # `_looks` says so
                 self._put(backlog={}, backlog_us=0)
-            except Exception:
+            except Exception:  # a defect is in the log; a thread that ended would leave old numbers for ever
                 _logger.exception("measuring a pipeline ended by a defect", part=self.name)
                 self._put(backlog={}, backlog_us=0)
             self._stopping.wait(MEASURE_S)

@@ -79,7 +79,7 @@ class Watcher:
             while True:
                 try:
                     self._look(list(samples_of(self._board)))
-                except Exception:
+                except Exception:  # a defect is in the log; nobody would hear of an alert if this ended
                     _logger.exception("looking for alerts ended by a defect")
                 await asyncio.sleep(LOOK_S)
         finally:

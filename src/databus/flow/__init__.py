@@ -78,7 +78,6 @@ from databus.flow._pairs import (
     pairs_of,
     parted,
     rows_above,
-    stored_at,
 )
 from databus.flow._parking import Parking
 from databus.flow._restage import Restage
@@ -253,7 +252,6 @@ __all__ = [
     "spelled",
     "staged_rows",
     "steps_at",
-    "stored_at",
     "stored_name",
     "to_user_rows",
     "user_rows_schema",

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair
 from databus.places import identity
 from databus.wire import is_inside_transaction
 
@@ -105,8 +105,3 @@ class Stored:
 def log_number(log: str | None) -> int:
     """63 bits that stand for a log's uuid where only an integer can be stored."""
     return int(identity(log or ""), 16)
-
-
-def stored_at(position: SourceCheckpoint) -> Stored:
-    """What a target stores that has taken everything up to `position`."""
-    return Stored(position.pair, log_number(position.log))

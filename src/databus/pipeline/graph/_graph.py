@@ -184,10 +184,6 @@ class Graph:
         """The edges that end in a node."""
         return [edge for edge in self.edges if edge.target == path]
 
-    def out_of(self, path: str) -> list[Edge]:
-        """The edges that begin in a node."""
-        return [edge for edge in self.edges if edge.source == path]
-
     def cycle(self) -> list[str]:
         """The nodes of one cycle, the first one again at the end; empty if there is none."""
         done: set[str] = set()
