@@ -201,7 +201,7 @@ class BootstrapConfig:
 
 def load_bootstrap(path: Path) -> BootstrapConfig:
     """Read the file. Raises `ConfigError` with a line for each thing that is wrong."""
-    written = load_yaml(path)
+    written = load_yaml(path, "docs/bootstrap.md shows what is in the file of a bootstrap service")
     try:
         file = BootstrapFile.model_validate(substitute(dict(written), "", folder=path.parent))
     except ValidationError as error:

@@ -94,7 +94,7 @@ class Principals:
     @classmethod
     def in_file(cls, path: Path) -> "Principals":
         """Those of a file."""
-        return cls.of(load_yaml(path), str(path))
+        return cls.of(load_yaml(path, "docs/dashboard.md shows one"), str(path))
 
     def by_token(self, token: str) -> Principal | None:
         """Whose token it is. All are compared: the time tells nothing."""

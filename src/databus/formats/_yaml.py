@@ -63,8 +63,8 @@ def text_of_setting(value: Any) -> Any:
     return value
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file whose top is a mapping, references not yet substituted.
+def load_yaml(path: Path, hint: str = "`databus init` writes one to begin with") -> dict[str, Any]:
+    """Read a YAML file whose top is a mapping, references not yet substituted. hint: what to do if there is none.
 
     Raises `ConfigError` naming file, line and column: for what is not YAML, a key that stands twice or is no string,
     and a file above 4 MiB.
@@ -72,7 +72,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: No such file or directory; `databus init` writes one to begin with") from error
+        raise ConfigError(f"{path}: No such file or directory; {hint}") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     if len(text) > FILE_BYTES_MAX:
