@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ
-from databus.flow import Stored, TableRows, log_number, run_all, run_here
+from databus.flow import Here, Stored, TableRows, log_number
 from databus.sinks import DeltaConfig, DeltaOutput
+from databus.sinks.delta import run_all
 from databus.sinks.delta._table import DeltaTarget
 
 _PUTS = pa.array(["insert", "update_postimage"])
@@ -46,7 +47,7 @@ class InDriver(DeltaOutput):
                 _merge(target, item.rows, self._key(item.table), stored)
             else:
                 target.append(item.rows, stored)
-            run_all([target.maintain(joins=self.config.mode == "history")], run_here)
+            run_all([target.maintain(joins=self.config.mode == "history")], Here())
 
 
 def _last_images(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks.figures import Figure
 from databus.pipeline import run
-from databus.pipeline.inputs._mock_config import TABLE, MockInputConfig
+from databus.pipeline.inputs._mock import TABLE, MockInputConfig
 from databus.pipeline.inputs._mock_rows import BATCH_ROWS, _batch, _Range, _texts
 from databus.spark import arrow_schema, tuned_session, typed_schema
 

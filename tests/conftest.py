@@ -147,6 +147,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @pytest.fixture
+def engine() -> object:
+    """What runs pipelines without Spark; see `LocalEngine`."""
+    from tests.local_engine import LocalEngine
+
+    return LocalEngine()
+
+
+@pytest.fixture
 def relay_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines of this process have their relay in it too, where no test is about its being a process."""
     from tests.pipeline.projects import RelayInThread

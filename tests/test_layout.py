@@ -16,7 +16,7 @@ RENAMING = {
     "disk/_object_store.py": "the same in a store, which has no files",
     "log/_opening.py": "a segment is renamed while it is open; it syncs file and folder",
     "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
-    "spark/_warm_up.py": "a cache that Java writes; what is missing is written again",
+    "spark/_session.py": "a cache that Java writes; what is missing is written again",
     "relay/_audit.py": "yesterday's audit log gets another name; it syncs the folder",
     "pipeline/telling/_journal.py": "the full journal gets another name; nothing rests on its last seconds",
 }

@@ -7,7 +7,7 @@ import pytest
 
 from databus.client import FileCheckpoints
 from databus.core import Checkpoint, CorruptData, SourceCheckpoint
-from databus.flow import TableChoice
+from databus.filters import TableChoice
 from databus.pipeline import load_pipeline, positions_of
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._positions import with_positions

@@ -46,7 +46,7 @@ def test_the_pipeline_of_the_readme_has_no_problems_and_ten_lines(tmp_path):
 
 
 def test_the_lines_that_split_a_stream_send_each_table_one_way(tmp_path):
-    from databus.flow import selects
+    from databus.filters import selects
     from databus.pipeline import load_pipeline
 
     (block,) = [each.text for each in blocks(ROOT / "docs" / "recipes.md") if "type: route, from: shop" in each.text]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from databus.core import InputError, UnsupportedFeature, source_name
 from databus.disk import LocalLocation
-from databus.flow import Folders, TableChoice, matches, names_for_relay, nearest, patterns_meet, quoted, spelled
+from databus.filters import TableChoice, matches, names_for_relay, nearest, patterns_meet
+from databus.flow import Folders, quoted, spelled
 from databus.sinks.kafka import topic_name
 
 parts = st.text("ab.,/`*?[]!", max_size=5)

@@ -62,21 +62,16 @@ filters:
 
 
 class Task:
-    """In the place of a DataFrame: its one row is a task's, in another process. `imported`: what that imported."""
+    """In the place of a batch's rows: its one row is a task's, in another process. `imported`: what that imported."""
 
     def __init__(self, part: pa.RecordBatch, folder: Path) -> None:
         self._part = part
         self._folder = folder
         self.imported: list[str] = []
 
-    def mapInArrow(self, stage: Any, schema: str) -> "Task":  # noqa: N802 - Spark's name
-        del schema
-        self._sent = cloudpickle.dumps((stage, self._part))
-        return self
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        command = [sys.executable, "-c", CODE]
-        done = subprocess.run(command, input=self._sent, capture_output=True, check=False, cwd=self._folder)
+    def map(self, stage: Any) -> pa.Table:
+        command, sent = [sys.executable, "-c", CODE], cloudpickle.dumps((stage, self._part))
+        done = subprocess.run(command, input=sent, capture_output=True, check=False, cwd=self._folder)
         assert done.returncode == 0, done.stderr.decode()
         receipts, self.imported = pickle.loads(done.stdout)  # noqa: S301 - of our own process
         return pa.Table.from_batches(receipts)

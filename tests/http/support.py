@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 from databus.pipeline import OutputContext
-from databus.sinks import HttpConfig, HttpOutput
+from databus.sinks.http._output import HttpConfig, HttpOutput
 from tests.outputs.harnesses import parsed
 
 QUICK = {"retry_ms_max": 300, "request_ms_max": 5_000, "retry_after_ms_max": 1_000}

@@ -84,12 +84,12 @@ def test_a_target_that_hangs_delays_neither_other_outputs_nor_the_end(tmp_path: 
         over.set()
 
 
-def test_the_status_and_the_metrics_of_a_run_say_how_many_dead_letters_there_are(tmp_path: Any, spark: Any) -> None:
+def test_the_status_and_the_metrics_of_a_run_say_how_many_dead_letters_there_are(tmp_path: Any, engine: Any) -> None:
     refused = b'"_source":"shop/main.orders","id":1,'
     with Receiver(lambda request: 422 if refused in request.body else None) as receiver:
         project = Project(tmp_path, sections(receiver, on_error="dead_letter"))
         project.work(20)
-        project.once(spark)
+        project.once(engine)
     status = status_of(project.path)
     assert status is not None
     count = sum(file.count for file in OutputLetters(load_pipeline(project.path), "hook").files())

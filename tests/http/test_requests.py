@@ -28,7 +28,7 @@ from databus.core import (
 )
 from databus.core import UnsupportedFeature as Unsupported
 from databus.flow import Bucket, DirectFeed, Ways
-from databus.sinks import HttpConfig
+from databus.sinks.http._output import HttpConfig
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.certificates import Authority

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from databus.pipeline import OutputContext
-from databus.sinks import KafkaOutput
+from databus.sinks.kafka._output import KafkaOutput
 from tests.outputs.harnesses import parsed
 
 QUICK = {"request_ms_max": 10_000, "transaction_ms_max": 20_000}

@@ -111,7 +111,7 @@ def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
 
 @pytest.mark.nightly
 def test_topics_hold_what_happened_however_tables_move_between_inputs(
-    tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, engine: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two inputs become one, and two again, each time after a run that was killed before the ledger."""
     prefix = new_prefix()
@@ -128,23 +128,23 @@ def test_topics_hold_what_happened_however_tables_move_between_inputs(
 
     project = Project(tmp_path, told(apart), head=head(apart))
     project.work(60)
-    project.once(spark)
+    project.once(engine)
     read = snapshot_rows(kafka, prefix)
     for tables in (together, apart, anew):
         project.work(40)
         with monkeypatch.context() as patch:
             patch.setattr(OutputHandle, "advance", died)
             with pytest.raises(AssertionError, match="killed before the ledger"):
-                project.once(spark)
+                project.once(engine)
         project.work(20)
         project.write(told(tables), head=head(tables))
-        project.once(spark)
+        project.once(engine)
         assert_readers_see_what_sql_selects(project, kafka, prefix)
     assert snapshot_rows(kafka, prefix) == read
 
 
 def test_a_pipeline_of_the_same_name_over_another_database_is_told_and_leaves_no_row_out(
-    tmp_path: Any, spark: Any, kafka: Any
+    tmp_path: Any, engine: Any, kafka: Any
 ) -> None:
     """What the other one has written says nothing of its rows."""
     prefix = new_prefix()
@@ -154,25 +154,25 @@ def test_a_pipeline_of_the_same_name_over_another_database_is_told_and_leaves_no
         folder.mkdir()
         options = {"control_topic": f"{prefix}.control"}
         project = Project(folder, sections(kafka, f"{prefix}-{number}", **options), seed=number)
-        code = run(project.path, once=True, session=spark, on_event=events.append)
+        code = run(project.path, once=True, session=engine, on_event=events.append)
     assert code == PositionForeign.exit_code, events
     assert any("give one of them another name" in event.get("message", "") for event in events)
     assert rows_in(kafka, f"{prefix}-2.orders") == []
 
 
 @pytest.mark.nightly
-def test_topics_hold_what_happened_once_dead_letters_are_replayed(tmp_path: Any, spark: Any, kafka: Any) -> None:
+def test_topics_hold_what_happened_once_dead_letters_are_replayed(tmp_path: Any, engine: Any, kafka: Any) -> None:
     """Some rows are larger than the client takes; what follows of their keys is behind them, over several runs."""
     prefix = new_prefix()
     small = {"bootstrap.servers": kafka.bootstrap, "message.max.bytes": 4_000}
     project = Project(tmp_path, sections(kafka, prefix, kafka=small, on_error="dead_letter"), head=IN_PARTS)
-    project.once(spark)
+    project.once(engine)
     large = {str(key) for (key,) in project.select("SELECT id FROM customers WHERE id % 10 = 3")}
     project.execute("UPDATE customers SET city = hex(zeroblob(4000)) WHERE id % 10 = 3")
     project.work(40)
-    project.once(spark)
+    project.once(engine)
     project.execute("UPDATE customers SET city = 'Bern'")
-    project.once(spark)
+    project.once(engine)
     (before,) = outputs_with_letters(load_pipeline(project.path))
     assert {file.source for file in before.files()} == {"shop/main.customers"}
     keys = {letter.id for letters in before.read() for letter in letters.letters}
@@ -181,7 +181,7 @@ def test_topics_hold_what_happened_once_dead_letters_are_replayed(tmp_path: Any,
     (found,) = outputs_with_letters(load_pipeline(project.path))
     assert found.replay().refused == 0
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     assert_readers_see_what_sql_selects(project, kafka, prefix)
 
 
@@ -203,7 +203,7 @@ outputs:
 
 
 def test_a_mirror_is_whole_whatever_becomes_of_its_runs(
-    tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, engine: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before the ledger; its ledger and all checkpoints lost; another number of buckets. Two topics, one of
     which has a partition without messages.
@@ -216,7 +216,7 @@ def test_a_mirror_is_whole_whatever_becomes_of_its_runs(
             produce(topics, name, partitions, seed=turn, count=60)
         path.write_text(MIRROR.format(prefix=topics.prefix, servers=kafka.bootstrap, buckets=buckets))
         events: list[Any] = []
-        assert run(path, once=True, session=spark, on_event=events.append) == code, events
+        assert run(path, once=True, session=engine, on_event=events.append) == code, events
 
     go_on(0)
     with monkeypatch.context() as patch:

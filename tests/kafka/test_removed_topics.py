@@ -32,33 +32,33 @@ def failures(events: Any) -> list[str]:
 
 
 def test_a_topic_removed_between_two_runs_stops_the_output_until_it_may_go_on(
-    tmp_path: Any, spark: Any, kafka: Any
+    tmp_path: Any, engine: Any, kafka: Any
 ) -> None:
     prefix, events = new_prefix(), []
     project = Project(tmp_path, pipeline_of(kafka, prefix))
-    project.once(spark)
+    project.once(engine)
     remove_topic(kafka, f"{prefix}.orders")
     project.execute(CHANGE)
-    assert run(project.path, once=True, session=spark, on_event=events.append) != 0
+    assert run(project.path, once=True, session=engine, on_event=events.append) != 0
     (told,) = failures(events)
     assert f"topic {prefix}.orders was removed" in told
     assert "`databus snapshot shop main.orders`" in told
     project.write(pipeline_of(kafka, prefix, on_gap="continue"))
-    project.once(spark)
+    project.once(engine)
     orders = len(project.select("SELECT id FROM orders"))
     assert sum(map(len, rows_in(kafka, f"{prefix}.orders"))) == 2 * orders  # an update is two messages; none twice
     project.write(pipeline_of(kafka, prefix))
     project.execute(CHANGE)
-    project.once(spark)
+    project.once(engine)
     assert sum(map(len, rows_in(kafka, f"{prefix}.orders"))) == 4 * orders
 
 
 @pytest.mark.nightly
-def test_a_topic_removed_while_it_is_written_stops_the_output(tmp_path: Any, spark: Any, kafka: Any) -> None:
+def test_a_topic_removed_while_it_is_written_stops_the_output(tmp_path: Any, engine: Any, kafka: Any) -> None:
     """Brokers make a topic by themselves for who writes to one that is gone (`auto.create.topics.enable`)."""
     prefix = new_prefix()
     project = Project(tmp_path, pipeline_of(kafka, prefix))
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         running.event(event="batch")
         running.wait_for(lambda: rows_in(kafka, f"{prefix}.orders"), "the orders")
         remove_topic(kafka, f"{prefix}.orders")
@@ -68,12 +68,12 @@ def test_a_topic_removed_while_it_is_written_stops_the_output(tmp_path: Any, spa
     assert any(f"topic {prefix}.orders was removed" in told for told in failures(running.events)), running.events
 
 
-def test_a_table_without_a_row_has_no_topic_and_none_is_missed(tmp_path: Any, spark: Any, kafka: Any) -> None:
+def test_a_table_without_a_row_has_no_topic_and_none_is_missed(tmp_path: Any, engine: Any, kafka: Any) -> None:
     prefix = new_prefix()
     project = Project(tmp_path, pipeline_of(kafka, prefix, controls="none", on_schema_change="follow"))
     project.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
-    project.once(spark)
-    project.once(spark)
+    project.once(engine)
+    project.once(engine)
     project.execute("INSERT INTO notes VALUES (1)")
-    project.once(spark)
+    project.once(engine)
     assert [row["id"] for part in rows_in(kafka, f"{prefix}.notes") for row in part] == [1]

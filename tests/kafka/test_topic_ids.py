@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Uuid
 
 from databus.core import ControlKind, CorruptData, SourceCheckpoint
-from databus.flow import StagedBatch, StagedRows, run_here
+from databus.flow import Here, StagedBatch, StagedRows
 from databus.places import Noted
 from databus.sinks.kafka import Cluster
 from databus.sinks.kafka._topics import Topics
@@ -37,7 +37,7 @@ def noted_by(output, item=None):
     """What it has noted once something of the table is written."""
     item = item or StagedRows(ORDERS, (), ((1, 1),), (1, 1), 1, None)
     batch = StagedBatch("shop", SourceCheckpoint(), SourceCheckpoint(scn=1), (item,))
-    return output.commit(batch, run_here).marks.get(NAME)
+    return output.commit(batch, Here()).marks.get(NAME)
 
 
 def is_known(output, noted):

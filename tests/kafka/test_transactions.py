@@ -12,7 +12,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pydantic import ValidationError
 
 from databus.core import ChangeType, ControlKind
-from databus.flow import Bucket, DirectFeed, TableChoice, Ways
+from databus.filters import TableChoice
+from databus.flow import Bucket, DirectFeed, Ways
 from databus.places import Position
 from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, random_log

@@ -12,8 +12,10 @@ from databus.formats import from_json_value
 from databus.pipeline import OutputContext
 from databus.places import Noted
 from databus.schema import forms_of
-from databus.sinks import ConsoleConfig, ConsoleOutput, DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
+from databus.sinks import DeltaConfig, DeltaOutput
+from databus.sinks._console import ConsoleConfig, ConsoleOutput
 from databus.sinks.delta._table import DeltaTarget, Upkeep
+from databus.sinks.files._output import FilesConfig, FilesOutput
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_by_tasks, write_here
 from tests.outputs.chest import Chest, ChestConfig, chest_lines

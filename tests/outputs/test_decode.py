@@ -16,7 +16,8 @@ from databus.core import (
     StreamCut,
     UnrepresentableValue,
 )
-from databus.flow import decode_frames, decode_groups, decode_ranges, decode_typed, result_table, user_rows_schema
+from databus.flow import decode_frames, decode_groups, decode_typed, result_table, user_rows_schema
+from databus.flow._decode import decode_ranges
 from databus.log import Resume
 from databus.pipeline import TableControl, TableRows
 from databus.schema import Column, TableSchema, sink_schema

@@ -12,10 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LockHeld, UnsupportedFeature
-from databus.flow import run_all, run_here, staged_rows
+from databus.flow import Here, staged_rows
 from databus.pipeline import ChangeBatch, TableControl
 from databus.schema import Column, TableSchema
 from databus.sinks import DeltaConfig, DeltaOutput, read_delta
+from databus.sinks.delta import run_all
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, mirror_of, random_log
 from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, order, versions
 
@@ -209,7 +210,7 @@ def apply_again(output, rows, stored):
     """Apply rows that the mirror has, past the look at its pair."""
     staged = staged_rows(ORDERS, rows.rows, tuple(output.part_writer().write("shop/main.orders", rows)))
     kind = output._copies["shop", ORDERS.source].kind
-    run_all([kind.commit(staged, ("id",), stored)], run_here)
+    run_all([kind.commit(staged, ("id",), stored)], Here())
 
 
 def test_older_delete_never_removes_a_younger_row(mirror):
@@ -230,7 +231,7 @@ def test_truncate_that_comes_late_leaves_younger_rows(mirror):
     output = mirror.make()
     output.write(log.batch(0, 2))
     copy = output._copies["shop", ORDERS.source]
-    run_all([copy.kind.control(control, copy.target.stored())], run_here)
+    run_all([copy.kind.control(control, copy.target.stored())], Here())
     assert ids(mirror) == [1]
 
 

@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, CorruptData
-from databus.flow import Restage, Stage, StagedFeed, StagedRows, joined, run_here
-from databus.flow import _at_once as at_once
+from databus.flow import Here, Restage, Stage, StagedFeed, StagedRows, joined
+from databus.sinks.delta import _at_once as at_once
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._output_harness import assert_holds
 from tests.outputs.harnesses import noted_of, order
@@ -43,8 +43,12 @@ def rewritten(staged):
     return {item.table.source: item.at_once is not None for item in staged.items if isinstance(item, StagedRows)}
 
 
-def no_second_round(jobs):
-    raise AssertionError(f"a second round was asked for: {jobs}")
+class NoSecondRound(Here):
+    def run(self, task, count):
+        raise AssertionError(f"a second round was asked for, of {count} tasks: {task}")
+
+
+no_second_round = NoSecondRound()
 
 
 def cut(log, *cuts):
@@ -56,7 +60,7 @@ def cut(log, *cuts):
 def begun(harness, batch):
     """An output that has written a first batch."""
     output = harness.make()
-    output.commit(stage(output, batch), run_here)
+    output.commit(stage(output, batch), Here())
     return output
 
 
@@ -164,7 +168,7 @@ def test_who_writes_while_a_task_does_is_found(mirror):
     output.discard(staged)
     assert not {file.name for item in staged.items for file in item.written} & left_in(mirror)
     output.close()
-    output.commit(stage(output, batch), run_here)
+    output.commit(stage(output, batch), Here())
 
 
 def test_controls_keep_their_place_between_rows(mirror):
@@ -180,7 +184,7 @@ def test_controls_keep_their_place_between_rows(mirror):
     output = begun(mirror, first)
     staged = stage(output, batch)
     assert rewritten(staged) == {ORDERS.source: False, STOCK.source: True}
-    output.commit(staged, run_here)
+    output.commit(staged, Here())
     assert_holds(mirror, log, [ORDERS, STOCK], output.delivery)
 
 
@@ -190,7 +194,7 @@ def test_a_part_of_a_batch_is_never_taken_for_all_of_it(mirror):
     output = begun(mirror, first)
     staged = stage(output, batch, is_whole=False)
     assert rewritten(staged) == {ORDERS.source: False}
-    output.commit(staged, run_here)
+    output.commit(staged, Here())
     assert_holds(mirror, log, [ORDERS], output.delivery)
 
 
@@ -201,7 +205,7 @@ def test_large_files_are_left_to_a_round_of_tasks(mirror, monkeypatch):
     output = begun(mirror, first)
     staged = stage(output, batch)
     assert rewritten(staged) == {ORDERS.source: False}
-    output.commit(staged, run_here)
+    output.commit(staged, Here())
     assert_holds(mirror, log, [ORDERS], output.delivery)
 
 
@@ -216,7 +220,7 @@ def test_many_tables_are_left_to_a_round_of_tasks_where_they_come_to_large_files
     monkeypatch.setattr(at_once, "READ_BYTES_MAX", sum(sizes) - 1)
     staged = stage(output, batch)
     assert sorted(rewritten(staged).values()) == [False, True]
-    output.commit(staged, run_here)
+    output.commit(staged, Here())
     assert_holds(mirror, log, [ORDERS, STOCK], output.delivery)
 
 
@@ -230,7 +234,7 @@ def test_sources_that_share_a_table_are_written_in_turn(tmp_path):
 
 def test_tasks_are_told_of_the_tables_that_changed_last(mirror, monkeypatch):
     """All that is told travels with each stage."""
-    monkeypatch.setattr("databus.sinks.delta._known_mirrors._TABLES_MAX", 1)
+    monkeypatch.setattr("databus.sinks.delta._at_once._TABLES_MAX", 1)
     log = ChangeLog()
     stock = {"price": None, 'the "count"': 1, "raw": None}
     for number in range(2):
@@ -238,5 +242,5 @@ def test_tasks_are_told_of_the_tables_that_changed_last(mirror, monkeypatch):
         log.begin().insert(STOCK, {"Shelf no": f"{number}", **stock})
     one, two, both = cut(log, 1, 2)
     output = begun(mirror, one)
-    output.commit(stage(output, two), run_here)
+    output.commit(stage(output, two), Here())
     assert rewritten(stage(output, both)) == {ORDERS.source: False, STOCK.source: True}

@@ -8,8 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import ControlKind, LimitExceeded, UnsupportedFeature
-from databus.flow import run_all, run_here
+from databus.flow import Here
 from databus.schema import Column, TableSchema, converts_exactly, widens_to
+from databus.sinks.delta import run_all
 from databus.testing._change_log import ChangeLog
 from tests.outputs.harnesses import DeltaHarness, versions
 from tests.outputs.test_delta_merge import SharedHarness
@@ -63,7 +64,7 @@ def test_fill_that_comes_late_leaves_younger_rows(mirror):
     output = mirror.make()
     output.write(log.batch(0, 4))
     copy = output._copies["shop", NARROW.source]
-    run_all([copy.kind.control(log.entries[2], copy.target.stored())], run_here)
+    run_all([copy.kind.control(log.entries[2], copy.target.stored())], Here())
     rows = sorted(mirror.read("shop", to), key=lambda row: row["id"])
     assert [row["rate"] for row in rows] == [Decimal("1.250"), Decimal("1.250"), Decimal(7)]
 

@@ -15,7 +15,7 @@ from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from databus.core import CorruptData, UnsupportedFeature
-from databus.flow import Restage, run_here
+from databus.flow import Here, Restage
 from databus.schema import Column, TableSchema
 from databus.sinks import delta_batches, read_delta
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -142,16 +142,16 @@ def test_what_one_task_has_made_of_files_that_somebody_has_arranged_is_made_agai
     output = mirror.make()
     path = output.table_path("shop", ORDERS.source)
     for at in range(2):
-        output.commit(stage(output, log.batch(at, at + 1)), run_here)
+        output.commit(stage(output, log.batch(at, at + 1)), Here())
     arranged_and_emptied(path)
     with pytest.raises(Restage):
-        output.commit(stage(output, log.batch(2, 3)), run_here)
-    output.commit(stage(output, log.batch(2, 3)), run_here)
+        output.commit(stage(output, log.batch(2, 3)), Here())
+    output.commit(stage(output, log.batch(2, 3)), Here())
     staged = stage(output, log.batch(3, len(log.entries)))
     DeltaTable(path).alter.set_table_description("of the shop")
     with pytest.raises(Restage):
-        output.commit(staged, run_here)
-    output.commit(stage(output, log.batch(3, len(log.entries))), run_here)
+        output.commit(staged, Here())
+    output.commit(stage(output, log.batch(3, len(log.entries))), Here())
     assert_holds(mirror, log, [ORDERS], output.delivery)
 
 
@@ -278,10 +278,10 @@ def test_tables_that_have_parts_of_a_batch_ask_for_their_rows_together(tmp_path,
     (whole,) = log.batches([])
     first, _ = log.batches([len(tables)])
     output = harness.make()
-    output.commit(stage(output, first, is_whole=False), run_here)
+    output.commit(stage(output, first, is_whole=False), Here())
     output = harness.make()
     with pytest.raises(Restage) as again:
-        output.commit(stage(output, whole, is_whole=False), run_here)
+        output.commit(stage(output, whole, is_whole=False), Here())
     assert len(again.value.above) == len(tables)
     write_batch(harness.make(), whole)
     for table in tables[::4]:

@@ -9,7 +9,7 @@ from databus.core import CorruptData, TransientError
 from databus.flow import decode_frames
 from databus.log import Resume
 from databus.pipeline import ChangeBatch, TableRows
-from databus.sinks import MockOutput, MockOutputConfig
+from databus.sinks._mock import MockOutput, MockOutputConfig
 from databus.sources.mock import MockConfig, MockSource
 from databus.testing._change_log import random_log
 from tests.outputs.harnesses import FROM, context

@@ -6,12 +6,13 @@ import pyarrow as pa
 import pytest
 
 from databus.core import Checkpoint
-from databus.flow import StagedFeed, joined, run_here
+from databus.flow import StagedFeed, joined
 from databus.flow._stage import receipts_of
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._writer import Writer
 from databus.testing._change_log import ORDERS
 from tests.feeds import bring
+from tests.local_engine import LocalRows
 from tests.outputs.harnesses import DeltaHarness, FilesHarness
 from tests.outputs.test_delta import log_of
 
@@ -31,12 +32,6 @@ def test_rows_that_are_known_are_not_counted(harness):
     assert counted == [{ORDERS.source: 2}, {ORDERS.source: 0}, {ORDERS.source: 2}]
 
 
-class Collected:
-    """A micro-batch whose rows are here already."""
-
-    sparkSession = None  # noqa: N815 - as Spark calls it
-
-
 class Noted:
     """The offsets of a query whose every batch ends at one place."""
 
@@ -50,9 +45,8 @@ class Noted:
         return Checkpoint({"shop": self.position(batch_id)})
 
 
-def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
+def test_an_event_counts_what_was_written(harness, tmp_path):
     events = []
-    monkeypatch.setattr("databus.pipeline.engine._writer.InSpark", lambda _: run_here)
     handle = OutputHandle("copy", harness.make(), tmp_path)
     feed = bring(handle)
 
@@ -63,8 +57,8 @@ def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
             return [joined(pa.Table.from_batches([receipts]), 0)]
 
     writer = OfOne("query", [(feed, handle)], events.append, Noted(), decode=lambda _: [])
-    writer(Collected(), 0)
-    writer(Collected(), 0)
+    writer(LocalRows(), 0)
+    writer(LocalRows(), 0)
     assert [(each["rows"], each["tables"]) for each in events if each["event"] == "batch"] == [
         (3, {ORDERS.source: 3}),
         (0, {ORDERS.source: 0}),

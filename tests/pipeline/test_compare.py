@@ -8,9 +8,8 @@ import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.pipeline import compare, load_pipeline
-from databus.pipeline.comparing._compare import _not_there
+from databus.pipeline.comparing._compare import Side, _not_there, difference_of
 from databus.pipeline.comparing._compare_found import difference
-from databus.pipeline.comparing._compare_rows import Side, difference_of
 from databus.pipeline.graph._state import StateLock
 from databus.pipeline.telling._status import write_status
 from databus.sources.sqlite import install

@@ -58,25 +58,32 @@ def assert_is_all_that_happened(project: Project, where: str = "1 = 1") -> None:
     assert sorted(alive.items()) == sorted(project.select(f"SELECT id, status FROM orders WHERE {where}"))
 
 
+@pytest.mark.parametrize(("sections", "where"), [(CHEST, "1 = 1"), (LARGE, "id > 10")], ids=["tables", "filtered"])
+def test_buckets_hold_all_that_happened_in_order(tmp_path: Path, engine: Any, sections: str, where: str) -> None:
+    assert_holds_all(project_of(tmp_path, sections), engine, where)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
-    ("sections", "where"),
-    [(CHEST, "1 = 1"), (LARGE, "id > 10"), (TYPED, "status <> 'cancelled'")],
-    ids=["tables", "filtered", "typed"],
+    ("sections", "where"), [(CHEST, "1 = 1"), (TYPED, "status <> 'cancelled'")], ids=["tables", "typed"]
 )
-def test_buckets_hold_all_that_happened_in_order(tmp_path: Path, spark: Any, sections: str, where: str) -> None:
-    project = project_of(tmp_path, sections)
+def test_buckets_that_tasks_of_spark_write_hold_it_too(tmp_path: Path, spark: Any, sections: str, where: str) -> None:
+    assert_holds_all(project_of(tmp_path, sections), spark, where)
+
+
+def assert_holds_all(project: Project, engine: Any, where: str) -> None:
     project.work(100)
-    events = project.once(spark)
+    events = project.once(engine)
     assert {event["driver_row_bytes"] for event in events if event["event"] == "batch"} == {0}
     project.work(60)
-    more = project.once(spark)
+    more = project.once(engine)
     assert_is_all_that_happened(project, where)
-    lines = [line for bucket in chest_lines(tmp_path / "chest") for line in bucket if "_control" not in line]
+    lines = [line for bucket in chest_lines(project.folder / "chest") for line in bucket if "_control" not in line]
     assert sum(event["rows"] for event in [*events, *more] if event["event"] == "batch") == len(lines)
 
 
 def test_batches_that_buckets_have_already_are_not_written_again(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after the buckets and before the ledger; and the ledger lost, with all that the pipeline knows."""
     project = project_of(tmp_path, CHEST)
@@ -84,12 +91,12 @@ def test_batches_that_buckets_have_already_are_not_written_again(
     with monkeypatch.context() as patch:
         patch.setattr(OutputHandle, "advance", died)
         with pytest.raises(AssertionError, match="killed before the ledger"):
-            project.once(spark)
+            project.once(engine)
     assert chest_lines(tmp_path / "chest") != []
-    project.once(spark)
+    project.once(engine)
     assert_is_all_that_happened(project)
     for name in ("ledgers", "queries"):
         shutil.rmtree(project.state / name)
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     assert_is_all_that_happened(project)

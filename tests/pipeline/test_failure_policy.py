@@ -9,7 +9,7 @@ import pytest
 
 from databus.core import CorruptData
 from databus.pipeline import load_pipeline, run, validate
-from databus.pipeline.engine._query_options import limited, trigger_ms_of
+from databus.pipeline.engine._query import limited, trigger_ms_of
 
 WAIT_S = 120.0
 BAD = """\

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.flow import TableChoice, may_select, patterns_of, selections_meet
+from databus.filters import TableChoice, may_select, patterns_of, selections_meet
 from databus.pipeline import Shape, load_pipeline, render
 from databus.pipeline.engine._plan import plan_queries
 

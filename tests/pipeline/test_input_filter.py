@@ -13,8 +13,7 @@ from databus.flow import StagedBatch, TableControl
 from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline, run, validate
 from databus.pipeline.comparing._compare_filtered import Behind
-from databus.pipeline.engine._plan import plan_queries
-from databus.pipeline.engine._way import way_of
+from databus.pipeline.engine._plan import plan_queries, way_of
 from databus.pipeline.engine._writer import Writer
 from databus.pipeline.inputs._databus import DatabusInput
 from databus.plugins._output import OutputContext

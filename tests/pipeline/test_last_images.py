@@ -116,7 +116,8 @@ def test_a_copy_behind_any_filters_holds_what_the_conditions_say_of_the_last_ima
 
 
 def test_a_sample_by_the_key_deletes_nothing() -> None:
-    from databus.pipeline.filters import SampleConfig, SampleFilter
+    from databus.pipeline.filters import SampleFilter
+    from databus.pipeline.filters._changes import SampleConfig
 
     KINDS.setdefault("sample", (SampleFilter, SampleConfig))
     given = rows_of(ORDERS, *(("insert", 1, number, number, 50, "a") for number in range(1, 41)))

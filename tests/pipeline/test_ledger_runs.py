@@ -51,61 +51,57 @@ def test_a_renamed_filter_after_latest_leaves_nothing_out(spark, tmp_path):
     assert made <= {row[0] for row in project.copied(LARGE, "id")}
 
 
-@pytest.mark.spark
-def test_a_lake_that_was_removed_is_made_whole_again(spark, tmp_path):
+def test_a_lake_that_was_removed_is_made_whole_again(engine, tmp_path):
     project = Project(tmp_path, BOTH)
-    project.once(spark)
+    project.once(engine)
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     shutil.rmtree(tmp_path / "lake")
     project.work(5)
-    project.once(spark)
+    project.once(engine)
     project.assert_history_is_whole("lake/history", "orders", "id")
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
 
 
-@pytest.mark.spark
-def test_a_table_that_was_restored_from_a_backup_is_missed_though_nothing_changes(spark, tmp_path):
+def test_a_table_that_was_restored_from_a_backup_is_missed_though_nothing_changes(engine, tmp_path):
     project = Project(tmp_path, BOTH)
-    project.once(spark)
+    project.once(engine)
     orders, backup = tmp_path / "lake/copy/orders", tmp_path / "backup"
     shutil.copytree(orders, backup)
     project.execute("UPDATE orders SET total_cents = total_cents + 1")
-    project.once(spark)
+    project.once(engine)
     shutil.rmtree(orders)
     backup.rename(orders)
-    code, events = run_once(project, spark)
+    code, events = run_once(project, engine)
     assert code == CorruptData.exit_code
     said = r"copy of shop/main.orders holds changes up to \(\d+, .*had come to \(\d+, .*rebuild FILE copy shop/main"
     assert re.search(said, told(events))
     rebuild(load_pipeline(project.path), "copy", ["shop/main.orders"], confirm=lambda _: True)
-    read_whole(project, spark, "copy")
+    read_whole(project, engine, "copy")
 
 
-@pytest.mark.spark
-def test_a_ledger_that_was_removed_leaves_nothing_out_where_the_options_say_latest(spark, tmp_path):
+def test_a_ledger_that_was_removed_leaves_nothing_out_where_the_options_say_latest(engine, tmp_path):
     """The tables say where they stand."""
     sections = "outputs: {history: {type: delta, from: shop, mode: history, path: lake/history}}\n"
     project = Project(tmp_path, sections, head=LATEST)
-    project.once(spark)
+    project.once(engine)
     project.execute("UPDATE orders SET total_cents = total_cents + 1")
-    project.once(spark)
+    project.once(engine)
     ledger_of(tmp_path, "history").unlink()
     project.execute("UPDATE orders SET total_cents = total_cents + 1")
-    project.once(spark)
+    project.once(engine)
     versions = {row[0] for row in project.copied("lake/history/orders", "_commit_version")}
     assert len(versions) == 2
 
 
-@pytest.mark.spark
-def test_tables_of_another_database_without_their_ledger_are_not_gone_on_with(spark, tmp_path):
+def test_tables_of_another_database_without_their_ledger_are_not_gone_on_with(engine, tmp_path):
     (tmp_path / "other").mkdir()
     one, two = Project(tmp_path, BOTH), Project(tmp_path / "other", BOTH, seed=8)
-    one.once(spark)
+    one.once(engine)
     (tmp_path / "lake").rename(tmp_path / "other/lake")
     for output in ("copy", "history"):
         ledger_of(tmp_path / "other", output).unlink()
-    code, events = run_once(two, spark)
+    code, events = run_once(two, engine)
     assert code == PositionForeign.exit_code
     assert re.search(r"a position in another database.*databus rebuild FILE copy", told(events), re.S)
 
@@ -161,31 +157,29 @@ def test_a_table_whose_filter_was_changed_is_made_anew_where_that_is_wished(spar
     assert project.copied(LARGE, "id") == small
 
 
-@pytest.mark.spark
-def test_rows_of_another_filter_stay_where_that_is_wished(spark, tmp_path):
+def test_rows_of_another_filter_stay_where_that_is_wished(engine, tmp_path):
     where = "filters: {some: {type: where, from: shop, tables: [main.orders], where: '%s'}}\n"
     out = "outputs: {out: {type: delta, from: some, mode: history, path: lake/out, on_change: continue}}\n"
     project = Project(tmp_path, where % "total_cents >= 0" + out)
-    project.once(spark)
+    project.once(engine)
     first = project.copied("lake/out/orders", "id")
     rewrite(project, where % "total_cents < 0" + out)
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     assert project.copied("lake/out/orders", "id") == first
 
 
-@pytest.mark.spark
-def test_an_output_whose_ledger_cannot_be_read_is_made_anew(spark, tmp_path):
+def test_an_output_whose_ledger_cannot_be_read_is_made_anew(engine, tmp_path):
     project = Project(tmp_path, BOTH)
-    project.once(spark)
+    project.once(engine)
     ledger_of(tmp_path, "copy").write_text("torn")
-    code, events = run_once(project, spark)
+    code, events = run_once(project, engine)
     assert code == CorruptData.exit_code
     assert "databus rebuild FILE copy" in told(events)
     asked = []
     rebuild(load_pipeline(project.path), "copy", confirm=lambda names: asked.extend(names) or True)
     assert "shop/main.orders" in asked
-    read_whole(project, spark, "copy")
+    read_whole(project, engine, "copy")
 
 
 def read_whole(project, session, output):
@@ -198,15 +192,14 @@ def read_whole(project, session, output):
     assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
 
 
-@pytest.mark.spark
-def test_files_are_not_written_again_when_the_state_is_gone(spark, tmp_path):
+def test_files_are_not_written_again_when_the_state_is_gone(engine, tmp_path):
     project = Project(tmp_path, "outputs: {out: {type: files, from: shop, path: out, format: json}}\n")
-    project.once(spark)
+    project.once(engine)
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     names = sorted(path.name for path in (tmp_path / "out").rglob("*.jsonl"))
     shutil.rmtree(project.state)
-    project.once(spark)
+    project.once(engine)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*.jsonl")) == names
     told = json.loads((tmp_path / "out" / ".databus-shop-out.ledger.json").read_text())
     assert told["positions"]["shop"]["tables"] == [[[["shop/main.*"], []]]]
@@ -227,34 +220,32 @@ def test_outputs_go_on_where_the_state_was_removed_while_they_were_written(spark
     project.assert_history_is_whole("lake/history", "orders", "id")
 
 
-@pytest.mark.spark
-def test_an_output_of_a_lane_that_cannot_go_on_is_named_though_the_other_begins_anew(spark, tmp_path):
+def test_an_output_of_a_lane_that_cannot_go_on_is_named_though_the_other_begins_anew(engine, tmp_path):
     lane = BOTH.replace("lake/copy", "lake/copy, lane: all").replace("lake/history", "lake/history, lane: all")
     project = Project(tmp_path, lane)
-    project.once(spark)
+    project.once(engine)
     shutil.rmtree(tmp_path / ".databus")
     project.execute("DELETE FROM orders WHERE id NOT IN (SELECT order_id FROM order_lines)")
     project.work(10)
     rebuild(load_pipeline(project.path), "copy", (), confirm=lambda _: True)
     events = []
-    assert run(project.path, once=True, session=spark, on_event=events.append) != 0
+    assert run(project.path, once=True, session=engine, on_event=events.append) != 0
     said = [event["message"] for event in events if event["event"] == "failed"]
     assert "databus rebuild FILE history" in said[0]
     rebuild(load_pipeline(project.path), "history", (), confirm=lambda _: True)
-    project.once(spark)
+    project.once(engine)
     project.assert_history_is_whole("lake/history", "orders", "id")
 
 
-@pytest.mark.spark
-def test_an_output_that_joins_a_lane_later_lacks_nothing(spark, tmp_path):
+def test_an_output_that_joins_a_lane_later_lacks_nothing(engine, tmp_path):
     one = "  copy: {type: delta, from: shop, mode: mirror, path: lake/copy, lane: all}\n"
     other = "  history: {type: delta, from: shop, mode: history, path: lake/history, lane: all}\n"
     project = Project(tmp_path, "")
     rewrite(project, f"outputs:\n{one}")
-    project.once(spark)
+    project.once(engine)
     project.work(20)
     rewrite(project, f"outputs:\n{one}{other}")
-    project.once(spark)
+    project.once(engine)
     project.assert_history_is_whole("lake/history", "orders", "id")
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
 
@@ -307,23 +298,21 @@ def test_a_filter_that_was_changed_is_noticed_though_the_ledger_is_gone(spark, t
     assert wanted <= {row[0] for row in project.copied(LARGE, "id")}
 
 
-@pytest.mark.spark
-def test_the_copies_of_another_database_are_not_gone_on_with(spark, tmp_path):
+def test_the_copies_of_another_database_are_not_gone_on_with(engine, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one, two = Project(tmp_path / "one", ""), Project(tmp_path / "two", "", seed=8)
     for project in (one, two):
         project.path.write_text(TWO.format(database="shop.db", tables="shop/main.*", lake=tmp_path / "lake"))
-    one.once(spark)
-    code, events = run_once(two, spark)
+    one.once(engine)
+    code, events = run_once(two, engine)
     assert code == PositionForeign.exit_code
     assert re.search(r"is a position in .*ledger.json.*another `path`.*databus rebuild FILE copy", told(events), re.S)
     assert compare(load_pipeline(one.path), "copy", wait_ms_max=5_000).is_identical
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("runs", [1, 3])
-def test_the_copies_of_a_database_with_more_or_as_many_changes_are_not_taken_for_done(spark, tmp_path, runs):
+def test_the_copies_of_a_database_with_more_or_as_many_changes_are_not_taken_for_done(engine, tmp_path, runs):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one, two = Project(tmp_path / "one", ""), Project(tmp_path / "two", "", seed=8)
@@ -331,30 +320,29 @@ def test_the_copies_of_a_database_with_more_or_as_many_changes_are_not_taken_for
         project.path.write_text(TWO.format(database="shop.db", tables="shop/main.*", lake="lake"))
     for project, rounds in ((one, runs), (two, 1)):
         for _ in range(rounds):
-            project.once(spark)
+            project.once(engine)
             project.execute("UPDATE orders SET total_cents = total_cents + 1")
-        project.once(spark)
+        project.once(engine)
     shutil.rmtree(tmp_path / "two/lake")
     (tmp_path / "one/lake").rename(tmp_path / "two/lake")
-    code, events = run_once(two, spark)
+    code, events = run_once(two, engine)
     assert code == PositionForeign.exit_code
     assert "databus rebuild FILE copy" in told(events)
 
 
-@pytest.mark.spark
-def test_a_table_that_is_chosen_later_is_read_anew(spark, tmp_path):
+def test_a_table_that_is_chosen_later_is_read_anew(engine, tmp_path):
     project = Project(tmp_path, "")
     project.path.write_text(TWO.format(database="shop.db", tables="main.orders", lake="lake"))
-    project.once(spark)
+    project.once(engine)
     project.work(10)
-    project.once(spark)
+    project.once(engine)
     project.path.write_text(TWO.format(database="shop.db", tables="main.orders, main.stock", lake="lake"))
     project.work(10)
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
         running.wait_for(lambda: "shop/main.stock" in position_in(path)["marks"], "the table")
         running.wait_for(lambda: not position_in(path)["seeds"], "the end of its snapshot")
-    project.once(spark)
+    project.once(engine)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
     columns = "product_id", "quantity"
     alive = project.copied("lake/history/stock", *columns)
@@ -366,11 +354,10 @@ def position_in(path):
     return found
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("tables", [(), ("main.orders",)])
-def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
+def test_an_output_is_made_anew_where_one_asks_for_it(engine, tmp_path, tables):
     project = Project(tmp_path, BOTH)
-    project.once(spark)
+    project.once(engine)
     wrong = DeltaTable(tmp_path / "lake/copy/orders")
     wrong.delete("id < 20")
     project.work(10)
@@ -380,11 +367,11 @@ def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
     assert len(asked) == 1 or not tables
     assert not (tmp_path / "lake/copy/orders").exists()
     path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         running.wait_for(lambda: json.loads(path.read_text())["positions"], "its begin")
         running.wait_for(lambda: not position_in(path)["seeds"], "the end of its snapshot")
         running.wait_for(lambda: "shop/main.orders" in position_in(path)["marks"], "its tables")
-    project.once(spark)
+    project.once(engine)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
 
 
@@ -393,8 +380,7 @@ def relay_of(folder, names, listen):
     return Relay(parse_relay({"listen": listen, "folder": "log", "sources": sources}, folder=folder))
 
 
-@pytest.mark.spark
-def test_a_source_that_a_relay_elsewhere_gets_later_is_read(spark, tmp_path):
+def test_a_source_that_a_relay_elsewhere_gets_later_is_read(engine, tmp_path):
     project = Project(tmp_path, "")
     create_shop(tmp_path / "more.db", customers=4, products=3, orders=5, seed=8)
     head = "name: shop\nrelay: {{url: '{url}'}}\ninputs: {{all: {{type: databus}}}}\n"
@@ -402,7 +388,7 @@ def test_a_source_that_a_relay_elsewhere_gets_later_is_read(spark, tmp_path):
     with relay_of(tmp_path, ["shop"], "127.0.0.1:0") as relay:
         url = relay.url
         project.path.write_text(head.format(url=url) + out)
-        with project.running(spark) as running:
+        with project.running(engine) as running:
             running.event(event="batch", output="copy")
             relay.stop()
             with relay_of(tmp_path, ["shop", "more"], url.split("/")[2]):
@@ -410,21 +396,20 @@ def test_a_source_that_a_relay_elsewhere_gets_later_is_read(spark, tmp_path):
                 running.wait_for(lambda: len(project.copied("lake/more/orders", "id")) == 5, "its rows")
 
 
-@pytest.mark.spark
-def test_a_new_output_has_what_the_relay_no_longer_has_read_anew(spark, tmp_path):
+def test_a_new_output_has_what_the_relay_no_longer_has_read_anew(engine, tmp_path):
     project = Project(tmp_path, "relay: {log: {segment_bytes_max: 65536, retention_bytes_max: 300000}}\n" + BOTH)
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         for count in range(1, 13):
             for output in ("copy", "history"):
                 running.wait_for(lambda o=output, c=count: scn_of(ledger_of(tmp_path, o)) >= c, f"SCN {count}")
             project.execute("UPDATE orders SET placed_at = hex(randomblob(200))")
-    project.once(spark)
+    project.once(engine)
     later = "  later: {type: delta, from: shop, mode: mirror, path: lake/later}\n"
     project.path.write_text(project.path.read_text() + later)
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         running.wait_for(lambda: scn_of(ledger_of(tmp_path, "later")), "its begin")
         running.wait_for(lambda: not position_in(ledger_of(tmp_path, "later"))["seeds"], "the end of its snapshot")
-    project.once(spark)
+    project.once(engine)
     for output in ("copy", "later"):
         assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
 

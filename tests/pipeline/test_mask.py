@@ -12,7 +12,8 @@ from databus.core import ConfigError
 from databus.flow import TableFilters
 from databus.flow._hmac import hmac_hex
 from databus.pipeline import validate
-from databus.pipeline.filters import MaskConfig, MaskFilter
+from databus.pipeline.filters import MaskFilter
+from databus.pipeline.filters._tablewide import MaskConfig
 from databus.schema import Column, TableSchema, sink_schema
 
 SALT = "a salt of some length"

@@ -9,7 +9,7 @@ from databus.pipeline import compare, load_pipeline, run
 from databus.sinks import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
 
 FILE = """
 name: shops
@@ -45,12 +45,12 @@ def assert_is_copied(folder, path):
         assert read_delta(folder / "lake" / "copy" / table).num_rows == sum(counts.values())
 
 
-def test_shards_share_their_tables_over_snapshot_changes_and_restarts(spark, tmp_path):
+def test_shards_share_their_tables_over_snapshot_changes_and_restarts(engine, tmp_path):
     path = tmp_path / "databus.yml"
     path.write_text(FILE)
     for number, shard in enumerate(SHARDS):
         create_shop(tmp_path / f"{shard}.db", customers=20 + number, products=10, orders=30, seed=number)
-    once(path, spark)
+    once(path, engine)
     assert_is_copied(tmp_path, path)
     for number, shard in enumerate(SHARDS):
         with closing(connect(tmp_path / f"{shard}.db")) as database:
@@ -59,7 +59,7 @@ def test_shards_share_their_tables_over_snapshot_changes_and_restarts(spark, tmp
                 workload.step()
             if shard == "west":
                 database.execute("DELETE FROM orders WHERE id % 3 = 0")
-    once(path, spark)
+    once(path, engine)
     assert_is_copied(tmp_path, path)
     for table in TABLES:
         rows = read_delta(tmp_path / "lake" / "history" / table, ["_source", "_commit_version", "_seq"]).to_pylist()

@@ -10,7 +10,7 @@ from databus.core import source_name
 from databus.pipeline import compare, load_pipeline, run
 from databus.sinks import read_delta
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
 
 FILE = """
 name: names
@@ -41,14 +41,14 @@ def _once(path, session):
     assert code == 0, [str(each.get("message")) for each in events if each.get("message")]
 
 
-def test_exact_names_of_several_physical_sources_are_read_whatever_their_signs(spark, tmp_path):
+def test_exact_names_of_several_physical_sources_are_read_whatever_their_signs(engine, tmp_path):
     path = tmp_path / "databus.yml"
     path.write_text(FILE)
     _change(tmp_path, 'CREATE TABLE "{}" (id INTEGER PRIMARY KEY, own TEXT)')
     _change(tmp_path, 'INSERT INTO "{}" VALUES (1, ?)')
-    _once(path, spark)
+    _once(path, engine)
     _change(tmp_path, 'INSERT INTO "{}" VALUES (2, ?)')
-    _once(path, spark)
+    _once(path, engine)
 
     copies = {f"{each.parent.parent.name}/{each.parent.name}" for each in (tmp_path / "copy").glob("*/*/_delta_log")}
     assert copies == {"a/main.x", "a/main.d.e", "b/main.y", "b/main.p=2Cq=2Fr"}

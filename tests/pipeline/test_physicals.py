@@ -6,10 +6,13 @@ import threading
 import pytest
 
 from databus.core import ServiceUnavailable, UnknownSource
+from databus.link import RelayClient
 from databus.pipeline import load_pipeline, run
 from databus.pipeline.running._physicals import Physicals
 from databus.relay import Relay, parse_relay
+from databus.testing import FakeClock
 from databus.testing.shop import create_shop
+from tests.client.conftest import wait_for
 
 PIPELINE = """\
 name: far
@@ -42,7 +45,7 @@ def written(folder, relay, tables):
 def test_a_relay_that_names_no_source_is_an_error_that_says_which_relay_and_how_long(tmp_path, relay):
     config = load_pipeline(written(tmp_path, relay, "shop/*")).config
     with pytest.raises(ServiceUnavailable) as raised:
-        Physicals(config, lambda: relay.url, threading.Event()).wait(bool)
+        Physicals(config, lambda: relay.url, threading.Event(), FakeClock()).wait(bool)
     said = str(raised.value)
     assert said.startswith(f"the relay at {relay.url} has named no table of any source within run.start_ms_max=1000 (")
     assert "shop is " in said, "what the relay says of its own sources"
@@ -51,14 +54,14 @@ def test_a_relay_that_names_no_source_is_an_error_that_says_which_relay_and_how_
 
 def test_all_that_is_named_is_taken_when_what_was_waited_for_does_not_come(tmp_path, relay):
     config = load_pipeline(written(tmp_path, relay, "shop/*")).config
-    assert Physicals(config, lambda: relay.url, threading.Event()).wait(lambda _: False) == ["shop"]
+    wait_for(RelayClient(relay.url).sources, "its tables")
+    assert Physicals(config, lambda: relay.url, threading.Event(), FakeClock()).wait(lambda _: False) == ["shop"]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(("tables", "unfed"), [("shop/*", ["more"]), ("elsewhere/*", ["copy", "more"])])
-def test_with_once_an_output_without_a_source_fails_and_the_others_are_written(spark, tmp_path, relay, tables, unfed):
+def test_with_once_an_output_without_a_source_fails_and_the_others_are_written(engine, tmp_path, relay, tables, unfed):
     events = []
-    code = run(written(tmp_path, relay, tables), once=True, session=spark, on_event=events.append)
+    code = run(written(tmp_path, relay, tables), once=True, session=engine, on_event=events.append)
     assert code == UnknownSource.exit_code
     (told,) = [each for each in events if each["event"] == "no_source"]
     assert told["outputs"] == unfed
@@ -68,8 +71,7 @@ def test_with_once_an_output_without_a_source_fails_and_the_others_are_written(s
     assert written_by == {"copy", "more"}.difference(unfed), json.dumps(events, default=str)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("relay", ["without"], indirect=True)
-def test_a_run_over_a_relay_without_sources_fails(spark, tmp_path, relay):
+def test_a_run_over_a_relay_without_sources_fails(engine, tmp_path, relay):
     with pytest.raises(ServiceUnavailable, match="has named no table of any source"):
-        run(written(tmp_path, relay, "shop/*"), once=True, session=spark)
+        run(written(tmp_path, relay, "shop/*"), once=True, session=engine)

@@ -17,13 +17,12 @@ OUTPUTS = re.search(r"```yaml\n(.*?)```", PAGE, re.S)[1]
 BEGIN = "from databus.pipeline import Output, OutputConfig, Delivery\n"
 
 
-@pytest.mark.spark
-def test_the_output_of_the_page_gets_every_change_once(spark, tmp_path):
+def test_the_output_of_the_page_gets_every_change_once(engine, tmp_path):
     (tmp_path / "postbox.py").write_text(POSTBOX)
     project = Project(tmp_path, OUTPUTS)
-    project.once(spark)
+    project.once(engine)
     project.work(10)
-    project.once(spark)
+    project.once(engine)
     with sqlite3.connect(tmp_path / "post.db") as post:
         rows = post.execute("SELECT version, seq, kind FROM post WHERE source = 'shop/main.orders' ORDER BY 1, 2")
         alive = sum({"insert": 1, "delete": -1}.get(kind, 0) for _, _, kind in rows)

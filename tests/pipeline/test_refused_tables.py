@@ -8,8 +8,6 @@ from databus.pipeline import run, status_of, unwell
 from databus.pipeline.running._control import ask
 from tests.pipeline.projects import Project
 
-pytestmark = pytest.mark.spark
-
 OUTPUTS = """\
 outputs:
   copy: {type: delta, from: shop, mode: mirror, path: "copy/{table}"}
@@ -22,10 +20,10 @@ inputs: {shop: {type: databus, tables: [main.good, "main.bad*"]}}
 """
 
 
-def once(project, spark):
+def once(project, engine):
     """The exit code, and the tables that were refused last."""
     events = []
-    code = run(project.path, once=True, session=spark, on_event=events.append)
+    code = run(project.path, once=True, session=engine, on_event=events.append)
     refused = [each["tables"] for each in events if each["event"] == "refused"]
     assert not [each for each in events if each["event"] == "failed"], events
     return code, sorted(refused[-1]) if refused else []
@@ -60,9 +58,9 @@ def project(tmp_path):
 
 
 @pytest.mark.usefixtures("relay_in_thread")
-def test_the_others_are_copied_and_it_joins_by_a_snapshot_once_it_has_a_key(spark, project):
+def test_the_others_are_copied_and_it_joins_by_a_snapshot_once_it_has_a_key(engine, project):
     both = ["shop/main.bad1", "shop/main.bad2"]
-    assert once(project, spark) == (InputError.exit_code, both)
+    assert once(project, engine) == (InputError.exit_code, both)
     assert is_copied(project, "good")
     (line,) = unwell(status_of(project.path))
     assert "refuses tables: 2 tables are not written" in line
@@ -70,40 +68,40 @@ def test_the_others_are_copied_and_it_joins_by_a_snapshot_once_it_has_a_key(spar
     assert "main.bad2 comes without a key" in line
 
     project.execute(*remade("bad1", WITH_KEY), "INSERT INTO bad1 VALUES (4, 'd')", "INSERT INTO good VALUES (4, 'd')")
-    assert once(project, spark) == (InputError.exit_code, both[1:])
+    assert once(project, engine) == (InputError.exit_code, both[1:])
     assert is_copied(project, "good")
     assert is_copied(project, "bad1")
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("relay_in_thread")
-def test_tables_lose_their_keys_and_get_them_back_and_no_row_is_missing(spark, project):
+def test_tables_lose_their_keys_and_get_them_back_and_no_row_is_missing(engine, project):
     both = ["shop/main.bad1", "shop/main.bad2"]
-    assert once(project, spark) == (InputError.exit_code, both)
+    assert once(project, engine) == (InputError.exit_code, both)
     project.execute(*(f"INSERT INTO {each} VALUES (3, 'c')" for each in ("good", "bad1", "bad2")))
-    assert once(project, spark) == (InputError.exit_code, both)
+    assert once(project, engine) == (InputError.exit_code, both)
     assert is_copied(project, "good")
 
     project.execute(*remade("bad1", WITH_KEY), "INSERT INTO bad1 VALUES (4, 'd')", "INSERT INTO good VALUES (4, 'd')")
-    assert once(project, spark) == (InputError.exit_code, both[1:])
+    assert once(project, engine) == (InputError.exit_code, both[1:])
 
     project.execute(*remade("good", WITHOUT), "INSERT INTO good VALUES (5, 'e')", "INSERT INTO bad1 VALUES (5, 'e')")
-    assert once(project, spark) == (InputError.exit_code, ["shop/main.bad2", "shop/main.good"])
+    assert once(project, engine) == (InputError.exit_code, ["shop/main.bad2", "shop/main.good"])
     assert is_copied(project, "bad1")
 
     project.execute(*remade("bad2", WITH_KEY), *remade("good", WITH_KEY), "DELETE FROM good WHERE id = 1")
-    assert once(project, spark) == (0, [])
+    assert once(project, engine) == (0, [])
     assert all(is_copied(project, each) for each in ("good", "bad1", "bad2"))
 
     project.write(OUTPUTS.replace("  copy:", "  later:").replace("copy/", "later/"), head=HEAD)
-    assert once(project, spark) == (InputError.exit_code, ["shop/main.bad1", "shop/main.bad2", "shop/main.good"])
-    assert once(project, spark) == (0, [])
+    assert once(project, engine) == (InputError.exit_code, ["shop/main.bad1", "shop/main.bad2", "shop/main.good"])
+    assert once(project, engine) == (0, [])
     assert all(is_copied(project, each, "later") for each in ("good", "bad1", "bad2"))
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("relay_in_thread")
-def test_a_table_that_is_made_while_the_pipeline_runs_joins_when_the_output_is_resumed(spark, project):
+def test_a_table_that_is_made_while_the_pipeline_runs_joins_when_the_output_is_resumed(engine, project):
     project.execute("DROP TABLE bad1", "DROP TABLE bad2")
 
     def has(table, into="copy"):
@@ -112,7 +110,7 @@ def test_a_table_that_is_made_while_the_pipeline_runs_joins_when_the_output_is_r
         except TableNotFoundError:
             return False
 
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         running.wait_for(lambda: has("good"), "the copy")
         project.execute(f"CREATE TABLE bad3 ({WITHOUT})", "INSERT INTO bad3 VALUES (1, 'a')")
         assert list(running.event(event="refused", output="copy")["tables"]) == ["shop/main.bad3"]

@@ -5,7 +5,7 @@ from typing import Any
 import structlog
 
 from databus.core import ConfigError
-from databus.pipeline.running._renewals import Renewals
+from databus.pipeline.running._spark_start import Renewals
 from databus.testing import FakeClock
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from databus.core import SourceCheckpoint
-from databus.flow import TableChoice
+from databus.core import SourceCheckpoint, SystemClock
+from databus.filters import TableChoice
 from databus.link import Access, Groups, RelayClient
 from databus.pipeline.running import _reports
 from databus.pipeline.running._reports import Reports, report_of
@@ -45,7 +45,7 @@ class Outputs:
     """What a run has: outputs `copy` and `index`, the first of which has come to an SCN; and where its relay is."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.config = url, SimpleNamespace(name="shop", access=Access())
+        self.url, self.config, self.clock = url, SimpleNamespace(name="shop", access=Access()), SystemClock()
         self.copy, self.index = (
             SimpleNamespace(name=name, guards=False, ledger=SimpleNamespace(positions={})) for name in ("copy", "index")
         )
@@ -210,11 +210,10 @@ def test_where_there_is_no_room_for_one_output_the_others_are_shown(tmp_path, ca
     assert "names_max=1" in told(caplog)[0][1]
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("relay_in_thread")
-def test_the_relay_shows_an_output_while_its_pipeline_runs_and_how_far_it_was_once_it_has_ended(spark, tmp_path):
+def test_the_relay_shows_an_output_while_its_pipeline_runs_and_how_far_it_was_once_it_has_ended(engine, tmp_path):
     project = Project(tmp_path, "outputs: {copy: {type: files, from: shop, path: out, trigger_ms: 100}}", orders=5)
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         url = running.event(event="relay")["url"]
 
         def lag() -> Mapping[str, Any]:

@@ -1,35 +1,42 @@
 """A query with `rest` waits behind a micro-batch as long as it is to, and ends at once when it is asked to."""
 
 import threading
-import time
+
+import pytest
 
 from databus.pipeline.engine._writer import Writer
+from databus.testing import FakeClock
 
 
 class Slow(Writer):
     """Takes 20 ms for a micro-batch of nothing."""
 
     def _write_typed_stream(self, rows, batch_id):
-        time.sleep(0.02)
+        self._clock.sleep_ms(20)
 
 
 def test_a_query_rests_for_so_many_times_as_long_as_its_batch_took():
-    writer = Slow("copy", (), print, None)
+    clock = FakeClock()
+    writer = Slow("copy", (), print, None, clock=clock)
     writer.rest = 9
-    began = time.monotonic()
     writer(None, 0)
-    assert time.monotonic() - began >= 0.2
+    assert round(clock.monotonic_s(), 6) == 0.2
     assert writer.is_idle.is_set()
 
 
-def test_a_query_that_rests_ends_when_it_is_asked_to():
+@pytest.mark.parametrize("how", ["ends_batch", "wants_stop"])
+def test_a_query_that_rests_ends_when_it_is_asked_to(how):
     """It would rest for hours."""
     ends = threading.Event()
-    writer = Slow("copy", (), print, None, ends_batch=ends)
+
+    class Clock(FakeClock):
+        def wait(self, event, s_max):
+            if self.monotonic_s() > 1:
+                ends.set()
+            return super().wait(event, s_max)
+
+    clock = Clock()
+    writer = Slow("copy", (), print, None, clock=clock, **{how: ends})
     writer.rest = 1_000_000
-    threading.Timer(0.1, ends.set).start()
     writer(None, 0)
-    assert ends.is_set()
-    writer = Slow("copy", (), print, None, wants_stop=ends)
-    writer.rest = 1_000_000
-    writer(None, 0)
+    assert 1 < clock.monotonic_s() < 2

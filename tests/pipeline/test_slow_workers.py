@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from databus.core import ServiceUnavailable
 from databus.pipeline.engine._plan import QueryPlan, Shape
 from databus.pipeline.engine._query import QueryThread, Starts
+from databus.testing import FakeClock
 
 FAILURE = RuntimeError(
     "[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 "
@@ -21,22 +22,15 @@ def thread_of(starting):
         starting=starting,
         report=events.append,
         once=False,
-        is_stopping=Stopping(),
-        began=0.0,
+        is_stopping=threading.Event(),
+        began_s=0.0,
+        clock=FakeClock(),
         renewed_s=lambda: None,
     )
     return QueryThread(settings, QueryPlan("outputs/copy", Shape.TABLES, ("inputs.shop",), ()), [], lambda _: None)
 
 
 events: list[dict[str, object]] = []
-
-
-class Stopping(threading.Event):
-    """Waits for nothing."""
-
-    def wait(self, timeout=None):
-        del timeout
-        return False
 
 
 def test_it_is_a_sentence_and_is_tried_again_after_seconds():

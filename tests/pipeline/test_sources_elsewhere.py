@@ -69,13 +69,12 @@ def found_when(path: Path, is_so: Callable[[dict[str, Any]], Any]) -> dict[str, 
     return found
 
 
-@pytest.mark.spark
 def test_a_source_that_is_not_captured_elsewhere_and_a_relay_that_is_away_show_in_the_status(
-    spark: Any, tmp_path: Path, relay: Relay, shop: Database, clock: FakeClock
+    engine: Any, tmp_path: Path, relay: Relay, shop: Database, clock: FakeClock
 ) -> None:
     path, ends = written(tmp_path, relay), SimpleQueue[Any]()
     codes: list[int] = []
-    running = threading.Thread(target=lambda: codes.append(run(path, session=spark, stop=ends)))
+    running = threading.Thread(target=lambda: codes.append(run(path, session=engine, stop=ends)))
     running.start()
     try:
         found = found_when(path, lambda now: now["outputs"].get("copy", {}).get("rows") == 4 and now["sources"])
@@ -120,26 +119,24 @@ def test_once_without_anything_to_read_elsewhere_starts_no_spark_and_ends_with_t
 
 
 @pytest.mark.parametrize("error", [SourceChanged("it was reset"), ServiceUnavailable("it is away")])
-@pytest.mark.spark
 def test_once_over_a_source_elsewhere_that_is_not_captured_writes_what_there_is_and_fails(
-    spark: Any, tmp_path: Path, relay: Relay, shop: Database, error: Exception
+    engine: Any, tmp_path: Path, relay: Relay, shop: Database, error: Exception
 ) -> None:
     published(relay, "shop", 4)
     shop.identify_errors.extend([error] * 10_000)
     shop.fail(error)
     until(lambda: relay.captures["shop"].status.error)
     events: list[Any] = []
-    code = run(written(tmp_path, relay), once=True, session=spark, on_event=events.append)
+    code = run(written(tmp_path, relay), once=True, session=engine, on_event=events.append)
     assert code == type(error).exit_code
     assert events[-1]["reasons"] == [f"source shop: {error}"]
     assert sum(each.get("rows") or 0 for each in events if each["event"] == "batch") == 4
 
 
-@pytest.mark.spark
-def test_a_good_run_with_once_has_ended_and_says_when(spark: Any, tmp_path: Path, relay: Relay) -> None:
+def test_a_good_run_with_once_has_ended_and_says_when(engine: Any, tmp_path: Path, relay: Relay) -> None:
     published(relay, "shop", 4)
     path = written(tmp_path, relay)
-    assert run(path, once=True, session=spark) == 0
+    assert run(path, once=True, session=engine) == 0
     found = status_of(path)
     assert found is not None
     assert (found["state"], found["code"], unwell(found)) == ("ended", 0, [])

@@ -21,21 +21,13 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.filters import StreamFilter
-from databus.flow import RECEIPTS, ChangeBatch, TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
+from databus.flow import ChangeBatch, TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import QueryPlan
 from databus.pipeline.engine._query_filters import check_tables
 from databus.pipeline.engine._writer import Writer
-from databus.pipeline.filters import (
-    MaskConfig,
-    MaskFilter,
-    ProjectConfig,
-    ProjectFilter,
-    RenameConfig,
-    RenameFilter,
-    WhereConfig,
-    WhereFilter,
-)
+from databus.pipeline.filters import MaskFilter, ProjectFilter, RenameFilter, WhereFilter
+from databus.pipeline.filters._tablewide import MaskConfig, ProjectConfig, RenameConfig, WhereConfig
 from databus.plugins._contract import Shape
 from databus.plugins._output import OutputContext
 from databus.schema import Column, TableSchema
@@ -43,6 +35,7 @@ from databus.sinks import read_delta
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from databus.testing._staged_writes import write_here
 from tests.feeds import bring, feed_of
+from tests.local_engine import LocalRows
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {
@@ -174,7 +167,7 @@ def test_a_mirror_by_a_masked_key_takes_no_rows(tmp_path):
 
     writer = Writer("query", [(feed, handle)], lambda _: None, Ends(), decode=decode, filters=filters)
     with pytest.raises(ConfigError, match=r"column note of shop/main\.orders is in the `key`"):
-        writer(Micro(), 0)
+        writer(one_row(), 0)
 
 
 @pytest.mark.parametrize("kind", ["where", "project", "rename", "mask"])
@@ -380,30 +373,9 @@ def test_a_mirror_behind_a_condition_is_what_it_selects_or_is_read_anew(number, 
             assert copy.held(made_table) == made_table.selected(f"SELECT * FROM t WHERE {where}")
 
 
-class Micro:
-    """A micro-batch of one row, in Spark's place: what tasks would do is done here."""
-
-    def __init__(self, rows: Any = None) -> None:
-        self._rows = pa.table({"row": [0]}) if rows is None else rows
-
-    def mapInArrow(self, function: Any, _schema: str) -> "Micro":  # noqa: N802 - as Spark calls it
-        return Micro(pa.Table.from_batches([*function(iter(self._rows.to_batches()))], RECEIPTS))
-
-    def toArrow(self) -> Any:  # noqa: N802 - as Spark calls it
-        return self._rows
-
-    sparkSession = property(lambda self: self)  # noqa: N815 - as Spark calls it
-    sparkContext = sparkSession  # noqa: N815 - the same
-    defaultParallelism = 1  # noqa: N815 - the same
-
-    def parallelize(self, items: Any, _slices: int) -> "Micro":
-        return Micro([*items])
-
-    def map(self, function: Any) -> "Micro":
-        return Micro([*map(function, self._rows)])
-
-    def collect(self) -> Any:
-        return self._rows
+def one_row() -> LocalRows:
+    """A micro-batch of a range, whatever that is."""
+    return LocalRows(pa.table({"row": [0]}))
 
 
 class Ends:
@@ -442,7 +414,7 @@ def test_a_change_that_makes_older_rows_pass_has_a_mirror_read_anew_and_nothing_
         filters={("filters.f0",): filters},
         read_anew=asked.append,
     )
-    writer(Micro(), 0)
+    writer(one_row(), 0)
     position = handle.known("shop")
     assert position is not None
     is_mirror = mode == "mirror"

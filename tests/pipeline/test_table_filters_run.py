@@ -6,7 +6,7 @@ from deltalake.exceptions import TableNotFoundError
 from databus.pipeline import compare, load_pipeline, run, validate
 from tests.pipeline.projects import HEAD, Project
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
 
 FILTERED = """
 filters:
@@ -25,6 +25,7 @@ outputs: {near: {type: delta, from: near, mode: mirror, path: lake/near}}
 """
 
 
+@pytest.mark.spark
 def test_all_outputs_behind_filters_follow_the_tables_through_a_change(spark, tmp_path):
     project = Project(tmp_path, FILTERED)
     project.work(20)
@@ -49,7 +50,7 @@ def test_all_outputs_behind_filters_follow_the_tables_through_a_change(spark, tm
     assert found.is_identical, found.details()
 
 
-def test_an_input_leaves_out_the_tables_that_a_mirror_cannot_have(spark, tmp_path):
+def test_an_input_leaves_out_the_tables_that_a_mirror_cannot_have(engine, tmp_path):
     """A table without a key, which stops a mirror; leaving one out later takes nothing from what is there."""
     head = HEAD.replace("inputs: {shop: {type: databus", "inputs: {shop: {type: databus, exclude: [main.visits]")
     assert head != HEAD
@@ -59,23 +60,23 @@ def test_an_input_leaves_out_the_tables_that_a_mirror_cannot_have(spark, tmp_pat
     project.execute("INSERT INTO visits VALUES ('today')")
     project.path.write_text(head + outputs)
     project.work(10)
-    project.once(spark)
+    project.once(engine)
     assert project.copied("lake/all/orders", "id") == project.select("SELECT id FROM orders")
     assert not (tmp_path / "lake/all/visits").exists()
     project.path.write_text(head.replace("[main.visits]", "['main.v*', main.customers]") + outputs)
     project.work(10)
-    project.once(spark)
+    project.once(engine)
     assert project.copied("lake/all/orders", "id") == project.select("SELECT id FROM orders")
     assert (tmp_path / "lake/all/customers").exists()
 
 
-def test_a_column_that_comes_while_the_pipeline_is_down_is_waited_for_and_older_rows_are_read_anew(spark, tmp_path):
+def test_a_column_that_comes_while_the_pipeline_is_down_is_waited_for_and_older_rows_are_read_anew(engine, tmp_path):
     project = Project(tmp_path, "outputs: {all: {type: delta, from: shop, mode: mirror, path: lake/all}}\n")
-    project.once(spark)
+    project.once(engine)
     project.work(10)
     project.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
     project.path.write_text(HEAD + NEAR)
-    with project.running(spark) as running:
+    with project.running(engine) as running:
         expected = project.select("SELECT id FROM orders WHERE city = 'Bern'")
         assert expected
 
@@ -91,10 +92,10 @@ def test_a_column_that_comes_while_the_pipeline_is_down_is_waited_for_and_older_
         running.wait_for(is_there, "what left")
 
 
-def test_a_table_that_lacks_the_column_stops_the_output_and_names_both(spark, tmp_path):
+def test_a_table_that_lacks_the_column_stops_the_output_and_names_both(engine, tmp_path):
     project = Project(tmp_path, NEAR.replace("[main.orders]", "['main.*']"))
     events = []
-    assert run(project.path, once=True, session=spark, on_event=events.append) == 2
+    assert run(project.path, once=True, session=engine, on_event=events.append) == 2
     said = [event["message"] for event in events if event["event"] == "failed"]
     assert 'filters.near: shop/main.order_lines has no column "city"' in said[0]
     found = "\n".join(map(str, validate(project.path)))

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from pyarrow.dataset import dataset
 
-from databus.pipeline.engine._staging import InSpark
 from databus.sinks import read_delta
+from tests.local_engine import LocalEngine, LocalRows
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")
@@ -80,30 +80,30 @@ def test_the_driver_sees_no_row(tmp_path: Path, spark: Any, sections: str) -> No
 
 
 def test_a_mirror_of_which_one_task_reads_a_batch_needs_no_second_round(
-    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But where it has just begun, or a control stands beside its rows."""
     rounds: list[int] = []
-    run_jobs = InSpark.__call__
-    monkeypatch.setattr(InSpark, "__call__", lambda self, jobs: rounds.append(len(jobs)) or run_jobs(self, jobs))
+    run = LocalRows.run
+    monkeypatch.setattr(LocalRows, "run", lambda self, task, count: rounds.append(count) or run(self, task, count))
     project = Project(tmp_path, MIRROR, head=HEAD.replace("main.*]", "main.*], max_rows_per_trigger: 60"))
-    project.once(spark)
+    project.once(engine)
     project.work(150)
     rounds.clear()
-    batches = [event for event in project.once(spark) if event["event"] == "batch" and event["rows"]]
+    batches = [event for event in project.once(engine) if event["event"] == "batch" and event["rows"]]
     assert len(batches) > 3
     assert len(rounds) < len(batches) / 2
     assert {event["driver_row_bytes"] for event in batches} == {0}
     assert_is_what_the_database_has(project)
 
 
-def test_an_output_that_is_given_rows_in_the_driver_says_so(tmp_path: Path, spark: Any) -> None:
+def test_an_output_that_is_given_rows_in_the_driver_says_so(tmp_path: Path, engine: LocalEngine) -> None:
     project = Project(tmp_path, "outputs: {out: {type: console, from: shop}}")
-    events = project.once(spark)
+    events = project.once(engine)
     assert sum(event["driver_row_bytes"] for event in events if event["event"] == "batch") > 0
 
 
-def test_what_filters_leave_is_written_by_tasks(tmp_path: Path, spark: Any) -> None:
+def test_what_filters_leave_is_written_by_tasks(tmp_path: Path, engine: LocalEngine) -> None:
     """Filters travel to the tasks; so does a column that was added, and one that became wider, in mid-stream."""
     project = Project(
         tmp_path,
@@ -116,10 +116,10 @@ def test_what_filters_leave_is_written_by_tasks(tmp_path: Path, spark: Any) -> N
         head=IN_PARTS,
     )
     project.work(60)
-    project.once(spark)
+    project.once(engine)
     project.execute("ALTER TABLE orders ADD COLUMN note TEXT", "UPDATE orders SET note = 'new' WHERE id = 20")
     project.work(30)
-    events = project.once(spark)
+    events = project.once(engine)
     assert {event["driver_row_bytes"] for event in events if event["event"] == "batch"} == {0}
     orders = read_delta(tmp_path / "lake" / "orders").to_pylist()
     assert min(row["id"] for row in orders) > 10

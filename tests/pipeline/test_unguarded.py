@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from databus.pipeline import load_pipeline
-from databus.pipeline.checks._check_master import unguarded
+from databus.pipeline.checks._check_options import unguarded
 
 ELSEWHERE = "spark://spark.internal:7077"
 

@@ -1,8 +1,7 @@
 """The hash of what decides a table's rows: another where they would be others, and only there."""
 
 from databus.pipeline import load_pipeline
-from databus.pipeline.engine._plan import plan_queries
-from databus.pipeline.engine._way import way_of
+from databus.pipeline.engine._plan import plan_queries, way_of
 from databus.plugins._output import OutputContext
 
 HEAD = """

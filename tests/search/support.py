@@ -1,7 +1,7 @@
 """A search output as the tests make it, and what stands in its index, read by the server's own search."""
 
 from databus.pipeline import OutputContext
-from databus.sinks import ElasticsearchOutput, OpenSearchOutput
+from databus.sinks.search._output import ElasticsearchOutput, OpenSearchOutput
 from tests.outputs.harnesses import parsed
 
 OUTPUTS = {"opensearch-2.19": OpenSearchOutput, "elasticsearch-6.8": ElasticsearchOutput}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from databus.core import CorruptData, ServiceUnavailable, UnsupportedFeature
-from databus.flow import Bucket, run_here
+from databus.flow import Bucket, Here
 from databus.pipeline import load_pipeline
 from databus.pipeline.running._rebuild import rebuild
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -90,7 +90,7 @@ def test_an_index_that_is_removed_while_its_first_batch_is_written_is_missed(ser
     if came == "somebody else":
         server.ask("PUT", "/orders/_doc/9", {"note": "mine"})
     with pytest.raises(CorruptData, match=r"orders was removed.*databus rebuild"):
-        one.commit(written, run_here)
+        one.commit(written, Here())
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["a batch was written", "one was begun"])

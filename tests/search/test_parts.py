@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from databus.core import Checkpoint, CorruptData, InputError, LockHeld, UnsupportedFeature
-from databus.flow import Bucket, DirectFeed, TableChoice, Ways
+from databus.filters import TableChoice
+from databus.flow import Bucket, DirectFeed, Ways
 from databus.pipeline.engine._handle import OutputHandle
 from databus.places import Position
 from databus.testing._change_log import ORDERS, ChangeLog

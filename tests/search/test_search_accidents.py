@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
-from databus.flow import Bucket, DirectFeed, TableChoice, Ways
+from databus.filters import TableChoice
+from databus.flow import Bucket, DirectFeed, Ways
 from databus.places import Position
 from databus.sinks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog

@@ -83,7 +83,7 @@ def test_an_index_is_what_sql_selects_whatever_happens_to_rows_and_runs(
 
 @pytest.mark.nightly
 def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_writes(
-    tmp_path: Any, spark: Any, opensearch: Any
+    tmp_path: Any, engine: Any, opensearch: Any
 ) -> None:
     """Its rows have versions that say nothing beside those of the first one's."""
     events: list[Any] = []
@@ -93,7 +93,7 @@ def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_wri
         folder.mkdir()
         project = Project(folder, sections(opensearch), seed=number)
         project.work(20 * number)
-        code = run(project.path, once=True, session=spark, on_event=events.append)
+        code = run(project.path, once=True, session=engine, on_event=events.append)
         found.append({table: opensearch.documents(table) for table in TABLES})
     assert code == PositionForeign.exit_code, events
     told = [event.get("message", "") for event in events]
@@ -102,13 +102,13 @@ def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_wri
 
 
 def test_a_lost_ledger_does_no_harm_although_the_index_is_known_from_before(
-    tmp_path: Any, spark: Any, opensearch: Any
+    tmp_path: Any, engine: Any, opensearch: Any
 ) -> None:
     project = Project(tmp_path, sections(opensearch))
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     for name in ("ledgers", "queries"):
         shutil.rmtree(project.state / name)
     project.work(20)
-    project.once(spark)
+    project.once(engine)
     assert_is_what_sql_selects(project, opensearch)

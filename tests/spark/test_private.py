@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from py4j import protocol
 from pyspark import SparkContext
 
 from databus.core import CorruptData
@@ -36,6 +37,12 @@ def classes(end: str) -> dict[str, bytes]:
 def test_java_still_says_it_in_these_words(name, texts):
     (content,) = classes(name).values()
     assert [text for text in texts if text.encode() not in content] == []
+
+
+def test_py4j_and_java_still_call_their_errors_so(spark):
+    assert issubclass(getattr(protocol, _private.LOST_JAVA), Exception)
+    error = spark.sparkContext._jvm.java.io.IOException("No space left on device")
+    assert error.toString() == f"{_private.FAILED_IN_JAVA}No space left on device"
 
 
 @pytest.mark.parametrize("setting", _private.FOR_LOCAL_DISKS.values())

@@ -9,8 +9,8 @@ import pytest
 
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark import class_file
-from databus.spark._classes import class_options
 from databus.spark._home import home_of_spark
+from databus.spark._session import class_options
 from tests.spark.conftest import StartRelay
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from databus.cli import main
 from databus.core import ConfigError
 from databus.link import FILES_VARIABLE, travelling_name
 from databus.spark import SHIPPED, Shipment, make_archive
-from databus.spark import _archive as archives
+from databus.spark import _shipping as archives
 from databus.spark._shipping import pack_databus
 from tests.flow.test_task_imports import NOBODY_S
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark import SparkConf
 
-from databus.spark import _slots, slots_of
+from databus.spark import _session, slots_of
 
 
 def session(master: str, parallelism: int, executors: int = 1, **settings: str) -> Any:
@@ -43,7 +43,7 @@ def test_executors_without_a_most_are_taken_to_come() -> None:
 
 
 def test_a_cluster_without_executors_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_slots, "_WAIT_S", 0.0)
+    monkeypatch.setattr(_session, "_WAIT_S", 0.0)
     assert slots_of(session("spark://cluster:7077", 2, executors=0)) == 2
 
 

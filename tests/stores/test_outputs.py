@@ -14,13 +14,16 @@ from deltalake import DeltaTable
 
 from databus.core import Checkpoint, ControlKind, LockHeld, ServiceUnavailable
 from databus.disk import Storage
-from databus.flow import Stored, run_all, run_here, write_data_file
+from databus.flow import Here, Stored, write_data_file
 from databus.pipeline import OutputContext
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._ledger import Ledger
 from databus.places import Position
-from databus.sinks import DeltaConfig, FilesConfig, HttpConfig, HttpOutput
+from databus.sinks import DeltaConfig
+from databus.sinks.delta import run_all
 from databus.sinks.delta._table import DeltaTarget, Upkeep
+from databus.sinks.files._output import FilesConfig
+from databus.sinks.http._output import HttpConfig, HttpOutput
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
@@ -246,7 +249,7 @@ def test_upkeep_removes_what_tasks_have_left_and_nothing_below_the_table(store, 
     left = write_data_file(place, rows)
     below = [write_data_file(place / "history", rows).name for _ in range(2)]
     (place / "notes.parquet").write(b"mine")
-    run_all([target.maintain(joins=False)], run_here)
+    run_all([target.maintain(joins=False)], Here())
     live = [uri.rpartition("/")[2] for uri in target.table.file_uris()]
     assert sorted(place.names()) == sorted(["_delta_log", "history", "notes.parquet", *live])
     assert left.name not in live

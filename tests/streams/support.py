@@ -4,7 +4,7 @@ import json
 import sys
 
 from databus.pipeline import OutputContext
-from databus.sinks import StreamConfig, StreamOutput
+from databus.sinks.stream._output import StreamConfig, StreamOutput
 from tests.outputs.harnesses import parsed
 
 ANSWERS = """

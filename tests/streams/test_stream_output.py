@@ -17,8 +17,8 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
-from databus.sinks import StreamConfig
 from databus.sinks.stream._child import Child
+from databus.sinks.stream._output import StreamConfig
 from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import log_of, order

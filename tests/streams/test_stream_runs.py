@@ -46,11 +46,11 @@ def test_a_process_gets_every_change_in_order_though_a_run_dies_before_its_ledge
     assert sorted(alive.items()) == sorted(project.select("SELECT id, status FROM orders"))
 
 
-def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, spark: Any) -> None:
+def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, engine: Any) -> None:
     given = {"type": "stream", "from": "shop", "command": KEEP["exit"]}
     other = {"type": "stream", "from": "shop", "command": ["sh", "-c", "cat > /dev/null"]}
     project = Project(tmp_path, f"outputs: {json.dumps({'lines': given})}", head=IN_PARTS)
-    project.once(spark)
+    project.once(engine)
     rows = len(kept(tmp_path))
     project.write(f"outputs: {json.dumps({'other': other})}", head=IN_PARTS)
     assert not validate(project.path), "an output with other options is another one"
@@ -60,17 +60,17 @@ def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_agai
     assert "has the options of lines, which this file no longer has" in warned.message
     assert "what lines has written is written again" in warned.message
     assert "give it that name back; or have its input say `starting_version: " in warned.message
-    events = project.once(spark)
+    events = project.once(engine)
     said = [each["event"] for each in events]
     assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
     assert len(kept(tmp_path)) == 2 * rows
     assert not validate(project.path), "it has a place of its own now"
 
 
-def test_a_pipeline_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, spark: Any) -> None:
+def test_a_pipeline_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, engine: Any) -> None:
     sections = f"outputs: {json.dumps({'lines': {'type': 'stream', 'from': 'shop', 'command': KEEP['exit']}})}"
     project = Project(tmp_path, sections, head=IN_PARTS)
-    project.once(spark)
+    project.once(engine)
     rows = len(kept(tmp_path))
     other = IN_PARTS.replace("name: shop", "name: store")
     project.write(sections, head=other)
@@ -81,7 +81,7 @@ def test_a_pipeline_that_gets_another_name_is_warned_of_before_it_writes_all_aga
     (tmp_path / "other.yml").write_text(IN_PARTS + sections)
     assert not validate(project.path), "that one is a pipeline of its own"
     (tmp_path / "other.yml").unlink()
-    events = project.once(spark)
+    events = project.once(engine)
     said = [each["event"] for each in events]
     assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
     assert len(kept(tmp_path)) == 2 * rows

@@ -16,8 +16,8 @@ from databus.bootstrap._shares import Shares
 from databus.core import CHANGE_TYPE, ChangeType
 from databus.filters import differs, row_hashes
 from databus.flow import TableControl, TableRows, steps_at, user_rows_schema
-from databus.flow import plan as plan_columns
 from databus.schema import TableSchema, key_bytes
+from databus.sinks.delta import plan as plan_columns
 
 SHARE_ROWS: Final = 250_000
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)

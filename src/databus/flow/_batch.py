@@ -1,6 +1,6 @@
 """What an output is given: the changes between two positions of one physical source, table by table, in order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,56 +8,54 @@ import pyarrow as pa
 
 from databus.core import ControlKind, Pair, SourceCheckpoint
 from databus.flow._data_file import DataFile
-from databus.flow._lineage import SchemaAhead
+from databus.flow._lineage import CopySteps, SchemaAhead
 from databus.flow._pairs import rows_above
+from databus.formats import scalar_of
 from databus.places import ASKED, GAP, Seed, seed_after
-from databus.schema import TableSchema
+from databus.schema import SchemaChange, TableSchema, origins
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of one table in one schema, ordered by (`_commit_version`, `_seq`).
-
-    rows: the table's columns in the types of `databus.schema.sink_schema`, then the bus's as users see them
-    (`_change_type` string, `_txid` string, the others as in a frame). is_being_read: whether a snapshot of the table
-    was open when they were written; of those on typed edges nobody can tell.
-    """
+    """Rows of one table in one schema, ordered by (`_commit_version`, `_seq`)."""
 
     table: TableSchema
     rows: pa.Table
+    """The table's columns in the types of `databus.schema.sink_schema`, then the bus's as users see them
+    (`_change_type` string, `_txid` string, the others as in a frame).
+    """
     is_being_read: bool = False
+    """Whether a snapshot of the table was open when they were written; of those on typed edges nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """What a task has made of a mirror's files by itself, for one commit.
-
-    version: of the table that it was made of, and that alone it is true of. removed: names of files whose place is
-    taken.
-    """
+    """What a task has made of a mirror's files by itself, for one commit."""
 
     version: int
+    """Of the table that it was made of, and that alone it is true of."""
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
+    """Names of files whose place is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """The same, written by tasks into files that nobody sees yet.
-
-    first: pair of the first row. ends: pairs of the last row of each file. newest_us: the newest commit. fitted: the
-    schema of the files, where that is not the one of the table's rows. at_once: in the place of files, where the rows
-    are in the table's own already; `ends` is then the pair of the last.
-    """
+    """The same, written by tasks into files that nobody sees yet."""
 
     table: TableSchema
     files: tuple[DataFile, ...]
     ends: tuple[Pair, ...]
+    """Pairs of the last row of each file."""
     first: Pair
+    """Pair of the first row."""
     count: int
     newest_us: int | None
+    """The newest commit."""
     fitted: pa.Schema | None = None
+    """The schema of the files, where that is not the one of the table's rows."""
     at_once: AtOnce | None = None
+    """In the place of files, where the rows are in the table's own already; `ends` is then the pair of the last."""
 
     @property
     def written(self) -> tuple[DataFile, ...]:
@@ -107,22 +105,25 @@ Item = TableRows | StagedRows | TableControl
 
 @dataclass(frozen=True)
 class Batch:
-    """What happened in one physical source after `start` up to and including `end`.
-
-    items: of each table in order; between tables there is none. start: with the snapshots that had begun before it and
-    not ended. end: also the version that an exactly-once target stores. `end.log` is always the uuid of the log that
-    the rows came from. ahead: changes of the one table's schema that stand later in the log, and that its rows have
-    been made through already, for filters to judge them as today's. is_whole: whether this is known to be all of its
-    micro-batch. position: the source's own, at the end of the last group that was read; None where that is not known.
-    """
+    """What happened in one physical source after `start` up to and including `end`."""
 
     physical: str
     start: SourceCheckpoint
+    """With the snapshots that had begun before it and not ended."""
     end: SourceCheckpoint
+    """Also the version that an exactly-once target stores. `end.log` is always the uuid of the log that the rows came
+    from.
+    """
     items: tuple[Item, ...]
+    """Of each table in order; between tables there is none."""
     ahead: SchemaAhead | None = None
+    """Changes of the one table's schema that stand later in the log, and that its rows have been made through already,
+    for filters to judge them as today's.
+    """
     is_whole: bool = False
+    """Whether this is known to be all of its micro-batch."""
     position: Mapping[str, Any] | None = None
+    """The source's own, at the end of the last group that was read; None where that is not known."""
     seeds: Mapping[str, Seed] = field(default_factory=dict)
     """Tables, by full names, whose older rows come to the output with a snapshot that has not ended."""
     ways: Mapping[str, str] = field(default_factory=dict)
@@ -178,3 +179,23 @@ class StagedBatch(Batch):
     """With files in the place of rows: what an output is given whose rows tasks have written."""
 
     items: tuple[StagedRows | TableControl, ...]
+
+
+def steps_at(control: TableControl, have: Iterable[str]) -> CopySteps:
+    """How rows that have these columns get those that the control brings."""
+    names = list(have)
+    change = SchemaChange.of_control(control.pair, control.body, None, control.table)
+    now = origins(dict.fromkeys(names, ""), [change])
+    moved = {name: origin.column for name, origin in now.items() if origin.column is not None}
+    fill = _fill_of(control)
+    younger = {name: name for name in fill if name in names and name not in moved}  # rows above its pair
+    return CopySteps({**younger, **moved}, fill, (), change.needs_snapshot, control.pair)
+
+
+def _fill_of(control: TableControl) -> dict[str, pa.Scalar]:
+    """The values that rows before a `schema` control have in its new columns, by name; nulls left out."""
+    fill: Mapping[str, Any] = control.body.get("fill") or {}
+    types = {column.name: column.type for column in control.table.columns}
+    return {
+        name: scalar_of(value, [types[name]]) for name, value in fill.items() if name in types and value is not None
+    }

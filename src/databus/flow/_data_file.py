@@ -18,8 +18,8 @@ from databus.disk import Location, located
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_TEXT_CHARS_MAX: Final = 32
-_INDEXED_COLUMNS_MAX: Final = 32
+_TEXT_CHARS_MAX: Final = 32  # as Delta's own writers cut bounds
+_INDEXED_COLUMNS_MAX: Final = 32  # as of Delta's own writers
 _LAST: Final = "\U0010ffff"
 _COUNT: Final = '{{"numRecords": {}}}'
 _SUFFIX: Final = ".parquet"
@@ -28,12 +28,14 @@ _PASSING_SUFFIX: Final = ".arrow"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of rows. name: below the table's folder. stats: as Delta's add-actions have them, in JSON."""
+    """A file of rows."""
 
     name: str
+    """Below the table's folder."""
     size_bytes: int
     rows: int
     stats: str
+    """As Delta's add-actions have them, in JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""

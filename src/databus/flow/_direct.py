@@ -25,14 +25,13 @@ from databus.filters import TableChoice
 from databus.flow._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.flow._decode import BATCH_BYTES, decode_typed
 from databus.flow._pairs import last_pair, log_number
-from databus.flow._stage import RECEIPTS, Decode, receipt_of, receipts_for, staged_rows
+from databus.flow._stage import RECEIPTS, Decode, pieces_of, receipt_of, receipts_for, staged_rows
 from databus.flow._table_filters import Ways
-from databus.flow._typed_stage import pieces_of
 from databus.places import Position
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.wire import is_inside_transaction, is_of_other_log
 
-BUCKETS_MAX: Final = 256
+BUCKETS_MAX: Final = 256  # each is a task, and a record in the target
 
 
 _ALL: Final = Position(tables=((TableChoice(),),))  # of which nothing is known
@@ -183,11 +182,12 @@ class DirectWriter(Protocol):
 
 @dataclass(frozen=True)
 class DirectFeed:
-    """What tasks do for a direct output. bucket: as which it is given what all buckets have in common."""
+    """What tasks do for a direct output."""
 
     ways: Ways
     writer: DirectWriter
     bucket: Bucket
+    """As which it is given what all buckets have in common."""
 
     def write_ranges(self, decode: Decode, ranges: pa.Table, number: int) -> list[str]:
         """Write one bucket of a batch over tables; returns the receipts."""

@@ -39,10 +39,11 @@ class Definitions(Protocol):
 
 @dataclass(frozen=True)
 class RelayTables:
-    """Definitions, as a relay has them behind a filter. access: the files with which it is asked."""
+    """Definitions, as a relay has them behind a filter."""
 
     relay: str
     access: Access | None
+    """The files with which it is asked."""
     wanted: StreamFilter = _ALL
 
     def of(self, fingerprint: int) -> TableSchema:
@@ -61,21 +62,21 @@ class RelayTables:
 
 @dataclass(frozen=True)
 class RangeDecoder:
-    """Reads from a relay what the rows of `shape=ranges` stand for. Travels to tasks as it is.
-
-    access: the files with which it is asked. sources: names to ask for; None for all. wanted: what of their rows and
-    columns. look_back: how a bootstrap service is asked for
-    what the relay has lost; None: not at all. See `RangeReader` for the rest.
-    """
+    """Reads from a relay what the rows of `shape=ranges` stand for. Travels to tasks as it is."""
 
     relay: str
     access: Access | None
+    """The files with which it is asked."""
     physical: str
     sources: tuple[str, ...] | None
+    """Names to ask for; None for all."""
     wait_ms: int
     retry_ms: int
     wanted: StreamFilter = _ALL
+    """What of their rows and columns."""
     look_back: LookBack | None = None
+    """How a bootstrap service is asked for what the relay has lost; None: not at all. See `RangeReader` for the rest.
+    """
 
     def __call__(self, collected: pa.Table, batch_bytes: int = BATCH_BYTES) -> Iterator[ChangeBatch]:
         """The ranges, in any order, as change batches in order, each small enough to be held.

@@ -24,13 +24,12 @@ _Made = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, kw_only=True)
 class TableFilter(ABC):
-    """Base of these. Each works on one table by itself, on Arrow.
-
-    tables: patterns of those that it is about. missing: what happens where a column is not there.
-    """
+    """Base of these. Each works on one table by itself, on Arrow."""
 
     tables: tuple[str, ...] = ("*",)
+    """Patterns of those that it is about."""
     missing: Literal["stop", "skip"] = "stop"
+    """What happens where a column is not there."""
 
     needs_tables: ClassVar[bool] = False
     """Whether it works between tables edges only: it needs whole updates, controls, or gives the table another key."""
@@ -211,15 +210,17 @@ class Rename(TableFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(TableFilter):
-    """Puts hashes, NULL or beginnings in the place of values. salt: the key of the hashes, which nothing shows.
+    """Puts hashes, NULL or beginnings in the place of values.
 
-    A hash is HMAC-SHA-256 of the value as text, in hexadecimal. truncate: how many characters or bytes stay, by column.
+    A hash is HMAC-SHA-256 of the value as text, in hexadecimal.
     """
 
     hash: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()
     truncate: Mapping[str, int] = field(default_factory=dict)
+    """How many characters or bytes stay, by column."""
     salt: bytes = field(default=b"", repr=False)
+    """The key of the hashes, which nothing shows."""
 
     @property
     def names(self) -> Sequence[str]:

@@ -1,16 +1,13 @@
 """The folders of an output's tables: a root, and below it a template over the names of a table."""
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
-from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, ConfigError, UnsupportedFeature, name_parts
+from databus.core import ConfigError, UnsupportedFeature, name_parts
 from databus.disk import Location
 from databus.flow._batch import TableRows
-from databus.flow._data_file import DataFile, write_data_file, write_passing_file
-from databus.flow._pairs import parted
-
-_UNUSED: Final = frozenset({COMMIT_TIMESTAMP, TXID, SNAPSHOT})  # in a mirror
+from databus.flow._data_file import DataFile, write_data_file
 
 
 class Named(Protocol):
@@ -81,18 +78,3 @@ class FolderWriter:
         """See `PartWriter.write`."""
         physical, _, source = name.partition("/")
         return [write_data_file(self.folders.of(physical, source), rows.rows)]
-
-
-@dataclass(frozen=True)
-class PassingWriter:
-    """Writes a mirror's rows for the tasks that merge them; see `PartWriter`. rows_max: of a file."""
-
-    folders: Folders
-    rows_max: int
-
-    def write(self, name: str, rows: TableRows) -> list[DataFile]:
-        """See `PartWriter.write`."""
-        physical, _, source = name.partition("/")
-        needed = rows.rows.select([each for each in rows.rows.column_names if each not in _UNUSED])
-        folder = self.folders.of(physical, source)
-        return [write_passing_file(folder, part) for part in parted(needed, self.rows_max)]

@@ -35,13 +35,15 @@ _CUT: Final = "="  # in no other name: `quote` writes it as %3D
 
 @dataclass(frozen=True)
 class Letter:
-    """A row that was refused. id: what the target calls it. row: as our own line of JSON."""
+    """A row that was refused."""
 
     pair: Pair
     id: str
+    """What the target calls it."""
     reason: str
     at_us: int
     row: str
+    """As our own line of JSON."""
 
     def to_line(self) -> str:
         """As it stands in the file."""
@@ -59,10 +61,11 @@ class Letter:
 
 @dataclass(frozen=True)
 class LetterFile:
-    """A file of letters, as its name tells. source: full name of the table."""
+    """A file of letters, as its name tells."""
 
     name: str
     source: str
+    """Full name of the table."""
     first: Pair
     last: Pair
     count: int
@@ -70,12 +73,13 @@ class LetterFile:
 
 @dataclass(frozen=True)
 class Letters:
-    """Letters of one table, in one definition. file: the name of theirs, where they were read."""
+    """Letters of one table, in one definition."""
 
     source: str
     table: TableSchema
     letters: tuple[Letter, ...]
     file: str = ""
+    """The name of theirs, where they were read."""
 
     @property
     def physical(self) -> str:
@@ -115,14 +119,14 @@ class Taken:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """The letters of an output, in a folder of their own; travels to tasks. count_max: how many there may be. writer:
-    whose letters are files of their own, where several write the same; nobody's by default.
-    """
+    """The letters of an output, in a folder of their own; travels to tasks."""
 
     folder: Location
     output: str = ""
     count_max: int = 10_000
+    """How many there may be."""
     writer: str = ""
+    """Whose letters are files of their own, where several write the same; nobody's by default."""
 
     def put(
         self,

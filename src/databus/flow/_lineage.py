@@ -17,17 +17,16 @@ from databus.schema import ColumnOrigin, SchemaChange, TableSchema, origins
 
 @dataclass(frozen=True)
 class Lineage:
-    """What becomes of a table's columns.
-
-    columns: by name in the result, the column that it is, unchanged; None if it is computed. reads: columns on which
-    computed ones and the choice of rows depend. is_opaque: whether nobody can tell which those are. hashed: of the
-    computed ones, by name, the column whose values it tells apart as that does.
-    """
+    """What becomes of a table's columns."""
 
     columns: Mapping[str, str | None]
+    """By name in the result, the column that it is, unchanged; None if it is computed."""
     reads: frozenset[str] = frozenset()
+    """Columns on which computed ones and the choice of rows depend."""
     is_opaque: bool = False
+    """Whether nobody can tell which those are."""
     hashed: Mapping[str, str] = field(default_factory=dict)
+    """Of the computed ones, by name, the column whose values it tells apart as that does."""
 
     @classmethod
     def unchanged(cls, names: Sequence[str]) -> "Lineage":
@@ -70,18 +69,18 @@ table has not."""
 
 @dataclass(frozen=True)
 class CopySteps:
-    """How to get from what a copy holds to rows of today's schema.
-
-    moved: by name of now, the name that the column has in the copy. fill: by name, what every row of the copy holds.
-    inexact: why that is not all; empty where it is. needs_snapshot: whether the table is read anew after one of the
-    changes. below: a pair above all rows of the copy that they are about.
-    """
+    """How to get from what a copy holds to rows of today's schema."""
 
     moved: Mapping[str, str]
+    """By name of now, the name that the column has in the copy."""
     fill: Mapping[str, pa.Scalar]
+    """By name, what every row of the copy holds."""
     inexact: Sequence[str]
+    """Why that is not all; empty where it is."""
     needs_snapshot: bool
+    """Whether the table is read anew after one of the changes."""
     below: Pair
+    """A pair above all rows of the copy that they are about."""
 
 
 @dataclass(frozen=True)

@@ -150,13 +150,13 @@ class Always:
 
 @dataclass(frozen=True)
 class FilterMapper:
-    """Has a filter over whole tables make rows of rows. table: their definition. schema: of what comes out, with the
-    bus's columns.
-    """
+    """Has a filter over whole tables make rows of rows."""
 
     filters: TableFilters
     table: TableSchema
+    """Their definition."""
     schema: pa.Schema
+    """Of what comes out, with the bus's columns."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         steps = self.filters.over(self.table)

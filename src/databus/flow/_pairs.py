@@ -75,14 +75,12 @@ def parted(rows: pa.Table, rows_max: int) -> list[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a target says of itself: all up to `pair` is in it, and came from the log of this number.
-
-    ahead: the last change of the schema that it has followed, where that stands later in the log.
-    """
+    """What a target says of itself: all up to `pair` is in it, and came from the log of this number."""
 
     pair: Pair = (0, 0)
     log: int | None = None
     ahead: Pair = (0, 0)
+    """The last change of the schema that it has followed, where that stands later in the log."""
 
     @property
     def follows(self) -> Pair:

@@ -9,6 +9,8 @@ refused before. Rows of a table without a key are letters each by itself.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +18,41 @@ import pyarrow.compute as pc
 
 from databus.core import Pair
 from databus.flow._batch import ChangeBatch, TableControl, TableRows
-from databus.flow._key_ids import key_ids
 from databus.flow._letters import DeadLetters, Letter, Letters, released_below
 from databus.flow._lines import as_captured
 from databus.flow._pairs import Int, RowMask, before_updates, pairs_of
 from databus.flow._table_filters import KeyChoice
-from databus.schema import TableSchema
+from databus.formats import base64url_texts
+from databus.schema import TableSchema, key_bytes
+
+_ID_BYTES_MAX: Final = 512  # an index takes no longer `_id`; a longer one becomes a hash
+_HASHED: Final = "sha256:"
+
+
+def key_ids(columns: Sequence[pa.Array]) -> pa.LargeStringArray:
+    """The id of each row, of the columns of its key: equal keys have equal ids, and others have others.
+
+    A key of one integer is its digits, one of one text that text; any other is its canonical bytes in base64url. What
+    is no id, since it is empty, null, or longer than 512 bytes, is `sha256:` and a digest.
+    """
+    kind = columns[0].type
+    is_text = len(columns) == 1 and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if is_text or (len(columns) == 1 and pa.types.is_integer(kind)):
+        texts = columns[0].cast(pa.large_string())
+    else:
+        texts = base64url_texts(key_bytes(columns))
+    lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    is_other = (lengths == 0) | (lengths > _ID_BYTES_MAX)
+    if is_text:
+        is_other |= pc.fill_null(pc.starts_with(texts, _HASHED), True).to_numpy(zero_copy_only=False)
+    if not is_other.any():
+        return texts
+    mask = pa.array(is_other)
+    return pc.replace_with_mask(texts, mask, pa.array(map(_hashed, texts.filter(mask).to_pylist()), pa.large_string()))
+
+
+def _hashed(text: str | None) -> str:
+    return f"{_HASHED}{'null' if text is None else sha256(text.encode()).hexdigest()}"
 
 
 class Parking:

@@ -10,20 +10,50 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    SEQ,
+    ChangeType,
+    ControlKind,
+    CorruptData,
+    Pair,
+    SourceCheckpoint,
+)
 from databus.flow._batch import AtOnce, ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.flow._data_file import DataFile
-from databus.flow._decode import fitted_rows
-from databus.flow._lineage import SchemaAhead
+from databus.flow._decode import BATCH_BYTES, decode_typed, fitted_rows, in_order
+from databus.flow._lineage import LineageOf, SchemaAhead
 from databus.flow._pairs import first_pair, last_pair, rows_above
 from databus.flow._retyped import as_stored
 from databus.places import Position
 from databus.schema import SchemaChange, TableSchema, widens_to
+
+
+class Restage(Exception):
+    """Tasks are to write the rows of some tables again, in another way.
+
+    above: by full name of a table, the pair up to which the target has it. fits: the schema in which it wants its rows.
+    """
+
+    def __init__(self, *, above: Mapping[str, Pair] | None = None, fits: Mapping[str, pa.Schema] | None = None) -> None:
+        super().__init__(f"rows of {', '.join([*(above or ()), *(fits or ())])} are to be written again")
+        self.above = above or {}
+        self.fits = fits or {}
+
+    @classmethod
+    def of_all(cls, asked: Sequence["Restage"]) -> Self:
+        """What all of these ask for, at once: writing all rows again for each table would not end with many tables."""
+        above = {name: pair for each in asked for name, pair in each.above.items()}
+        return cls(above=above, fits={name: schema for each in asked for name, schema in each.fits.items()})
+
 
 RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("receipt", pa.string())])
 
@@ -60,18 +90,17 @@ class Done:
 
 @dataclass(frozen=True)
 class StagedFeed:
-    """What a task does for one output.
-
-    selects: by full name, whether it gets rows of a table. filtered: what is left of rows. above: by full name of a
-    table, the pair up to which the target has it, as far as that is known. fits: by full name, the schema in which the
-    target wants its rows.
-    """
+    """What a task does for one output."""
 
     selects: Callable[[str], bool]
+    """By full name, whether it gets rows of a table."""
     filtered: Callable[[str, TableRows], Iterable[TableRows]]
+    """What is left of rows."""
     writer: PartWriter
     above: Callable[[str], Pair]
+    """By full name of a table, the pair up to which the target has it, as far as that is known."""
     fits: Mapping[str, pa.Schema]
+    """By full name, the schema in which the target wants its rows."""
 
 
 @dataclass(frozen=True)
@@ -266,3 +295,88 @@ def joined_items(batches: Iterable[StagedBatch]) -> tuple[StagedRows | TableCont
         last[item.table.source] = len(items)
         items.append(item)
     return tuple(items)
+
+
+# Staging of typed rows: a task takes the rows that the filters of a branch have made, piece by piece, and writes them.
+#
+# Filters see each range of the log by itself and in its order; but a function of a user may put rows of a batch into
+# another order, and controls come behind the rows that they came with. So a piece is put in order before it is written,
+# and the driver sees whether the pieces of all tasks follow each other (`joined_typed`). Where they do not, the rows
+# are staged again, put in order by Spark.
+
+
+ORDER: Final = (COMMIT_VERSION, SEQ)
+"""The columns by which rows are in order. Those of one `_commit_version` must not be torn apart."""
+
+
+class RowsOutOfOrder(Exception):
+    """Pieces of tasks do not follow each other: the rows are to be put in order before they are staged."""
+
+
+@dataclass(frozen=True)
+class TypedStage:
+    """What a task does with the rows of its partition: those of one table, behind all filters."""
+
+    table: TableSchema
+    physical: str
+    feeds: Sequence[StagedFeed]
+    piece_bytes: int = BATCH_BYTES
+
+    def __call__(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The receipts of a partition."""
+        for piece in pieces_of(parts, self.piece_bytes):
+            yield receipts_of(self._batch(piece), self.feeds)
+
+    def _batch(self, piece: pa.Table) -> ChangeBatch:
+        start, end = (SourceCheckpoint(scn=scn, seq=seq) for scn, seq in (first_pair(piece), last_pair(piece)))
+        return decode_typed(piece, self.table, self.physical, start, end)
+
+
+def pieces_of(parts: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.Table]:
+    """Rows in order, in pieces of about so many bytes, which tear neither an update's images apart nor rows that were
+    made of one.
+    """
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for part in parts:
+        if part.num_rows:
+            waiting.append(part)
+            size += part.nbytes
+        if size >= piece_bytes:
+            rows = in_order(pa.Table.from_batches(waiting))
+            cut = _last_change(rows)
+            if cut:
+                yield rows.slice(0, cut)
+            waiting = rows.slice(cut).combine_chunks().to_batches()
+            size = sum(each.nbytes for each in waiting)
+    if waiting:
+        yield in_order(pa.Table.from_batches(waiting))
+
+
+def _last_change(rows: pa.Table) -> int:
+    """Where what may go on in the next rows begins."""
+    scns, seqs = (rows.column(name).to_numpy() for name in ORDER)
+    is_before = pc.equal(rows.column(CHANGE_TYPE), ChangeType.UPDATE_PREIMAGE.label).to_numpy()
+    is_cut = ((scns[1:] != scns[:-1]) | (seqs[1:] != seqs[:-1])) & ~is_before[:-1]
+    places = np.flatnonzero(is_cut)
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def joined_typed(
+    receipts: pa.Table,
+    feed: int,
+    start: SourceCheckpoint,
+    end: SourceCheckpoint,
+    lineage_of: LineageOf,
+    physical: str,
+) -> StagedBatch:
+    """What tasks have staged for an output, as the batch between two positions. lineage_of: of the branch's filters.
+
+    Raises `RowsOutOfOrder`.
+    """
+    pieces = receipts_for(receipts, feed)
+    if any(one.end.pair >= other.start.pair for one, other in itertools.pairwise(pieces)):
+        raise RowsOutOfOrder
+    told = [piece.ahead for piece in pieces if piece.ahead is not None]
+    ahead = SchemaAhead(told[-1].changes, lineage_of) if told else None
+    return StagedBatch(physical, start, end, joined_items(pieces), ahead)

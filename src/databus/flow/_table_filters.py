@@ -27,16 +27,15 @@ CurrentOf = Callable[[str], TableSchema | None]
 
 @dataclass
 class TableFilters:
-    """A row of filters over the tables of a physical source. table_of: finds definitions by their fingerprints.
-
-    known: what is worked out already.
-    """
+    """A row of filters over the tables of a physical source."""
 
     physical: str
     filters: Sequence[NamedFilter]
     table_of: TableOf
+    """Finds definitions by their fingerprints."""
     current_of: CurrentOf
     known: dict[int, tuple[TableStep, ...]] = field(default_factory=dict)
+    """What is worked out already."""
 
     def over(self, table: TableSchema) -> tuple[TableStep, ...]:
         """What each filter makes of a table.
@@ -181,12 +180,10 @@ class TableFilters:
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """The columns by which an output's options have it tell rows apart; travels to tasks.
-
-    chosen: for all tables, or by `db.table`.
-    """
+    """The columns by which an output's options have it tell rows apart; travels to tasks."""
 
     chosen: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    """For all tables, or by `db.table`."""
 
     def of(self, source: str) -> Sequence[str]:
         """Those of a table; none where the options name none."""
@@ -195,14 +192,12 @@ class KeyChoice:
 
 @dataclass(frozen=True)
 class Ways:
-    """Which tables an output is given, and through which filters each comes; travels to tasks.
-
-    ways: selections of tables, any of which lets a table through, each with the filters behind it; none for all tables.
-    key: by which the output tells rows apart.
-    """
+    """Which tables an output is given, and through which filters each comes; travels to tasks."""
 
     ways: tuple[tuple[Selection, TableFilters | None], ...] = ()
+    """Selections of tables, any of which lets a table through, each with the filters behind it; none for all tables."""
     key: KeyChoice = KeyChoice()
+    """By which the output tells rows apart."""
 
     def selects(self, name: str) -> bool:
         """Whether a table of this full name goes to the output."""

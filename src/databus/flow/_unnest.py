@@ -25,20 +25,21 @@ _CAME: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Unnest(TableFilter):
-    """Makes rows of the objects in a JSON column, with the columns of the table's key and of `keep` before them.
-
-    column: it holds text. ordinal: the column with each object's place in its array, from 1 on; the key is the table's
-    and this. members: by name, the type of each column that is a member of the objects; required: those of them that
-    have to be there. on_error: what to do about a document that does not fit; `null` has what does not fit be NULL, and
-    no rows of a document that is no JSON.
-    """
+    """Makes rows of the objects in a JSON column, with the columns of the table's key and of `keep` before them."""
 
     column: str
+    """It holds text."""
     ordinal: str
+    """The column with each object's place in its array, from 1 on; the key is the table's and this."""
     members: Mapping[str, str]
+    """By name, the type of each column that is a member of the objects."""
     required: tuple[str, ...] = ()
+    """Those of them that have to be there."""
     keep: tuple[str, ...] = ()
     on_error: Literal["stop", "null"] = "stop"
+    """What to do about a document that does not fit; `null` has what does not fit be NULL, and no rows of a document
+    that is no JSON.
+    """
     needs_tables: ClassVar[bool] = True
 
     @property

@@ -1,6 +1,7 @@
 """One YAML file to a graph to streaming queries. Start with `databus.plugins._contract`."""
 
-from databus.flow import ChangeBatch, KeyChoice, Restage, TableChoice, TableControl, TableRows, decode_frames
+from databus.filters import TableChoice
+from databus.flow import ChangeBatch, KeyChoice, Restage, TableControl, TableRows, decode_frames
 from databus.pipeline.checks import load_pipeline, validate
 from databus.pipeline.comparing import (
     Chain,

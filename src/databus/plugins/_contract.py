@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from databus.core import Checkpoint, ConfigError, Pair, SourceCheckpoint
-from databus.filters import StreamFilter
-from databus.flow import Decode, Definitions, Lineage, TableChoice, TableFilter
+from databus.filters import StreamFilter, TableChoice
+from databus.flow import Decode, Definitions, Lineage, TableFilter
 from databus.places import Choice
 from databus.plugins._config import FilterConfig, InputConfig
 from databus.schema import TableSchema
@@ -36,22 +36,22 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What inputs and filters work with at run time.
-
-    relay: the relay's URL, where there is one. access: the files with which it is asked. folder: where relative paths
-    start. is_refilled: whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`.
-    chooses_rows: whether filters stand before them, or they know rows by another key than the table's. looks_back:
-    whether what the relay has lost may come from a bootstrap service.
-    """
+    """What inputs and filters work with at run time."""
 
     pipeline: str
     node: str
     folder: Path
+    """Where relative paths start."""
     relay: str | None = None
+    """The relay's URL, where there is one."""
     access: "Access | None" = None
+    """The files with which it is asked."""
     is_refilled: bool = False
+    """Whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`."""
     chooses_rows: bool = False
+    """Whether filters stand before them, or they know rows by another key than the table's."""
     looks_back: bool = True
+    """Whether what the relay has lost may come from a bootstrap service."""
 
     @property
     def relay_url(self) -> str:

@@ -74,7 +74,18 @@ POSITION_ERRORS: Final = (404, 409, 410, 503)
 def table(serve: ServeConfig | None = None, groups: GroupsConfig | None = None) -> Table:
     """The commands of a relay with these limits; of one with the default ones."""
     serve, groups = serve or ServeConfig(), groups or GroupsConfig()
-    return Table([*_changes(serve), *_states(), *_controls(), *_groups(groups), *_registry(), *_about()])
+    return Table(
+        [
+            *_tables(),
+            _stream(serve),
+            *_positions(serve),
+            *_states(),
+            *_controls(),
+            *_groups(groups),
+            *_registry(),
+            *_about(),
+        ]
+    )
 
 
 def command_named(path: str, serve: ServeConfig | None = None) -> Command:
@@ -91,8 +102,8 @@ def _wait(serve: ServeConfig, default: int, what: str) -> Parameter:
     )
 
 
-def _changes(serve: ServeConfig) -> Sequence[Command]:
-    """Tables, and what happened to them."""
+def _tables() -> Sequence[Command]:
+    """Which tables there are."""
     return (
         Command(
             "/sources",
@@ -113,38 +124,48 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
             ),
             errors=(404,),
         ),
-        Command(
-            "/stream",
-            Answer(
-                "changes of one physical source, in commit order: frames, or JSON lines",
-                {FRAMES: None, NDJSON: None},
-            ),
-            parameters=(
-                PHYSICAL,
-                SOURCES,
-                *FILTERS,
-                *START,
-                TO,
-                Parameter("follow", "1 stays on and sends what comes", FLAG, default=False),
-                _wait(serve, WAIT_MS_DEFAULT, "without `follow`: how long to wait for the first group"),
-                Parameter("max_bytes", "whole groups up to so many bytes, one at least", whole(1)),
-                Parameter("size", "the same, as the original called it", whole(1)),
-                Parameter(
-                    "output", "or by the header Accept; JSON by default", choice(Output, "is neither frames nor json")
-                ),
-                Parameter(
-                    "big_integers",
-                    "how JSON writes integers beyond 2^53; `number` by default",
-                    choice(BigIntegers, f"is neither {' nor '.join(BigIntegers)}"),
-                    BigIntegers.NUMBER,
-                ),
-            ),
-            only_one=(
-                ONE_START,
-                OnlyOne(frozenset({"max_bytes", "size"}), "they mean the same; give one"),
-            ),
-            errors=(*POSITION_ERRORS, 429),
+    )
+
+
+def _stream(serve: ServeConfig) -> Command:
+    """What happened to them."""
+    return Command(
+        "/stream",
+        Answer(
+            "changes of one physical source, in commit order: frames, or JSON lines",
+            {FRAMES: None, NDJSON: None},
         ),
+        parameters=(
+            PHYSICAL,
+            SOURCES,
+            *FILTERS,
+            *START,
+            TO,
+            Parameter("follow", "1 stays on and sends what comes", FLAG, default=False),
+            _wait(serve, WAIT_MS_DEFAULT, "without `follow`: how long to wait for the first group"),
+            Parameter("max_bytes", "whole groups up to so many bytes, one at least", whole(1)),
+            Parameter("size", "the same, as the original called it", whole(1)),
+            Parameter(
+                "output", "or by the header Accept; JSON by default", choice(Output, "is neither frames nor json")
+            ),
+            Parameter(
+                "big_integers",
+                "how JSON writes integers beyond 2^53; `number` by default",
+                choice(BigIntegers, f"is neither {' nor '.join(BigIntegers)}"),
+                BigIntegers.NUMBER,
+            ),
+        ),
+        only_one=(
+            ONE_START,
+            OnlyOne(frozenset({"max_bytes", "size"}), "they mean the same; give one"),
+        ),
+        errors=(*POSITION_ERRORS, 429),
+    )
+
+
+def _positions(serve: ServeConfig) -> Sequence[Command]:
+    """Where a reader is to begin and end."""
+    return (
         Command(
             "/position",
             Answer.object("where a start parameter stands, and what the log holds"),

@@ -1,87 +1,26 @@
-"""Outputs: where changes end up, a folder each. Start with `DeltaOutput`.
+"""Outputs: where changes end up, a folder each; a pipeline finds them by their types. Start with `DeltaOutput`.
 
 Spark's tasks import the modules by which an output writes, and this package with them; they have neither the libraries
-of configuration nor those of the driver. So what is named here is imported when it is first asked for.
+of configuration nor those of the driver. So what others ask for here is imported when it is first asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from databus.sinks._console import ConsoleConfig, ConsoleOutput
-    from databus.sinks._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
     from databus.sinks._paths import path_of, root_of
-    from databus.sinks.delta import (
-        DeltaConfig,
-        DeltaCopy,
-        DeltaOutput,
-        Erased,
-        control_row,
-        delta_batches,
-        read_delta,
-        replaced_in,
-    )
-    from databus.sinks.files._output import FilesConfig, FilesOutput
-    from databus.sinks.http._output import HttpConfig, HttpOutput
-    from databus.sinks.kafka._config import KafkaConfig
-    from databus.sinks.kafka._output import KafkaOutput
-    from databus.sinks.search._config import ElasticsearchConfig, OpenSearchConfig
-    from databus.sinks.search._output import ElasticsearchOutput, OpenSearchOutput
-    from databus.sinks.stream import StreamConfig, StreamOutput
+    from databus.sinks.delta._config import DeltaConfig
+    from databus.sinks.delta._copy import DeltaCopy
+    from databus.sinks.delta._erase import Erased, replaced_in
+    from databus.sinks.delta._history import control_row
+    from databus.sinks.delta._output import DeltaOutput
+    from databus.sinks.delta._read import delta_batches, read_delta
 
-_MODULES: Final = {
-    "ConsoleConfig": "_console",
-    "ConsoleOutput": "_console",
-    "CountOutput": "_mock",
-    "CountOutputConfig": "_mock",
-    "DeltaConfig": "delta",
-    "DeltaCopy": "delta",
-    "DeltaOutput": "delta",
-    "ElasticsearchConfig": "search._config",
-    "ElasticsearchOutput": "search._output",
-    "Erased": "delta",
-    "FilesConfig": "files._output",
-    "FilesOutput": "files._output",
-    "HttpConfig": "http._output",
-    "HttpOutput": "http._output",
-    "KafkaConfig": "kafka._config",
-    "KafkaOutput": "kafka._output",
-    "MockOutput": "_mock",
-    "MockOutputConfig": "_mock",
-    "OpenSearchConfig": "search._config",
-    "OpenSearchOutput": "search._output",
-    "StreamConfig": "stream",
-    "StreamOutput": "stream",
-    "control_row": "delta",
-    "delta_batches": "delta",
-    "path_of": "_paths",
-    "read_delta": "delta",
-    "replaced_in": "delta",
-    "root_of": "_paths",
-}
 __all__ = [
-    "ConsoleConfig",
-    "ConsoleOutput",
-    "CountOutput",
-    "CountOutputConfig",
     "DeltaConfig",
     "DeltaCopy",
     "DeltaOutput",
-    "ElasticsearchConfig",
-    "ElasticsearchOutput",
     "Erased",
-    "FilesConfig",
-    "FilesOutput",
-    "HttpConfig",
-    "HttpOutput",
-    "KafkaConfig",
-    "KafkaOutput",
-    "MockOutput",
-    "MockOutputConfig",
-    "OpenSearchConfig",
-    "OpenSearchOutput",
-    "StreamConfig",
-    "StreamOutput",
     "control_row",
     "delta_batches",
     "path_of",
@@ -89,12 +28,24 @@ __all__ = [
     "replaced_in",
     "root_of",
 ]
-
+_MODULES: Final = (
+    "_paths",
+    "delta._read",
+    "delta._history",
+    "delta._config",
+    "delta._copy",
+    "delta._erase",
+    "delta._output",
+)
+"""Where these names are looked for, that which needs least first."""
 
 if not TYPE_CHECKING:  # else every name would be there
 
     def __getattr__(name: str) -> Any:
-        """What the facade names, by the module that has it."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        """What the facade names."""
+        if name in __all__:
+            for module in _MODULES:
+                found = vars(import_module(f"{__name__}.{module}")).get(name)
+                if found is not None:
+                    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from databus.core import InputError
-from databus.flow import DeadLetters, StagedBatch, TableControl, released_below
+from databus.core import InputError, UnsupportedFeature
+from databus.flow import Batch, DeadLetters, StagedBatch, TableControl, released_below
 from databus.plugins import Output, OutputConfig
 
 
@@ -60,3 +60,14 @@ class LettersOutput(Output):
             if below is not None:
                 letters.release(f"{batch.physical}/{item.table.source}", below)
         letters.check()
+
+
+def refuse_gaps(batch: Batch, output: str, who: str) -> None:
+    """Raise `UnsupportedFeature` for a gap that no snapshot is said to follow. who: would not notice it."""
+    for item in batch.items:
+        if isinstance(item, TableControl) and item.missing is not None:
+            raise UnsupportedFeature(
+                f"outputs.{output}: changes of {batch.physical}/{item.table.source} are missing ({item.missing}), "
+                f"which {who} would not notice. Have the table read again (`databus snapshot`), and say "
+                f"`on_gap: continue`"
+            )

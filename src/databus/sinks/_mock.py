@@ -33,11 +33,12 @@ class MockOutputConfig(OutputConfig):
 
 @dataclass
 class Counts:
-    """What came. repeats: rows at or below a pair of their physical source that was there before."""
+    """What came."""
 
     batches: int = 0
     rows: int = 0
     repeats: int = 0
+    """Rows at or below a pair of their physical source that was there before."""
     controls: int = 0
     tables: dict[str, int] = field(default_factory=dict)
     last: dict[str, Pair] = field(default_factory=dict)

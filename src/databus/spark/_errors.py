@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from databus.core import DatabusError, DiskFull, ServiceUnavailable
-from databus.spark._private import SLOW_WORKERS
+from databus.spark._private import FAILED_IN_JAVA, LOST_JAVA, SLOW_WORKERS
 
 _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
@@ -46,13 +46,13 @@ def _with_subclasses(kind: type[DatabusError]) -> Iterator[type[DatabusError]]:
 
 def _gone_java(error: BaseException) -> ServiceUnavailable | None:
     """Whoever watches the process says how it ended: here, a traceback through py4j would say nothing more."""
-    # By its name, for without Spark there is no py4j; a connection that was refused came after the one that was lost.
-    is_gone = any(type(each).__name__ == "Py4JNetworkError" for each in (error, error.__context__))
+    # A connection that was refused came after the one that was lost.
+    is_gone = any(type(raised).__name__ == LOST_JAVA for raised in (error, error.__context__))
     return ServiceUnavailable("Spark's Java process does not answer") if is_gone else None
 
 
 def _full_disk(said: str) -> DiskFull | None:
-    reason = next((each for each in _NO_ROOM if f"java.io.IOException: {each}" in said), None)
+    reason = next((each for each in _NO_ROOM if f"{FAILED_IN_JAVA}{each}" in said), None)
     if reason is None:
         return None
     return DiskFull(

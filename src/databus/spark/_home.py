@@ -32,7 +32,7 @@ def home_of_spark(folder: Path, python: str) -> Path:
 
     Spark puts a zip of pyspark's sources first on their path, and each process compiles what it imports of it: 0.9 s of
     processor time in each of the dozens that a pipeline starts. That zip is not in this home. It is the same for all
-    pipelines, since Java takes a file of classes (`databus.spark._classes`) only for jars that have the same paths.
+    pipelines, since Java takes a file of classes (`databus.spark._session`) only for jars that have the same paths.
     folder: where it is made if there is no place to keep one. python: what its Python processes are.
     """
     there = spark_home()

@@ -6,6 +6,7 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -19,14 +20,14 @@ from databus.core import (
     Checkpoint,
     ConfigError,
     ControlKind,
+    CorruptData,
     Pair,
     PositionPurged,
     SchemaChanged,
     SourceCheckpoint,
 )
 from databus.link import Range, RangeControl, RelayClient, other_log, patiently
-from databus.schema import SchemaChange
-from databus.spark._changes import find_changes
+from databus.schema import SchemaChange, TableSchema
 from databus.spark._options import DatabusOptions
 from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
@@ -34,6 +35,52 @@ from databus.wire import is_answer, is_inside_answer, is_inside_transaction, is_
 
 if TYPE_CHECKING:
     from databus.client import Window
+
+
+# Where a table's schema changes in the log: what a typed reader has to know before it reads what stands before it.
+
+
+def find_changes(
+    client: RelayClient, target: Target, start: SourceCheckpoint, until: Pair, retry_ms: int
+) -> list[SchemaChange]:
+    """The `schema` controls of the target's table after `start`, up to and including `until`, in order.
+
+    The relay looks at headers alone, and opens the log only where it finds a control.
+    """
+    found: list[SchemaChange] = []
+    position = start
+    while position.pair < until:
+        range_ = partial(client.range, target.physical, position, sources=target.sources, to=until)
+        looked = patiently(partial(range_, stop_at_controls=True), retry_ms)
+        found += [
+            patiently(partial(_read, client, target, position, control), retry_ms)
+            for control in looked.controls
+            if control.kind == ControlKind.SCHEMA and start.pair < control.pair <= until
+        ]
+        if looked.groups == 0:
+            break
+        position = looked.position
+    return found
+
+
+def _read(client: RelayClient, target: Target, at: SourceCheckpoint, control: RangeControl) -> SchemaChange:
+    """A control, from the first group after `at`."""
+    with client.stream(target.physical, at, sources=target.sources, to=control.pair, wait_ms=0) as stream:
+        for group in (group for groups in stream for group in groups):
+            frame = group.control
+            if frame is not None and frame.header.first == control.pair:
+                body = frame.control
+                before = _before(client, body.get("previous"))
+                return SchemaChange.of_control(control.pair, body, before, client.table_of(control.fingerprint))
+    raise CorruptData(f"{target.name}: the control at {control.pair} is not where the relay saw it")
+
+
+def _before(client: RelayClient, previous: object) -> TableSchema | None:
+    """The definition before a change: its fingerprint in hexadecimal, or as a number, as logs of old have it."""
+    if previous is None:
+        return None
+    return client.table_of(previous if isinstance(previous, int) else int(str(previous), 16))
+
 
 _SEQ_MAX: Final = 2**63 - 1
 _END: Final = (2**63 - 1, _SEQ_MAX)
@@ -43,19 +90,19 @@ _END: Final = (2**63 - 1, _SEQ_MAX)
 class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped
     """A contiguous range of groups: read after `start` up to the group that reaches `until`, and drop what lies outside
     of (`after`, `until`].
-
-    changes: those of a typed table's schema that stand after `start`, up to the schema that is read as. begins: whether
-    it is the first of its batch. ranges: how many its batch has. log: the one that it was planned on; empty where an
-    older relay does not say.
     """
 
     start: SourceCheckpoint
     after: Pair
     until: Pair
     changes: tuple[SchemaChange, ...] = ()
+    """Those of a typed table's schema that stand after `start`, up to the schema that is read as."""
     begins: bool = False
+    """Whether it is the first of its batch."""
     ranges: int = 1
+    """How many its batch has."""
     log: str = ""
+    """The one that it was planned on; empty where an older relay does not say."""
 
 
 class Planner:

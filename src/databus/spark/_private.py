@@ -38,6 +38,12 @@ WORKER_MODULES: Final = (
 SLOW_WORKERS: Final = "Python worker failed to connect back"
 """How Spark says that a Python process did not come up within its ten seconds, which no setting moves."""
 
+LOST_JAVA: Final = "Py4JNetworkError"
+"""The class of what is raised where the JVM does not answer; by its name, for without Spark there is no py4j."""
+
+FAILED_IN_JAVA: Final = "java.io.IOException: "
+"""What stands in Spark's messages before the reason why Java could not write."""
+
 CONNECTION_VARIABLE: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """Names the file in which a JVM that `spark-submit pyspark-shell` starts writes where it can be reached."""
 

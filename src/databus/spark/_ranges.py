@@ -1,14 +1,20 @@
 """Ranges of the log that no stream plans: what a table that is behind the others reads next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from databus.core import Pair, SourceCheckpoint
+from databus.schema import TableSchema
 from databus.spark._options import parse_options
-from databus.spark._plan import Planner
+from databus.spark._plan import Planner, RangePartition
 from databus.spark._read import PartitionReader
-from databus.spark._schema import RANGES_SCHEMA, arrow_schema
+from databus.spark._schema import RANGES_SCHEMA, arrow_schema, typed_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def ranges_after(options: Mapping[str, str], start: SourceCheckpoint, to: Pair) -> tuple[pa.Table, SourceCheckpoint]:
@@ -25,3 +31,56 @@ def ranges_after(options: Mapping[str, str], start: SourceCheckpoint, to: Pair) 
     finally:
         planner.close()
     return pa.Table.from_batches(batches, schema=schema), end
+
+
+_TYPED: Final = {"shape": "typed", "meta": "full", "schemaChanges": "ahead"}
+
+
+class TypedRanges:
+    """In the schema that the table had when this was made. Used by one thread at a time."""
+
+    def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._options = parse_options({**options, **_TYPED})
+        self._planner = Planner(self._options, None)
+        target = self._planner.target
+        assert target.table is not None  # noqa: S101 - so it is with this shape
+        self.name = target.name
+        self.log = target.log
+        self.table: TableSchema = target.table.schema
+        self._schema = typed_schema(self.table, meta_full=True)
+
+    def after(self, start: SourceCheckpoint, to: Pair) -> "tuple[DataFrame | None, SourceCheckpoint]":
+        """The rows and controls after a place, within the limits of a batch and not above `to`, and where they end: the
+        place itself where nothing is left up to there. Before a change of the schema that is not known here an end
+        comes; if the next group begins with one, this raises `SchemaChanged`, and so do the rows, once they are read.
+        """
+        options, planner = self._options, self._planner
+        end = planner.end_after(start, rows_max=options.rows_max, bytes_max=options.bytes_max, available=to)
+        parts = [] if end == start else planner.split(start, end)
+        if not parts:
+            return None, end
+        read = _Read(PartitionReader(options, planner.target, arrow_schema(self._schema)), parts)
+        numbers = self._spark.range(0, len(parts), 1, len(parts))
+        return numbers.mapInArrow(read, self._schema), end
+
+    def empty(self) -> "DataFrame":
+        """No row, to try filters on."""
+        return self._spark.createDataFrame([], self._schema)
+
+    def close(self) -> None:
+        """End what waits at the relay."""
+        self._planner.close()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a task does: it reads the ranges of the numbers that it is given."""
+
+    reader: PartitionReader
+    parts: Sequence[RangePartition]
+
+    def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for numbers in given:
+            for number in numbers.column(0).to_pylist():
+                yield from self.reader.read(self.parts[number])

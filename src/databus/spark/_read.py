@@ -31,11 +31,12 @@ def _client_for(options: DatabusOptions) -> RelayClient:
 
 @dataclass(frozen=True)
 class PartitionReader:
-    """Reads partitions; travels to the executors as it is. schema: what Spark takes each batch in."""
+    """Reads partitions; travels to the executors as it is."""
 
     options: DatabusOptions
     target: Target
     schema: pa.Schema
+    """What Spark takes each batch in."""
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The partition's batches, in order. A response that is cut off is asked for again from where it stood."""

@@ -6,26 +6,32 @@ the checkpoints, and Hadoop's raw local file system. The last three are for chec
 set for local masters only. Start with `tuned_session`.
 """
 
+import hashlib
+import importlib.util
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from subprocess import Popen
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from databus.core import ConfigError
+from databus.core import ConfigError, ServiceUnavailable
+from databus.disk import make_folder
 from databus.forks import Nursery
-from databus.spark._classes import class_options
-from databus.spark._home import home_of_spark, is_ours, java_path
+from databus.spark._home import cache_folder, home_of_spark, is_ours, java_path
 from databus.spark._jvm import OnProcess, how_java_ended, start_jvm
 from databus.spark._private import (
     FOR_LOCAL_DISKS,
     WORKER_MODULES,
     active_context,
+    executors_of,
     forget_gateway,
     kept_gateway,
     on_broken_updates,
@@ -33,6 +39,35 @@ from databus.spark._private import (
     spark_home,
 )
 from databus.spark._shipping import Shipment, python_on_path
+
+# Spark's classes in a file that Java maps (class data sharing): a start without it loads and checks each of them.
+#
+# With it a start of Spark and a first batch take half the time and half the processor time (docs/benchmarks.md). Java
+# passes over a file that does not fit. `-XX:SharedArchiveFile` is documented at
+# https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html.
+
+
+def class_file() -> Path | None:
+    """Where the file for this Java and this pyspark is, or would be, in $DATABUS_CACHE or `~/.cache/databus`; None if
+    there is no Java, or no home.
+    """
+    java, pyspark, cache = java_path(), importlib.util.find_spec("pyspark"), cache_folder()
+    if java is None or pyspark is None or pyspark.origin is None or cache is None:
+        return None
+    try:
+        parts = [Path(java).resolve(), *sorted(Path(pyspark.origin).parent.joinpath("jars").glob("*.jar"))]
+        stamps = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in parts]
+    except OSError:
+        return None
+    key = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    return cache / f"spark-classes-{key}.jsa"
+
+
+def class_options() -> str:
+    """What Java is to be told of the file: nothing where it has not been made."""
+    path = class_file()
+    return f'"-XX:SharedArchiveFile={path}"' if path is not None and path.is_file() else ""
+
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -206,3 +241,86 @@ def preloaded_python() -> str:
 def _nursery() -> Nursery:
     # Texts have the hashes that pyspark wants in all its workers.
     return Nursery(_PRELOADED, {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
+
+
+# How many tasks a session's master runs at once, as far as that can be known before any has run.
+
+
+_WAIT_S: Final = 10.0
+_ASK_S: Final = 0.1  # Spark does not tell Python when an executor has come
+_ENDLESS: Final = 2**31 - 1  # what Spark itself takes where nobody has set a most
+
+
+def slots_of(session: SparkSession) -> int:
+    """The tasks that may read at once, one at least.
+
+    A local master's cores also run the relay and the driver, so half of them are counted. On a cluster it is what the
+    settings promise, or what executors have registered by now, whichever is more; of executors that come and go, the
+    most. Waits up to ten seconds for a first executor where the settings say nothing.
+    """
+    context: Any = session.sparkContext
+    cores = int(context.defaultParallelism)
+    if is_local(context.master):
+        return max(cores // 2, 1)
+    conf = context.getConf()
+    cores_a_task = max(int(conf.get("spark.task.cpus", "1")), 1)
+    promised = _promised_cores(conf)
+    if promised is None:
+        _wait_for_an_executor(context)
+        cores = int(context.defaultParallelism)
+    return max(max(promised or 0, cores) // cores_a_task, 1)
+
+
+def _promised_cores(conf: Any) -> int | None:
+    """Of all executors together, None if the settings leave it open."""
+    if conf.get("spark.cores.max") is not None:
+        return int(conf.get("spark.cores.max"))
+    is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
+    most = "spark.dynamicAllocation.maxExecutors" if is_dynamic else "spark.executor.instances"
+    executors = int(conf.get(most, str(_ENDLESS) if is_dynamic else "0"))
+    if executors == 0:
+        return None
+    return min(executors * int(conf.get("spark.executor.cores", "1")), _ENDLESS)
+
+
+def _wait_for_an_executor(context: Any) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not executors_of(context):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_ASK_S)
+
+
+_KEPT_MAX: Final = 2
+_END_S_MAX: Final = 300
+"""Java writes the file when it ends: some 15 s of one core."""
+
+
+def make_class_file(path: Path) -> None:
+    """Run a little of all that a pipeline does in Spark, and have Java write down which classes that took: 150 MB.
+
+    For a process that has no session yet, and needs none later. Raises `ServiceUnavailable` if Java does not write it,
+    `DiskFull` or `ConfigError` where there is no room or no folder for it.
+    """
+    make_folder(path.parent)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    settings = {"spark.driver.extraJavaOptions": f'-Xlog:disable "-XX:ArchiveClassesAtExit={unfinished}"'}
+    with TemporaryDirectory(prefix="databus-warm-up-") as folder:
+        processes: list[Popen[bytes]] = []
+        session = tuned_session(
+            "databus warm-up", "local[2]", folder=Path(folder), settings=settings, on_process=processes.append
+        )
+        stream = session.readStream.format("rate").load().writeStream.trigger(availableNow=True)
+        stream = stream.option("checkpointLocation", f"file://{folder}/checkpoint")
+        stream.foreachBatch(lambda batch, _: batch.groupBy().count().collect()).start().awaitTermination()
+        session.range(10).selectExpr("id", "cast(id AS string) AS name").toArrow()
+        session.stop()
+        for process in processes:
+            process.communicate(timeout=_END_S_MAX)  # closes its input, by which Java ends
+    try:
+        unfinished.replace(path)
+    except FileNotFoundError as error:
+        raise ServiceUnavailable(f"{path}: Java did not write it; starts of Spark take as long as before") from error
+    others = sorted(path.parent.glob("spark-classes-*.jsa"), key=lambda each: each.stat().st_mtime)
+    for each in others[:-_KEPT_MAX]:
+        each.unlink()

@@ -21,30 +21,30 @@ def connect(options: DatabusOptions) -> RelayClient:
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """The table of a typed query. known: fingerprints of all its schemas when the query was loaded. settled: an end of
-    the log that was seen after `schema` was: no control above it brought that schema.
-    """
+    """The table of a typed query."""
 
     schema: TableSchema
     known: frozenset[int]
+    """Fingerprints of all its schemas when the query was loaded."""
     settled: Pair = (0, 0)
+    """An end of the log that was seen after `schema` was: no control above it brought that schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a query reads, as it was found when the query was loaded.
-
-    sources: names or ids to ask the relay for; None for all. name: how errors call it. published: the end of the log
-    then; controls up to it are history. table: with the shape `typed`. log: which one says so; it alone numbers the
-    table of a typed query like this.
-    """
+    """What a query reads, as it was found when the query was loaded."""
 
     physical: str
     sources: tuple[str, ...] | None
+    """Names or ids to ask the relay for; None for all."""
     name: str
+    """How errors call it."""
     published: Pair
+    """The end of the log then; controls up to it are history."""
     table: TypedTable | None = None
+    """With the shape `typed`."""
     log: str = ""
+    """Which one says so; it alone numbers the table of a typed query like this."""
 
     def may_hold(self, table: str) -> bool:
         """Whether `db.table` is among what is read; where only the relay can tell, it may be."""

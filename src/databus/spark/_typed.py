@@ -28,7 +28,7 @@ from databus.spark._cast import Caster, InexactRowsError, between, join_frames
 from databus.spark._schema import CONTROL_LABEL, SCHEMA_AHEAD
 from databus.wire import Commit, Frame, FrameGroup
 
-ROWS_WORTH_SENDING: Final = 32_768
+ROWS_WORTH_SENDING: Final = 32_768  # a batch costs Spark about the same, whatever is in it
 BYTES_WORTH_SENDING: Final = 4 << 20
 
 

@@ -1,5 +1,7 @@
 """A clock that stands still until it is told."""
 
+import threading
+
 
 class FakeClock:
     """A `databus.core.Clock` that tests move."""
@@ -16,6 +18,10 @@ class FakeClock:
     def monotonic_ns(self) -> int:
         """See `Clock.monotonic_ns`."""
         return self._monotonic_ns
+
+    def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
+        return self._monotonic_ns / 1e9
 
     def boot_ns(self) -> int:
         """See `Clock.boot_ns`."""
@@ -34,6 +40,12 @@ class FakeClock:
     def sleep_ms(self, ms: float) -> None:
         """See `Clock.sleep_ms`."""
         self.advance_ms(ms)
+
+    def wait(self, event: threading.Event, s_max: float) -> bool:
+        """See `Clock.wait`: the time passes at once, unless the event is set."""
+        if not event.is_set():
+            self.advance_ms(s_max * 1e3)
+        return event.is_set()
 
     def set_back_ms(self, ms: float) -> None:
         """Set the wall clock back, as an operator or NTP may; the monotonic one stands."""

@@ -1,7 +1,7 @@
 """Writes a batch as a run does: by tasks, where the output has them do it, and with what goes wrong with tasks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -13,9 +13,7 @@ from databus.flow import (
     Bucket,
     DirectFeed,
     DirectWriter,
-    Job,
-    MergeJob,
-    Rewritten,
+    Here,
     Stage,
     StagedBatch,
     StagedFeed,
@@ -23,18 +21,16 @@ from databus.flow import (
     Ways,
     joined,
     joined_buckets,
-    joined_parts,
     last_pair,
     rows_above,
-    run_here,
 )
 from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows, Written
 from databus.plugins import Discards, TakesOver
 
 _STAGES_MAX: Final = 100
-_PARTS_MAX: Final = 3
 
 Committed = TypeVar("Committed")
+T = TypeVar("T")
 
 
 def opened(output: Output) -> Output:
@@ -53,7 +49,7 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
     elif isinstance(writer, DirectWriter):
         bucket = Bucket(output.context.pipeline, output.context.output, batch.physical)
         for each in write_buckets(output, batch, bucket):
-            output.commit(each, run_here)
+            output.commit(each, Here())
     else:
         write_by_tasks(output, batch, output.commit, partial(discard, output))
 
@@ -73,12 +69,12 @@ def write_by_tasks(
     """Have two tasks write a batch, or one of each second batch, of which one is run twice, and commit what they hand
     back. Returns what `commit` does.
     """
-    return _committed(output, batch, _staged, lambda each: commit(each, _in_parts), discard)
+    return _committed(output, batch, _staged, lambda each: commit(each, Unlucky()), discard)
 
 
 def write_here(output: Output, batch: ChangeBatch) -> Written | None:
     """Write a batch as one task does, and commit it, all in this process."""
-    return _committed(output, batch, _staged_whole, partial(output.commit, tasks=run_here), partial(discard, output))
+    return _committed(output, batch, _staged_whole, partial(output.commit, tasks=Here()), partial(discard, output))
 
 
 def _committed(
@@ -143,14 +139,18 @@ def _staged(feed: StagedFeed, batch: ChangeBatch) -> list[StagedBatch]:
     return joined(pa.Table.from_batches([*stage(iter(reversed(parts)))]), 0)
 
 
-def _in_parts(jobs: Sequence[Job]) -> list[Rewritten]:
-    """Run jobs by several tasks each, of which one is run twice."""
-    found = []
-    for job in jobs:
-        parts = (replace(job, rows_a_part=1) if isinstance(job, MergeJob) else job).parts(_PARTS_MAX)
-        parts[0]()  # a task whose answer is lost
-        found.append(joined_parts([part() for part in reversed(parts)]))
-    return found
+@dataclass(frozen=True)
+class Unlucky:
+    """Tasks of a machine where they end in another order than they began, and the first one's answer is lost."""
+
+    slots: int = 3
+    rows_min: int = 1
+
+    def run(self, task: Callable[[int], T], count: int) -> list[T]:
+        """See `Tasks.run`."""
+        if count:
+            task(0)
+        return [task(number) for number in reversed(range(count))][::-1]
 
 
 def _done(above: Mapping[str, Pair], name: str) -> Pair:

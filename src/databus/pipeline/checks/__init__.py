@@ -1,7 +1,6 @@
 """What is wrong with a pipeline, before anything runs. Start with `validate`."""
 
-from databus.pipeline.checks._check_http import http_address
-from databus.pipeline.checks._check_master import unguarded
+from databus.pipeline.checks._check_options import http_address, unguarded
 from databus.pipeline.checks._check_renamed import check_renamed
 from databus.pipeline.checks._check_sources import check_sources
 from databus.pipeline.checks._validate import examined_pipeline, load_pipeline, validate

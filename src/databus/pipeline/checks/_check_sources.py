@@ -8,18 +8,175 @@ import difflib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
-from databus.core import ConfigError, MalformedRequest, UnknownColumn, is_pattern, split_database
-from databus.filters import FrameFilter, StreamFilter
-from databus.flow import matches, nearest, patterns_meet, patterns_of, selections_meet, selects
-from databus.pipeline.checks._asked_tables import AskedTables
-from databus.pipeline.checks._check_definitions import check_definitions
+from databus.core import ConfigError, DatabusError, MalformedRequest, UnknownColumn, is_pattern, split_database
+from databus.filters import (
+    FrameFilter,
+    StreamFilter,
+    matches,
+    nearest,
+    patterns_meet,
+    patterns_of,
+    selections_meet,
+    selects,
+)
+from databus.flow import Always, TableFilters
+from databus.pipeline.engine import check_keeps, into_output, named, no_column
 from databus.pipeline.graph import Branch, Graph, Kind, Problem, physicals_of
-from databus.plugins import Shape, TablesFilter
-from databus.schema import TableSchema, column_named
-from databus.sources import SourceConfig
+from databus.plugins import ChecksTables, Output, RunContext, Shape, TablesFilter
+from databus.schema import Column, TableSchema, column_named
+from databus.sources import Describable, SourceConfig, offered, offers
+
+_TOLD_MAX: Final = 5
+
+Tables = Mapping[str, TableSchema]
+"""By full name."""
+
+
+def check_definitions(graph: Graph, tables: Tables) -> Iterator[Problem]:
+    """What would stop an output as soon as it meets one of these tables."""
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT:
+            continue
+        output = node.plugin(node.config, graph.config.context_of(node.name))
+        for branch in graph.branches(node.path):
+            if graph.inputs[branch.input].needs_relay:
+                yield from _few(_check_branch(graph, branch, output, tables))
+
+
+def _few(problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Some of them, of each place: what is wrong with one table is often wrong with a thousand."""
+    counts: dict[str, int] = {}
+    for each in problems:
+        counts[each.path] = counts.get(each.path, 0) + 1
+        if counts[each.path] <= _TOLD_MAX:
+            yield each
+    for path, count in counts.items():
+        if count > _TOLD_MAX:
+            yield Problem(path, f"the same of {count - _TOLD_MAX} more tables")
+
+
+def _check_branch(graph: Graph, branch: Branch, output: Output, tables: Tables) -> Iterator[Problem]:
+    if any(graph.filters[step.node].problems() for step in (*branch.steps, *branch.over_tables)):
+        return
+    wanted = graph.inputs[branch.input].filter
+    is_typed = branch.shape is not Shape.TABLES
+    for name, whole in tables.items():
+        if not (matches(name, [branch.table or ""]) if is_typed else selects(branch.selection, name)):
+            continue
+        try:
+            over = FrameFilter.over(wanted, name.partition("/")[0], whole)
+            over.check([whole.source], is_at_end=True)
+            table = over.cut_of(whole).after
+        except (MalformedRequest, UnknownColumn) as error:
+            option, _, message = str(error).partition(": ")
+            yield Problem(f"{branch.input}.{_option_of(wanted, name, option)}", message)
+            continue
+        try:
+            made = _typed(graph, branch, name, table) if is_typed else _over_tables(graph, branch, name, table)
+            if made is not None and isinstance(output, ChecksTables):
+                output.check_table(made)
+        except UnknownColumn:
+            continue  # told with what may have been meant
+        except DatabusError as error:
+            where, _, message = str(error).partition(": ")
+            yield Problem(where, message)
+
+
+def _option_of(wanted: StreamFilter, name: str, option: str) -> str:
+    """Where in an input's options the condition or the columns of a table stand."""
+    rules, _ = wanted.about(name)
+    mine = [rule.tables for rule in rules if getattr(rule, option, None) is not None]
+    return option if mine[:1] in ([], ["*"]) else f"filters.{mine[0]}.{option}"
+
+
+def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema) -> TableSchema:
+    chain = _chain(graph, [step.node for step in branch.over_tables], name, table)
+    return into_output(table, chain, graph.config.nodes[branch.output].config)
+
+
+def _chain(graph: Graph, paths: Sequence[str], name: str, table: TableSchema) -> TableFilters:
+    now = Always(table)
+    return TableFilters(name.partition("/")[0], named(graph, tuple(paths)), now, now)
+
+
+def _typed(graph: Graph, branch: Branch, name: str, table: TableSchema) -> TableSchema | None:
+    """What comes out, as far as names and key go; None where that cannot be told.
+
+    Types are known up to the first of Spark's filters.
+    """
+    are_types_known = True
+    for step in graph.about(branch.steps, name):
+        each = graph.filters[step.node]
+        is_over_tables = isinstance(each, TablesFilter)
+        if is_over_tables and are_types_known:
+            table = _chain(graph, [step.node], name, table).result(table)
+            continue
+        try:
+            lineage = each.lineage(table.names, step.branch)
+        except KeyError as error:
+            is_named = is_over_tables or error.args[0] in {column for _, column in each.columns_read()}
+            if not are_types_known and is_named:
+                raise ConfigError(no_column(step.node, str(error.args[0]), table.names)) from None
+            return None
+        check_keeps(each, step, table)
+        are_types_known = False
+        columns = tuple(Column(column, "string") for column in lineage.columns)
+        table = replace(table, columns=columns, key=lineage.key(table.key))
+    return table
+
+
+@dataclass
+class AskedTables:
+    """tables: by physical source and full name; none of a source that did not answer. problems: why not, as warnings:
+    a file may be looked at where its databases cannot be reached.
+    """
+
+    tables: dict[str, Mapping[str, TableSchema]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, graph: Graph, asks: bool | Collection[str]) -> Self:
+        """Ask the servers that can be asked, all or those of these names, and a relay that runs elsewhere."""
+        found = cls()
+        for name, source in graph.config.sources.items():
+            if (asks is True or name in (asks or ())) and offers(source, Describable):
+                found._ask_server(name, source)
+        found._ask_relay(graph)
+        return found
+
+    def lacks_a_name(self, name: str, source: SourceConfig) -> bool:
+        """Whether a source names a table that there is not; `check-source` says so."""
+        there = [each.source for each in self.tables.get(name, {}).values()]
+        return name in self.tables and any(not is_pattern(each) for each in source.unmatched(there))
+
+    def _ask_server(self, name: str, source: SourceConfig) -> None:
+        try:
+            found = offered(Describable, source, name).definitions(name, source)
+        except DatabusError as error:
+            self._unanswered(f"sources.{name}", error)
+        else:
+            self.tables[name] = {f"{name}/{each.source}": each for each in found}
+
+    def _ask_relay(self, graph: Graph) -> None:
+        config = graph.config
+        path = next((path for path, each in graph.inputs.items() if each.needs_relay), None)
+        if config.relay.url is None or path is None:
+            return
+        context = RunContext(config.name, path.partition(".")[2], config.folder, config.relay.url, config.access)
+        try:
+            for physical in {name.partition("/")[0] for name in graph.inputs[path].tables_of(context)}:
+                self.tables[physical] = graph.inputs[path].tables_now(context, physical)
+        except DatabusError as error:
+            self.tables.clear()
+            self._unanswered("relay.url", error)
+
+    def _unanswered(self, where: str, error: DatabusError) -> None:
+        message = f"does not say which tables there are, so that names of tables and columns were not checked: {error}"
+        self.problems.append(Problem(where, message, is_warning=True))
+
 
 _NAMED_MAX: Final = 8
 _NO_TABLE: Final = "no table called"
@@ -87,8 +244,8 @@ def _is_name(pattern: str) -> bool:
 
 
 def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> Iterator[Problem]:
-    for option, named in (("columns", source.columns), ("ids", source.ids)):
-        for table in named:
+    for option, chosen in (("columns", source.columns), ("ids", source.ids)):
+        for table in chosen:
             if not source.selects(table):
                 yield Problem(f"{where}.{option}.{table}", "is not captured; see `tables` and `exclude`")
     if tables is None:

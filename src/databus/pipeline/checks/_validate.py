@@ -10,17 +10,21 @@ from urllib.parse import urlsplit
 
 from databus.core import ConfigError, is_pattern, split_physical
 from databus.disk import LocalLocation, Storage, locate
-from databus.flow import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
+from databus.filters import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 from databus.formats import line_of, lines_in, validated
-from databus.pipeline.checks._check_compacted import check_compacted, is_many
-from databus.pipeline.checks._check_http import check_http
-from databus.pipeline.checks._check_master import check_master
-from databus.pipeline.checks._check_nested import check_nested
+from databus.pipeline.checks._check_options import (
+    check_compacted,
+    check_http,
+    check_master,
+    check_nested,
+    check_path,
+    check_settings,
+    check_stores,
+    check_targets,
+    is_many,
+)
 from databus.pipeline.checks._check_renamed import check_renamed
-from databus.pipeline.checks._check_settings import check_settings
 from databus.pipeline.checks._check_sources import check_sources
-from databus.pipeline.checks._check_stores import check_path, check_stores
-from databus.pipeline.checks._check_targets import check_targets
 from databus.pipeline.engine import check_options
 from databus.pipeline.graph import (
     BRANCHES_MAX,

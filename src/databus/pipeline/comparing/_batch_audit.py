@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import DatabusError, Pair
-from databus.flow import selects
+from databus.filters import selects
 from databus.pipeline.engine import positions_of
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches

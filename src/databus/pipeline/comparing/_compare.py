@@ -5,10 +5,13 @@ once its query has written everything up to what that read sees; if the source c
 a difference counts when a second look finds the same. Start with `compare`.
 """
 
+import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from databus.core import (
@@ -24,20 +27,105 @@ from databus.disk import Location
 from databus.filters import StreamFilter
 from databus.flow import TableFilters
 from databus.pipeline.comparing._compare_filtered import Behind, Filtered, FilteredTable, captured_table
-from databus.pipeline.comparing._compare_found import Comparison, TableDifference
-from databus.pipeline.comparing._compare_rows import difference_of, two_sides
-from databus.pipeline.comparing._compare_source import oracle_of
+from databus.pipeline.comparing._compare_found import Comparison, TableDifference, difference
 from databus.pipeline.engine import Feed, Ledger, QueryPlan, TypedSteps, ledger_path, named, plan_queries
 from databus.pipeline.graph import Graph, NodeSpec, is_held
 from databus.pipeline.telling import read_status
 from databus.pipeline.trying import spark_on_demand
 from databus.schema import TableSchema
-from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
+from databus.sources import Comparable, Oracle, OracleTable, Reading, Row, SourceConfig, offered, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from databus.link import RelayClient
+
+
+_PARTS: Final = 256
+_ROWS_WAITING_MAX: Final = 50_000
+"""How many rows of a side wait in memory; a table that is smaller never goes to disk."""
+
+
+class Side:
+    """The rows of one side. places: where in a row its key is."""
+
+    def __init__(self, folder: Path, places: Sequence[int]) -> None:
+        self._folder = folder
+        self._places = places
+        self._waiting: list[list[Row]] = [[] for _ in range(_PARTS)]
+
+    def fill(self, rows: Iterable[Row]) -> None:
+        """Put all rows aside."""
+        for number, row in enumerate(rows, 1):
+            self._waiting[hash(self._key(row)) % _PARTS].append(row)
+            if number % _ROWS_WAITING_MAX == 0:
+                self._write()
+
+    def part(self, part: int) -> dict[Row, Row]:
+        """One part's rows, by key."""
+        return {self._key(row): row for rows in (*self._read(part), self._waiting[part]) for row in rows}
+
+    def _key(self, row: Row) -> Row:
+        return tuple(row[place] for place in self._places)
+
+    def _write(self) -> None:
+        for part, rows in enumerate(self._waiting):
+            with (self._folder / str(part)).open("ab") as file:
+                pickle.dump(rows, file, pickle.HIGHEST_PROTOCOL)
+            rows.clear()
+
+    def _read(self, part: int) -> Iterator[list[Row]]:
+        path = self._folder / str(part)
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)  # noqa: S301 - written above, in a folder of this process alone
+
+
+@contextmanager
+def two_sides(places: Sequence[int]) -> Iterator[tuple[Side, Side]]:
+    """The source's side and the copy's, in a folder that is removed at the end."""
+    with TemporaryDirectory(prefix="databus-compare-") as folder:
+        sides = []
+        for name in ("source", "copy"):
+            path = Path(folder) / name
+            path.mkdir()
+            sides.append(Side(path, places))
+        yield sides[0], sides[1]
+
+
+def difference_of(name: str, source: Side, copied: Side, keys_max: int) -> TableDifference:
+    """What differs between two sides, part by part."""
+    found = TableDifference(name, 0)
+    for part in range(_PARTS):
+        found = found.joined(difference(name, source.part(part), copied.part(part), keys_max), keys_max)
+    return found
+
+
+def oracle_of(physical: str, config: SourceConfig | None, *, folder: Path, database: Path | None = None) -> Oracle:
+    """How the database of a physical source is read. `database`: a SQLite file, instead of what `config` says.
+
+    Raises `ConfigError` where there is no configuration, `UnsupportedFeature` for a kind that cannot be compared.
+    """
+    if database is not None:
+        config = parse_source({"type": "sqlite", "path": str(database.absolute())}, physical)
+    if config is None:
+        raise ConfigError(f"{physical}: its options are in no configuration here; give that of the relay")
+    comparable: type[Comparable] = offered(Comparable, config, physical)
+    return comparable.oracle(config, folder)
+
+
+def read_source(physical: str, config: SourceConfig) -> Mapping[str, dict[Row, Row]]:
+    """What the database of a source holds now, by table (`db.table`) and key, in the values that a mirror holds."""
+    with oracle_of(physical, config, folder=Path())() as reading:
+        return {table.source: _by_key(reading.rows(table), table) for table in reading.tables()}
+
+
+def _by_key(rows: Iterable[Row], table: OracleTable) -> dict[Row, Row]:
+    places = [table.names.index(each) for each in table.key]
+    return {tuple(row[place] for place in places): row for row in rows}
+
 
 _ASK_S: Final = 0.1
 _ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up

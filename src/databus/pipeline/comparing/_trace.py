@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, DatabusError, InputError, Pair, UnknownSource
-from databus.flow import Always, TableFilters, TableRows, matches, selects
+from databus.filters import matches, selects
+from databus.flow import Always, TableFilters, TableRows
 from databus.formats import to_json_value
 from databus.pipeline.engine import named, positions_of
 from databus.pipeline.graph import Branch, Graph
@@ -98,16 +99,15 @@ class Traced:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one output about the row, besides the change itself.
-
-    later: pairs of changes of the same row that came after, up to where the output has come. there: pairs of the rows
-    of this key in the target; None where it cannot tell. keeps_all: whether the target keeps each change as a row.
-    """
+    """What is known of one output about the row, besides the change itself."""
 
     done: Pair
     later: Sequence[tuple[Pair, ChangeType]] = ()
+    """Pairs of changes of the same row that came after, up to where the output has come."""
     there: Sequence[Pair] | None = None
+    """Pairs of the rows of this key in the target; None where it cannot tell."""
     keeps_all: bool = False
+    """Whether the target keeps each change as a row."""
     letters: Mapping[Pair, str] = field(default_factory=dict)
     batch: Mapping[str, Any] | None = None
 

@@ -1,20 +1,20 @@
 """Batches: one query after the other, from the relay's ranges to what an output's target holds. Start with `Query`."""
 
 from databus.pipeline.engine._begin import begin
+from databus.pipeline.engine._engine import Engine, SparkEngine
 from databus.pipeline.engine._handle import LEDGERS, Brought, OutputHandle, ledger_path, options_hash
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan, Way, plan_queries
+from databus.pipeline.engine._plan import Feed, QueryPlan, Way, plan_queries, way_of, why_stopped
 from databus.pipeline.engine._positions import OutputPositions, positions_of, with_positions
-from databus.pipeline.engine._query import QueryThread, RunSettings
+from databus.pipeline.engine._query import QueryThread, RunSettings, check_options
 from databus.pipeline.engine._query_filters import into_output, named
-from databus.pipeline.engine._query_options import check_options
 from databus.pipeline.engine._typed_steps import TypedSteps, analysis_error, check_keeps, no_column
-from databus.pipeline.engine._way import way_of, why_stopped
 
 __all__ = [
     "LEDGERS",
     "Brought",
+    "Engine",
     "Feed",
     "Ledger",
     "Offsets",
@@ -23,6 +23,7 @@ __all__ = [
     "QueryPlan",
     "QueryThread",
     "RunSettings",
+    "SparkEngine",
     "TypedSteps",
     "Way",
     "analysis_error",

@@ -24,8 +24,7 @@ from databus.flow import part_of_other_log
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed
-from databus.pipeline.engine._way import WayOf, why_stopped
+from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
 from databus.places import (
     ForeignTarget,
     Held,
@@ -78,9 +77,7 @@ def begin(feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits) -> Ch
 
 @dataclass
 class _View:
-    """A physical source as a relay shows it; see `LogView`. tables: of which an answer may take the place of what the
-    log has lost, by full names; none of a query that can have no answers.
-    """
+    """A physical source as a relay shows it; see `LogView`."""
 
     origin: Input
     context: RunContext
@@ -88,6 +85,9 @@ class _View:
     log: str
     uuid: str
     tables: frozenset[str] = frozenset()
+    """Of which an answer may take the place of what the log has lost, by full names; none of a query that can have no
+    answers.
+    """
 
     @property
     def wants_all(self) -> bool:
@@ -127,13 +127,14 @@ class _View:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Has outputs begin, and what they lack read. asked: tables for whose reading the relay was asked already."""
+    """Has outputs begin, and what they lack read."""
 
     context: RunContext
     origin: Input
     physical: str
     fits: Fits
     asked: set[str] = field(default_factory=set)
+    """Tables for whose reading the relay was asked already."""
 
     def begin(self, feed: Feed, handle: OutputHandle) -> SourceCheckpoint | None:
         """Where an output begins, as its ledger says from now on; None where the options say."""

@@ -6,10 +6,10 @@ whom the tables join there. A step is bounded as a batch is, so that the others 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from databus.core import SourceCheckpoint
 from databus.operate import logger_of
+from databus.pipeline.engine._engine import Engine
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._plan import Feed
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
@@ -17,15 +17,12 @@ from databus.pipeline.engine._writer import Writer
 from databus.plugins import Input, RunContext
 from databus.wire import is_answer
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @dataclass(frozen=True)
 class CatchUp:
     """Of a query over the tables of a physical source."""
 
-    spark: "SparkSession"
+    engine: Engine
     writer: Writer
     feeds: Sequence[tuple[Feed, OutputHandle]]
     typed: TypedTables
@@ -91,10 +88,11 @@ class CatchUp:
     def _step_tables(
         self, names: frozenset[str], feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
     ) -> None:
-        ranges, end, decode = self.origin.ranges(self.spark, self.context, self.physical, sorted(names), start, to.pair)
+        where = self.context, self.physical, sorted(names), start, to.pair
+        ranges, end, decode = self.origin.ranges(self.engine.session, *where)
         end = to if end == start else end  # nothing of them is left up to there
         _say(names, handle, start, end)
-        rows = self.spark.createDataFrame(ranges) if ranges.num_rows else None
+        rows = self.engine.rows(ranges) if ranges.num_rows else None
         self.writer.write_range(rows, start, end, Span(start.pair, names), decode, feed, handle)
 
     def _step_typed(

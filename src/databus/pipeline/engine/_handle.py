@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,12 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Pair, SourceCheckpoint, UnsupportedFeature
+from databus.core import (
+    Checkpoint,
+    Clock,
+    ControlKind,
+    CorruptData,
+    InputError,
+    Pair,
+    SourceCheckpoint,
+    SystemClock,
+    UnsupportedFeature,
+)
 from databus.disk import Location, located
-from databus.flow import Batch, Bucket, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, Tasks, run_here
+from databus.flow import Batch, Bucket, ChangeBatch, Here, Item, StagedBatch, StagedRows, TableControl, Tasks
 from databus.pipeline.engine._ledger import Ledger
-from databus.pipeline.engine._plan import Feed
-from databus.pipeline.engine._way import WayOf, why_stopped
+from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
 from databus.places import ASKED, GAP, Choice, Held, Noted, Position, identity, read_by
 from databus.plugins import (
     ChecksTables,
@@ -93,8 +101,9 @@ class OutputHandle:
     follow_options: Callable[[str], None]
     """See `FollowsOptions`."""
 
-    def __init__(self, name: str, output: Output, state: Path) -> None:
+    def __init__(self, name: str, output: Output, state: Path, clock: Clock | None = None) -> None:
         self.name = name
+        self._clock = clock or SystemClock()
         self.output = output
         self.frames = output if isinstance(output, TakesFrames) else None
         self.check_table = output.check_table if isinstance(output, ChecksTables) else _nothing
@@ -161,13 +170,13 @@ class OutputHandle:
     def busy_s(self) -> float:
         """How long it has been at what it does now; 0 for an output that does nothing."""
         since_s = self._busy_since_s
-        return time.monotonic() - since_s if since_s else 0.0
+        return self._clock.monotonic_s() - since_s if since_s else 0.0
 
     @contextmanager
     def _held(self) -> Iterator[None]:
         with self._lock:
             before = self._busy_since_s  # it may ask its target something in the middle of what it does
-            self._busy_since_s = before or time.monotonic()
+            self._busy_since_s = before or self._clock.monotonic_s()
             try:
                 yield
             finally:
@@ -342,7 +351,7 @@ class OutputHandle:
                 accepted=frozenset(self._accepted),
             )
             done = write(bucket)
-            return [(each, self._apply(each, partial(output.commit, tasks=run_here), span)) for each in done]
+            return [(each, self._apply(each, partial(output.commit, tasks=Here()), span)) for each in done]
 
     def discard(self, batches: Sequence[StagedBatch]) -> None:
         """Remove what tasks have written and no commit shows."""

@@ -12,12 +12,14 @@ from databus.wire import is_answer
 
 @dataclass(frozen=True)
 class Offsets:
-    """Of a query over one physical source. folder: of its checkpoint. log: uuid of the log that its rows come from."""
+    """Of a query over one physical source."""
 
     folder: Path
+    """Of its checkpoint."""
     origin: Input
     physical: str
     log: str
+    """Uuid of the log that its rows come from."""
 
     def position(self, batch_id: int) -> SourceCheckpoint:
         """The end of a batch, which Spark wrote down before it ran it; with the log's uuid. Raises `CorruptData`."""

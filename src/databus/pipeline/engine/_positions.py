@@ -6,8 +6,7 @@ from typing import Any
 
 from databus.core import DatabusError
 from databus.disk import Location
-from databus.filters import TableChoice
-from databus.flow import names_for_relay
+from databus.filters import TableChoice, names_for_relay
 from databus.pipeline.engine._handle import ledger_path
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.graph import Kind, PipelineConfig

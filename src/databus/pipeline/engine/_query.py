@@ -9,23 +9,24 @@ build ──► run ──► ends: done (`once`), stopped (by us), at rest (by 
 import math
 import os
 import threading
-import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from databus.core import (
     AccessDenied,
     Backoff,
     Checkpoint,
+    Clock,
     DatabusError,
     FatalError,
     InputError,
     SchemaChanged,
     ServiceUnavailable,
+    SystemClock,
     TransientError,
     UnknownColumn,
     UnknownSource,
@@ -33,27 +34,80 @@ from databus.core import (
 from databus.operate import logger_of
 from databus.pipeline.engine._begin import advised, begin
 from databus.pipeline.engine._catch_up import CatchUp
+from databus.pipeline.engine._engine import Engine
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed, QueryPlan, Way
 from databus.pipeline.engine._query_filters import check_output, check_tables, filters_over
-from databus.pipeline.engine._query_options import limited, on_failure_of, trigger_ms_of
 from databus.pipeline.engine._refusals import Refusals
 from databus.pipeline.engine._typed_steps import first_lines
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.pipeline.engine._writer import Report, Writer
-from databus.pipeline.graph import Graph, PipelineConfig, RunSection
+from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig, Problem, RunSection
 from databus.pipeline.telling import Reminders, in_background
 from databus.plugins import Input, OutputConfig, RunContext, Shape
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-_TRACE_CHARS_MAX: Final = 4_000
+
+_LIMITS: Final = ("max_rows_per_trigger", "max_bytes_per_trigger")
+_OF_QUERY: Final = ("trigger_ms", *_LIMITS, "on_failure")
+
+InputT = TypeVar("InputT", bound=Input)
+
+
+def trigger_ms_of(outputs: Iterable[OutputConfig], default: int) -> int:
+    """Least time between the starts of two micro-batches."""
+    found: int | None = _said(outputs, "trigger_ms")
+    return default if found is None else found
+
+
+def on_failure_of(outputs: Iterable[OutputConfig]) -> Literal["stop", "retry", "halt"]:
+    """What follows an error that does not pass by itself."""
+    found: Literal["stop", "retry", "halt"] | None = _said(outputs, "on_failure")
+    return found or "stop"
+
+
+def limited(origin: InputT, outputs: Sequence[OutputConfig]) -> InputT:
+    """The input with the limits that these outputs ask for; itself where they ask for none that it has."""
+    said = {name: _said(outputs, name) for name in _LIMITS if name in type(origin.config).model_fields}
+    asked = {name: value for name, value in said.items() if value is not None}
+    return type(origin)(origin.config.model_copy(update=asked)) if asked else origin
+
+
+def check_options(config: PipelineConfig, inputs_of: Mapping[str, Sequence[NodeSpec]]) -> Iterator[Problem]:
+    """Outputs of a lane that say different things, and limits that an input does not know. inputs_of: by output."""
+    outputs = [node for node in config.nodes.values() if node.kind is Kind.OUTPUT]
+    for node in outputs:
+        for other in outputs[: outputs.index(node)]:
+            if node.config.lane is None or node.config.lane != other.config.lane:
+                continue
+            for name in _OF_QUERY:
+                values = _said([other.config], name), _said([node.config], name)
+                if None not in values and values[0] != values[1]:
+                    yield Problem(
+                        f"{node.path}.{name}",
+                        f"{values[1]}, and {other.path} says {values[0]}; outputs of one lane share a query: say the "
+                        "same, or take one out of the lane",
+                    )
+        for origin in inputs_of.get(node.path, []):
+            for name in _LIMITS:
+                if _said([node.config], name) is not None and name not in type(origin.config).model_fields:
+                    yield Problem(
+                        f"{node.path}.{name}", f"{origin.path} ({origin.type}) has no such limit; leave it out"
+                    )
+
+
+def _said(outputs: Iterable[OutputConfig], name: str) -> Any:
+    return next((getattr(each, name) for each in outputs if name in each.model_fields_set), None)
+
+
+_TRACE_CHARS_MAX: Final = 4_000  # of Java's stack, whose end says the cause
 _START_S_MAX: Final = 15.0
-_SLOW_WORKERS_MS: Final = 5_000
-_ASK_S: Final = 0.05
+_SLOW_WORKERS_MS: Final = 5_000  # a busy machine is no less so after a back-off of milliseconds
+_ASK_S: Final = 0.05  # nothing tells that a source is being read
 _TROUBLE: Final = "its trouble"
 _LOOK_S: Final = 1
 """How long a query waits at most until it looks whether a table has failed, and is to be tried again."""
@@ -108,22 +162,23 @@ class Starts:
 
 @dataclass
 class RunSettings:
-    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
-
-    starting: lets as many queries start at a time as there are cores. renewed_s: when executors were last sent renewed
-    files by which the relay is asked, by the monotonic clock.
-    """
+    """What all queries of a run share."""
 
     config: PipelineConfig
     graph: Graph
-    spark: "SparkSession"
+    engine: Engine
     once: bool
     relay: Callable[[], str | None]
+    """Where it answers now; it may change when an own relay is restarted."""
     report: Report
-    began: float = field(default_factory=time.monotonic)
+    began_s: float
+    """When the run began, by the clock."""
+    clock: Clock = field(default_factory=SystemClock)
     is_stopping: threading.Event = field(default_factory=threading.Event)
     starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
+    """Lets as many queries start at a time as there are cores."""
     renewed_s: Callable[[], float | None] = lambda: None
+    """When executors were last sent renewed files by which the relay is asked, by the monotonic clock."""
     has_lost_spark: Callable[[], bool] = lambda: False
     """Whether Spark's process has ended; the run ends then, and says why, once for all queries."""
 
@@ -166,12 +221,13 @@ class QueryThread(threading.Thread):
         self._writer: Writer | None = None
         self._catch_up: CatchUp | None = None
         self._lock = threading.Lock()
+        self._clock = settings.clock
         self._typed = TypedTables()
         self._retries = Retries(settings.config.sections.run)
         self._table_retries: dict[Way, Retries] = {}
-        self._began_s = time.monotonic()
-        self._reminders = Reminders()
-        self._refusals = Refusals(plan, feeds, settings.report)
+        self._began_s = self._clock.monotonic_s()
+        self._reminders = Reminders(self._clock)
+        self._refusals = Refusals(plan, feeds, settings.report, self._clock)
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -207,7 +263,7 @@ class QueryThread(threading.Thread):
         """See the class."""
         try:
             while not self._ends:
-                self._began_s = time.monotonic()
+                self._began_s = self._clock.monotonic_s()
                 error = self._round()
                 if error is None:
                     return
@@ -301,10 +357,11 @@ class QueryThread(threading.Thread):
         """Wait a while; whether there may be something to do then."""
         due_s = self._typed.due_s
         if not query.isActive:  # with `once`: tables that have failed are tried again
-            return due_s is not None and not self._is_ending.wait(max(due_s, _ASK_S))
+            return due_s is not None and not self._clock.wait(self._is_ending, max(due_s, _ASK_S))
         wait_s = _WELL_AFTER_S if due_s is None else min(due_s, _WELL_AFTER_S)
         is_over = query.awaitTermination(max(1, math.ceil(min(wait_s, _LOOK_S) if any(self._typed) else wait_s)))
-        if not is_over and time.monotonic() - self._began_s > _WELL_AFTER_S and self._reminders.is_known(_TROUBLE):
+        runs_s = self._clock.monotonic_s() - self._began_s
+        if not is_over and runs_s > _WELL_AFTER_S and self._reminders.is_known(_TROUBLE):
             self._is_well()  # there may be nothing to write
         return True
 
@@ -314,16 +371,11 @@ class QueryThread(threading.Thread):
             self._retries = Retries(self._settings.config.sections.run)
 
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
-        run = self._settings.config.sections.run
-        stream = rows.writeStream.foreachBatch(writer).queryName(self.plan.name)
-        stream = stream.option("checkpointLocation", f"file://{self.checkpoint}")  # Hadoop decodes no URI
-        if self._settings.once:
-            stream = stream.trigger(availableNow=True)
-        else:
-            trigger_ms = trigger_ms_of(self._output_configs, run.trigger_ms)
-            stream = stream.trigger(processingTime=f"{trigger_ms} milliseconds")
+        settings = self._settings
+        trigger_ms = trigger_ms_of(self._output_configs, settings.config.sections.run.trigger_ms)
+        start = partial(settings.engine.start, name=self.plan.name, checkpoint=self.checkpoint)
         with self._lock:
-            self._query = query = stream.start()
+            self._query = query = start(rows, writer, trigger_ms=None if settings.once else trigger_ms)
         if self._ends:
             query.stop()
         return query
@@ -332,9 +384,9 @@ class QueryThread(threading.Thread):
         """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
         from databus.spark import is_starting
 
-        deadline = time.monotonic() + _START_S_MAX
+        deadline = self._clock.monotonic_s() + _START_S_MAX
         while query.isActive and is_starting(query):
-            if time.monotonic() > deadline or self._is_ending.wait(_ASK_S):
+            if self._clock.monotonic_s() > deadline or self._clock.wait(self._is_ending, _ASK_S):
                 return
 
     def _build(self) -> "tuple[DataFrame, Writer]":
@@ -357,7 +409,7 @@ class QueryThread(threading.Thread):
         after = self._after = begin(self._refusals.accepted, offsets, context, try_on)
         lacking = {each.way.table for each in self._typed if each.way.table and self._typed.goes_on_without(each)}
         reader = _united(inputs, plan) or origin
-        tables, decode = reader.tables(settings.spark, context, plan.physical, plan.patterns, after, lacking)
+        tables, decode = reader.tables(settings.engine.session, context, plan.physical, plan.patterns, after, lacking)
         writer = Writer(
             *self._written(offsets),
             decode=decode,
@@ -368,9 +420,10 @@ class QueryThread(threading.Thread):
             stops_on_filter_change=self._stops_on_filter_change,
             wants_stop=settings.is_stopping,
             ends_batch=self._ends_batch,
+            clock=self._clock,
         )
         if origin.resumes:
-            given = settings.spark, writer, self._refusals.accepted, self._typed, reader, context, plan.physical
+            given = settings.engine, writer, self._refusals.accepted, self._typed, reader, context, plan.physical
             self._catch_up = CatchUp(*given)
         return tables, writer
 
@@ -392,8 +445,9 @@ class QueryThread(threading.Thread):
         """Of an input that makes typed rows itself."""
         physical, _ = origin.schema_of(context, None)
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
-        rows = origin.typed(self._settings.spark, context)
-        return rows, Writer(*self._written(offsets), typed=self._typed, ends_batch=self._ends_batch)
+        rows = origin.typed(self._settings.engine.session, context)
+        by = Writer(*self._written(offsets), typed=self._typed, ends_batch=self._ends_batch, clock=self._clock)
+        return rows, by
 
     def _typed_tables(self, inputs: Mapping[str, Input]) -> TypedTables:
         """The tables that come by typed filters, each tried on no rows before anything is removed, or asked for."""
@@ -408,13 +462,15 @@ class QueryThread(threading.Thread):
                     inputs[way.input],
                     settings.context_of(way.input),
                     plan.physical,
-                    settings.spark,
+                    settings.engine.session,
+                    self._clock,
                 )
                 for way in ways
             ],
             has_others=any(not way.is_typed for feed, _ in feeds for way in feed.ways),
             failed=self._table_failed,
             well=self._table_is_well,
+            clock=self._clock,
             stops=self._stops,
         )
         for typed in found:
@@ -449,7 +505,7 @@ class QueryThread(threading.Thread):
     def _say_of_table(self, event: str, typed: TypedTable, message: str) -> None:
         error = "" if typed.failure is None else type(typed.failure).__name__
         said = {"event": event, "query": self.plan.name, "outputs": [handle.name for _, handle in typed.feeds]}
-        more = {"table": typed.label, "at_us": time.time_ns() // 1000, "error": error, "message": message}
+        more = {"table": typed.label, "at_us": self._clock.now_ns() // 1000, "error": error, "message": message}
         self._settings.report({**said, **more})
         if not message:
             if self._reminders.end(typed.label):
@@ -517,7 +573,7 @@ class QueryThread(threading.Thread):
         waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
         message = f"{error}{waits if self._may_come(error) else ''}"
         self._say("retry", error, wait_ms=round(wait_ms), message=message)
-        self._is_ending.wait(wait_ms / 1e3)
+        self._clock.wait(self._is_ending, wait_ms / 1e3)
         return True
 
     def _gives_up(self, error: DatabusError, failures: int) -> bool:
@@ -541,7 +597,7 @@ class QueryThread(threading.Thread):
         begun.
         """
         config = self._settings.config
-        waited_ms = (time.monotonic() - self._settings.began) * 1e3
+        waited_ms = (self._clock.monotonic_s() - self._settings.began_s) * 1e3
         is_missing = isinstance(error, UnknownSource | UnknownColumn)
         return is_missing and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
 
@@ -550,7 +606,7 @@ class QueryThread(threading.Thread):
             "event": event,
             "query": self.plan.name,
             "outputs": self.outputs,
-            "at_us": time.time_ns() // 1000,
+            "at_us": self._clock.now_ns() // 1000,
             **({} if error is None else {"error": type(error).__name__, "message": str(error)}),
             **more,
         }

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Final
 
 from databus.core import ServiceUnavailable, is_pattern
-from databus.flow import NamedFilter, TableFilters, matches, nearest, patterns_meet
+from databus.filters import matches, nearest, patterns_meet
+from databus.flow import NamedFilter, TableFilters
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, QueryPlan
 from databus.pipeline.engine._typed_steps import TypedSteps

@@ -4,11 +4,10 @@ That every table is looked at costs requests. So a query looks once it has faile
 in later runs: the ledger says that tables were left out.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from databus.core import DatabusError, FatalError, InputError
+from databus.core import Clock, DatabusError, FatalError, InputError, SystemClock
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle, Refused
 from databus.pipeline.engine._plan import Feed, QueryPlan
@@ -27,13 +26,15 @@ class Refusals:
         plan: QueryPlan,
         feeds: Sequence[tuple[Feed, OutputHandle]],
         report: Callable[[Mapping[str, Any]], None],
+        clock: Clock | None = None,
     ) -> None:
         self._plan = plan
         self._feeds = feeds
         self._report = report
         self._has_more = False
         self._past: dict[str, Refused] = {}  # by output; of tables that are accepted now
-        self._reminders = Reminders()
+        self._clock = clock or SystemClock()
+        self._reminders = Reminders(self._clock)
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -58,7 +59,7 @@ class Refusals:
             if refused or before:
                 event = {"event": "refused", "query": self._plan.name, "output": handle.name, "tables": refused}
                 message = why_refused(refused) if refused else "no table is refused any longer"
-                at_us = time.time_ns() // 1000
+                at_us = self._clock.now_ns() // 1000
                 self._report({**event, "outputs": [handle.name], "message": message, "at_us": at_us})
         self.log()
 

@@ -1,38 +1,31 @@
-"""Stages of a micro-batch: tasks write the rows of outputs into files, and receipts come back to the driver."""
+"""Stages of a micro-batch: tasks write what outputs are given, and receipts come back to the driver."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from databus.core import Pair
 from databus.flow import (
+    RECEIPTS,
+    Bucket,
+    Decode,
+    DirectFeed,
     DirectWriter,
     Done,
-    Job,
     Restage,
-    Rewritten,
     Stage,
     StagedFeed,
-    TableFilters,
+    Tasks,
     TypedStage,
     Ways,
-    joined_parts,
-    run_part,
 )
+from databus.pipeline.engine._engine import Rows
 from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._query_filters import Filters
 from databus.places import Position
 from databus.plugins import Output
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-RECEIPTS_DDL: Final = "feed int, receipt string"
-_PARTS_A_SLOT_MAX: Final = 4
-
-Filters = Mapping[tuple[str, ...], TableFilters]
 
 
 def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
@@ -40,24 +33,13 @@ def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
     return feed.in_tasks({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
 
 
-@dataclass(frozen=True)
-class InSpark:
-    """Runs jobs as tasks of one small Spark job; see `databus.flow.Tasks`."""
-
-    spark: "SparkSession"
-
-    def __call__(self, jobs: Sequence[Job]) -> list[Rewritten]:
-        context = self.spark.sparkContext
-        slots = context.defaultParallelism
-        parts = [(number, part) for number, job in enumerate(jobs) for part in job.parts(slots)]
-        run = partial(
-            run_part, [part for _, part in parts]
-        )  # where a store's options are: it stands on no disk of Spark's
-        results = context.parallelize(range(len(parts)), min(len(parts), slots * _PARTS_A_SLOT_MAX)).map(run).collect()
-        done: list[list[Rewritten]] = [[] for _ in jobs]
-        for (number, _), each in zip(parts, results, strict=True):
-            done[number].append(each)
-        return [joined_parts(each) for each in done]
+def write_ranges(
+    tasks: Tasks, decode: Decode, ranges: pa.Table, ways: Ways, writer: DirectWriter, bucket: Bucket
+) -> pa.Table:
+    """Have a task for each bucket of keys write what ranges of the log hold; returns their receipts."""
+    write = partial(DirectFeed(ways, writer, replace(bucket, reads=ways.selects)).write_ranges, decode, ranges)
+    receipts = [(number, text) for number, texts in enumerate(tasks.run(write, writer.buckets)) for text in texts]
+    return pa.table([[number for number, _ in receipts], [text for _, text in receipts]], schema=RECEIPTS)
 
 
 StageOf = Callable[[Sequence[StagedFeed]], Stage | TypedStage]
@@ -72,13 +54,13 @@ class Staging:
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
     def run(
-        self, rows: "DataFrame", stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[Feed, Output, Position]]
+        self, rows: Rows, stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[Feed, Output, Position]]
     ) -> pa.Table:
         """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`, each with where
         the output's tables stand.
         """
         stage = stage_of([each for one in feeds if (each := self._feed(filters, *one)) is not None])
-        return rows.mapInArrow(stage, RECEIPTS_DDL).toArrow()
+        return rows.map(stage)
 
     def note(self, output: str, again: Restage) -> None:
         """Have the next stages of an output write as it asks."""

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TypedSteps:
-    """Of a branch over the table of this full name. steps: without the filters that are not about it.
-
-    definitions: those that the table has and had.
-    """
+    """Of a branch over the table of this full name."""
 
     graph: Graph
     name: str
     steps: Sequence[Step]
+    """Without the filters that are not about it."""
     definitions: Sequence[TableSchema] = ()
+    """Those that the table has and had."""
     _tables: "list[tuple[int, TableFilters, TableSchema]]" = field(default_factory=list)  # by step, once applied
 
     def apply(self, rows: "DataFrame", table: TableSchema) -> "tuple[DataFrame, TableSchema]":

@@ -4,12 +4,20 @@ A table's range ends where its schema changes; the rest is read in the new one. 
 where it stands, and is tried again after a while, while the others of the query go on; see `TypedTables.stays_behind`.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databus.core import BUS_COLUMNS, CONTROL, DatabusError, SchemaChanged, SourceCheckpoint, UnknownSource
+from databus.core import (
+    BUS_COLUMNS,
+    CONTROL,
+    Clock,
+    DatabusError,
+    SchemaChanged,
+    SourceCheckpoint,
+    SystemClock,
+    UnknownSource,
+)
 from databus.flow import Lineage
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._plan import Feed, Way
@@ -37,18 +45,20 @@ class TypedTable:
         context: RunContext,
         physical: str | None,
         spark: "SparkSession",
+        clock: Clock,
     ) -> None:
         is_refilled = [handle.output.config.is_refilled for _, handle in feeds]
         self.way = way
         self.feeds: Feeds = [(feed.of(way), handle) for feed, handle in feeds]
         self.failure: DatabusError | None = None
         self.due_s: float | None = None
-        """When it is tried again, by the monotonic clock, where it has failed; None for not at all."""
+        """When it is tried again, by the clock, where it has failed; None for not at all."""
         self._graph = graph
         self._origin = origin
         self._context = replace(context, is_refilled=all(is_refilled))
         self._physical = physical
         self._spark = spark
+        self._clock = clock
         self._ranges: TableRanges | None = None
         self._steps: TypedSteps | None = None
         self._table: TableSchema | None = None  # of an input with but one
@@ -66,7 +76,11 @@ class TypedTable:
     @property
     def is_due(self) -> bool:
         """Whether it has failed, and is to be tried again now."""
-        return self.failure is not None and self.due_s is not None and self.due_s <= time.monotonic()
+        return self.failure is not None and self.due_s is not None and self.due_s <= self._clock.monotonic_s()
+
+    def fall_due(self, wait_s: float | None = 0.0) -> None:
+        """Have it tried again after so long; None for not at all."""
+        self.due_s = None if wait_s is None else self._clock.monotonic_s() + wait_s
 
     def look(self) -> None:
         """Find out what it is called, and try its filters on no rows. Raises `UnknownSource` where no relay knows it,
@@ -177,6 +191,7 @@ class TypedTables:
     """Told that a table cannot be written: the seconds until it is tried again, None where it is not."""
     well: Callable[[TypedTable], None] = lambda _: None
     """Told that it was written after all."""
+    clock: Clock = field(default_factory=SystemClock)
     stops: Callable[[], bool] = lambda: True
     """Whether the query ends with whatever fails now."""
 
@@ -206,8 +221,7 @@ class TypedTables:
         typed.close()
         if self.stops() or not self.goes_on_without(typed):
             return False
-        wait_s = self.failed(typed, error)
-        typed.due_s = None if wait_s is None else time.monotonic() + wait_s
+        typed.fall_due(self.failed(typed, error))
         return True
 
     def goes_on_without(self, typed: TypedTable) -> bool:
@@ -226,13 +240,13 @@ class TypedTables:
         """Have what has failed be tried at once."""
         for each in self.tables:
             if each.failure is not None:
-                each.due_s = time.monotonic()
+                each.fall_due()
 
     @property
     def due_s(self) -> float | None:
         """In how many seconds the next one that has failed is to be tried again; None for none."""
         due = [each.due_s for each in self.tables if each.failure is not None and each.due_s is not None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        return max(0.0, min(due) - self.clock.monotonic_s()) if due else None
 
     @property
     def errors(self) -> list[DatabusError]:

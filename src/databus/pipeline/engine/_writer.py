@@ -8,28 +8,30 @@ tasks is given them in the driver, or a part as Spark has it.
 import json
 import operator
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from databus.core import (
+    COMMIT_TIMESTAMP,
     Checkpoint,
+    Clock,
     DatabusError,
     FatalError,
     Pair,
     ServiceUnavailable,
     SourceCheckpoint,
+    SystemClock,
     UnknownSource,
     crash_point,
 )
 from databus.flow import (
-    ORDER,
     Batch,
     Bucket,
     ChangeBatch,
@@ -55,18 +57,52 @@ from databus.flow import (
     receipts_for,
 )
 from databus.operate import logger_of, mark_reported
-from databus.pipeline.engine._batch_event import advanced, lag_ms, told_of
-from databus.pipeline.engine._direct import write_ranges
+from databus.pipeline.engine._engine import Rows, SparkRows
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed
-from databus.pipeline.engine._staging import RECEIPTS_DDL, Filters, InSpark, Staging, ways_of
-from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
+from databus.pipeline.engine._query_filters import Filters
+from databus.pipeline.engine._staging import Staging, ways_of, write_ranges
+from databus.pipeline.engine._typed_tables import Feeds, TypedTable, TypedTables
 from databus.schema import TableSchema
 from databus.wire import is_inside_transaction
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+
+def told_of(control: TableControl) -> dict[str, Any]:
+    """What an event says of a control."""
+    more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
+    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
+
+
+def advanced(
+    handle: OutputHandle, physical: str, end: SourceCheckpoint, span: Span, rows: Mapping[str, int]
+) -> dict[str, Any]:
+    """Up to where an output has come, from where, and what the target says of the tables that were written."""
+    marks = handle.position(physical).marks if rows else {}
+    return {
+        "physical": physical,
+        "start": list(span.start),
+        "end": list(end.pair),
+        "only": sorted(span.only or ()),
+        "rows": {table: count for table, count in rows.items() if count},
+        "marks": {name: noted.mark for table in rows if (noted := marks.get(name := f"{physical}/{table}"))},
+        "epoch": None if handle.ledger is None else handle.ledger.epoch,
+    }
+
+
+def lag_ms(tables: Sequence[TableRows | StagedRows], now_ns: int) -> float | None:
+    """Time from the newest commit to now, when it is in the target."""
+    newest = [_newest_us(each) for each in tables]
+    known = [each for each in newest if each is not None]
+    return round((now_ns / 1e3 - max(known)) / 1e3, 1) if known else None
+
+
+def _newest_us(rows: TableRows | StagedRows) -> int | None:
+    if isinstance(rows, StagedRows):
+        return rows.newest_us
+    newest: int | None = pc.max(rows.rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
+    return newest
+
 
 Report = Callable[[Mapping[str, Any]], None]
 """Takes an event of progress."""
@@ -74,19 +110,16 @@ Report = Callable[[Mapping[str, Any]], None]
 BatchT = TypeVar("BatchT", bound=Batch)
 _TOLD_MAX: Final = 100
 """Controls that an event of a batch names."""
-_REST_LOOK_S: Final = 0.2
+_REST_LOOK_S: Final = 0.2  # `wants_stop` is another event than the one that is waited for
 _SEQ_MAX: Final = 2**63 - 1
 _STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
 
 
-Feeds = Sequence[tuple[Feed, OutputHandle]]
-
-
 @dataclass(frozen=True)
 class Part:
-    """What is written at once: rows as Spark has them, from `start` to `end`."""
+    """What is written at once, from `start` to `end`."""
 
-    rows: "DataFrame"
+    rows: Rows
     batch_id: int
     """Spark's; -1 of what is not of a micro-batch."""
     start: SourceCheckpoint
@@ -114,7 +147,7 @@ class TypedPart(Part):
 
 
 class Writer:
-    """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with.
+    """Called for each micro-batch of one query, in a thread of its engine's. `error` is what it failed with.
 
     decode: of the stream's rows; None where these are typed. typed: the tables that come by typed filters. after: where
     the query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
@@ -140,6 +173,7 @@ class Writer:
         stops_on_filter_change: Callable[[str], bool] = lambda _: False,
         wants_stop: threading.Event | None = None,
         ends_batch: threading.Event | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._query = query
         self._feeds = feeds
@@ -153,6 +187,7 @@ class Writer:
         self._stops_on_filter_change = stops_on_filter_change
         self._wants_stop = wants_stop or threading.Event()
         self._ends_batch = ends_batch or threading.Event()
+        self._clock = clock or SystemClock()
         self._staging = Staging()
         self._unordered: set[str] = set()  # tables of which Spark's tasks gave rows in another order
         self.error: BaseException | None = None
@@ -162,10 +197,10 @@ class Writer:
         self.is_idle.set()
         self._written_rows: dict[str, Counter[str]] = {}  # by output, of what is being written
 
-    def __call__(self, rows: "DataFrame", batch_id: int) -> None:
-        """Write one micro-batch everywhere; Spark takes note of it when this returns."""
+    def __call__(self, rows: Rows, batch_id: int) -> None:
+        """Write one micro-batch everywhere; its query takes note of it when this returns."""
         self.is_idle.clear()
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         try:
             with self.turn:
                 self._written_rows.clear()  # of one that failed
@@ -184,12 +219,12 @@ class Writer:
             self.batches += 1
         finally:
             self.is_idle.set()
-        self._rest_until(began_s + (time.monotonic() - began_s) * (1 + self.rest))
+        self._rest_until(began_s + (self._clock.monotonic_s() - began_s) * (1 + self.rest))
 
     def _rest_until(self, until_s: float) -> None:
         """Wait here, and not before the next one begins: that is to take what comes until then."""
-        while (left_s := until_s - time.monotonic()) > 0 and not self._wants_stop.is_set():
-            if self._ends_batch.wait(min(left_s, _REST_LOOK_S)):
+        while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._wants_stop.is_set():
+            if self._clock.wait(self._ends_batch, min(left_s, _REST_LOOK_S)):
                 return
 
     def _check_goes_on(self) -> None:
@@ -202,18 +237,19 @@ class Writer:
             self._say_advanced(handle, end, span, began)
             handle.advance(self._offsets.checkpoint(batch_id), span)
 
-    def _write_typed_stream(self, rows: "DataFrame", batch_id: int) -> None:
+    def _write_typed_stream(self, rows: Rows, batch_id: int) -> None:
         """Of an input whose rows are typed: each way filters them."""
-        began, (start, end) = time.monotonic(), self._bounds(batch_id)
+        began, (start, end) = self._clock.monotonic_s(), self._bounds(batch_id)
         span = Span(start.pair)
         for typed in self._typed:
-            made, table = typed.made(rows)
-            self._write(TypedPart(made, batch_id, start, end, span, table=table, lineage_of=typed.lineage), typed.feeds)
+            made, table = typed.made(rows.frame)
+            part = TypedPart(SparkRows(made), batch_id, start, end, span, table=table, lineage_of=typed.lineage)
+            self._write(part, typed.feeds)
         self._advance(batch_id, end, span, began)
 
-    def _write_tables(self, rows: "DataFrame", batch_id: int, decode: Decode) -> None:
+    def _write_tables(self, rows: Rows, batch_id: int, decode: Decode) -> None:
         """Of an input of tables: first those that come as they are, then each that typed filters are about."""
-        began, physical = time.monotonic(), self._offsets.physical
+        began, physical = self._clock.monotonic_s(), self._offsets.physical
         start, end = self._bounds(batch_id)
         turns = [turn for typed in self._typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
         for typed, mine in turns:
@@ -239,7 +275,7 @@ class Writer:
         those in which it is behind, where it catches up beside.
         """
         if not typed.names and typed.find():  # after the batch's end was planned: below it there is nothing of it
-            typed.due_s = time.monotonic()
+            typed.fall_due()
         if typed.failure is None:
             try:
                 before, end = self._raw(batch_id - 1), self._raw(batch_id)
@@ -282,7 +318,7 @@ class Writer:
             made, table = typed.made(rows)
             span = Span(start.pair, typed.names)
             first, last = (replace(each, log=typed.log) for each in (start, place))
-            part = TypedPart(made, batch_id, first, last, span, table=table, lineage_of=typed.lineage)
+            part = TypedPart(SparkRows(made), batch_id, first, last, span, table=table, lineage_of=typed.lineage)
             self._write(part, feeds)
         if place == start:
             place = end  # nothing of it is left up to there
@@ -301,7 +337,7 @@ class Writer:
         """Write the next part of a table behind typed filters that catches up, and note where it stands then. Called
         with `turn` held.
         """
-        began, span = time.monotonic(), Span(start.pair, typed.names)
+        began, span = self._clock.monotonic_s(), Span(start.pair, typed.names)
         self._written_rows.clear()
         place = self._write_next(typed, [(feed, handle)], -1, start, to)
         self._say_advanced(handle, place, span, began)
@@ -309,7 +345,7 @@ class Writer:
 
     def write_range(
         self,
-        rows: "DataFrame | None",
+        rows: Rows | None,
         start: SourceCheckpoint,
         end: SourceCheckpoint,
         span: Span,
@@ -318,7 +354,7 @@ class Writer:
         handle: OutputHandle,
     ) -> None:
         """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
-        began = time.monotonic()
+        began = self._clock.monotonic_s()
         self._written_rows.clear()
         if rows is not None:
             part = TablesPart(rows, -1, start, end, span, self._filters, decode=decode)
@@ -327,17 +363,17 @@ class Writer:
         handle.advance(Checkpoint({self._offsets.physical: end}), span)
 
     def _write(self, part: Part, feeds: Feeds) -> None:
-        began, rows = time.monotonic(), part.rows
+        began = self._clock.monotonic_s()
         in_spark = [(handle, handle.frames) for _, handle in feeds if handle.frames is not None]
         others = [(feed, handle, handle.output.part_writer()) for feed, handle in feeds if handle.frames is None]
         in_driver = [(feed, handle) for feed, handle, writer in others if writer is None]
         direct = [(feed, handle, writer) for feed, handle, writer in others if isinstance(writer, DirectWriter)]
         staged = [(feed, handle) for feed, handle, writer in others if writer and not isinstance(writer, DirectWriter)]
         if len(feeds) > 1 and in_spark:
-            rows.persist()
+            part.rows.frame.persist()
         try:
             for handle, frames in in_spark:
-                count = handle.write_frame(frames, rows, part.batch_id)
+                count = handle.write_frame(frames, part.rows.frame, part.batch_id)
                 self._say(handle.name, None, {}, began, count)
             if staged:
                 self._write_in_tasks(part, staged, began)
@@ -347,7 +383,7 @@ class Writer:
                 self._write_in_driver(part, in_driver, began)
         finally:
             if len(feeds) > 1 and in_spark:
-                rows.unpersist()
+                part.rows.frame.unpersist()
 
     def _write_in_driver(self, part: Part, feeds: Feeds, began: float) -> None:
         for batch in self.batches_of(part):
@@ -402,7 +438,7 @@ class Writer:
                 self._write_bucket, part, ways, writer
             )
         assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
-        ranges = part.rows.toArrow()  # each task has all of them, which are small, and reads them itself
+        ranges = part.rows.ranges()  # each task has all of them, which are small, and reads them itself
         if ranges.num_rows == 0:
             start, end = part.start, part.end
             if not _ends_part(start, [(feed, handle)]):
@@ -410,7 +446,7 @@ class Writer:
             ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
         scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
         start = SourceCheckpoint(scn=scn, seq=seq)
-        write = partial(write_ranges, part.rows.sparkSession, part.decode, ranges)
+        write = partial(write_ranges, part.rows, part.decode, ranges)
         return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
 
     def _write_bucket(self, part: TypedPart, ways: Ways, writer: DirectWriter, bucket: Bucket) -> pa.Table:
@@ -418,7 +454,7 @@ class Writer:
         bucket = replace(bucket, reads=partial(operator.eq, f"{self._offsets.physical}/{part.table.source}"))
         of = part.table, self._offsets.physical, part.start, part.end
         stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
-        return part.rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
+        return part.rows.in_order(in_one=True).map(stage)
 
     def _staged(self, part: Part, feeds: Feeds) -> Sequence[Sequence[StagedBatch]]:
         """What tasks have written of a part for each of these outputs."""
@@ -432,7 +468,7 @@ class Writer:
         assert isinstance(part, TypedPart)  # noqa: S101 - there are no others
         rows, source = part.rows, part.table.source
         if source in self._unordered:
-            rows = rows.repartitionByRange(ORDER[0]).sortWithinPartitions(*ORDER)
+            rows = rows.in_order(in_one=False)
         receipts = self._staging.run(rows, partial(TypedStage, part.table, physical), part.filters, placed)
         try:
             bounds = part.start, part.end, part.lineage_of, physical
@@ -451,7 +487,7 @@ class Writer:
         try:
             for batch in batches:
                 mine = self._for_feed(part, batch, feed, handle)
-                written = handle.commit(mine, InSpark(part.rows.sparkSession), part.span)
+                written = handle.commit(mine, part.rows, part.span)
                 self._say(handle.name, mine, written, began)
         except Restage as again:
             self._discard(batches, handle)
@@ -473,9 +509,9 @@ class Writer:
         """The part as change batches, in order."""
         if isinstance(part, TypedPart):
             of = part.table, self._offsets.physical, part.start, part.end, part.lineage_of
-            return [decode_typed(part.rows.toArrow(), *of)]
+            return [decode_typed(part.rows.ranges(), *of)]
         assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
-        return part.decode(part.rows.toArrow())
+        return part.decode(part.rows.ranges())
 
     def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
         """Where the rows of a micro-batch begin and end."""
@@ -531,8 +567,8 @@ class Writer:
             "event": "batch",
             "query": self._query,
             "output": output,
-            "batch_ms": round((time.monotonic() - began) * 1e3, 1),
-            "at_us": time.time_ns() // 1000,
+            "batch_ms": round((self._clock.monotonic_s() - began) * 1e3, 1),
+            "at_us": self._clock.now_ns() // 1000,
             "rows": rows,
         }
         if batch is not None:
@@ -543,7 +579,7 @@ class Writer:
                 "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
                 "changes": [told_of(item) for item in batch.items if isinstance(item, TableControl)][:_TOLD_MAX],
-                "lag_ms": lag_ms(tables),
+                "lag_ms": lag_ms(tables, self._clock.now_ns()),
                 "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
@@ -559,8 +595,8 @@ class Writer:
                 "event": "advanced",
                 "query": self._query,
                 "output": handle.name,
-                "at_us": time.time_ns() // 1000,
-                "ms": round((time.monotonic() - began) * 1e3, 1),
+                "at_us": self._clock.now_ns() // 1000,
+                "ms": round((self._clock.monotonic_s() - began) * 1e3, 1),
                 **advanced(handle, self._offsets.physical, end, span, self._written_rows.pop(handle.name, Counter())),
             }
         )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from databus.flow import Lineage, TableChoice
-from databus.pipeline.filters._columns import is_control
-from databus.pipeline.filters._rowwise import columns_in, misspelt, not_row_wise, parse_predicate
+from databus.filters import TableChoice
+from databus.flow import Lineage
+from databus.pipeline.filters._rowwise import columns_in, is_control, misspelt, not_row_wise, parse_predicate
 from databus.plugins import Filter, FilterConfig, Shape
 
 if TYPE_CHECKING:

@@ -8,13 +8,17 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import sqlglot
 from sqlglot import TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from databus.flow import META_COLUMNS
+from databus.core import CHANGE_TYPE
+from databus.flow import CONTROL_LABEL, META_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000
@@ -228,3 +232,13 @@ def _words_of(node: Any, tree: exp.Expression) -> Iterator[str]:
     group = _FUNCTIONS.get(_function_name(node))
     if group is not None:
         yield _WORDS[group]
+
+
+def is_control(rows: "DataFrame") -> "Column":
+    """Whether a row is a control, which passes every filter."""
+    return rows[CHANGE_TYPE] == CONTROL_LABEL
+
+
+def meta_columns(rows: "DataFrame") -> "list[Column]":
+    """The bus's columns, to carry along."""
+    return [rows[name] for name in META_COLUMNS]

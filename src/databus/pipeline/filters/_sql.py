@@ -13,9 +13,10 @@ from sqlglot import exp
 
 from databus.core import ConfigError, name_parts, split_physical
 from databus.flow import META_COLUMNS, Lineage, is_meta
-from databus.pipeline.filters._columns import is_control, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,
+    is_control,
+    meta_columns,
     misspelt,
     not_row_wise,
     parse,

@@ -1,13 +1,16 @@
 """Filters over whole tables: `where`, `project` and `rename`. One line is for a thousand tables."""
 
+import hmac
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from databus.core import ConfigError
-from databus.flow import Project, Rename, Where
-from databus.plugins import FilterConfig, TablesFilter, TablesFilterConfig
+from databus.flow import Mask, Project, Rename, Unnest, Where
+from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
+from databus.schema import forms_of
 
 Columns = Annotated[
     list[str],
@@ -101,3 +104,157 @@ class RenameFilter(TablesFilter):
     def in_tasks(self) -> Rename:
         """See `TablesFilter.in_tasks`."""
         return Rename(**self.about, columns=self.config.columns)
+
+
+_SALT_BYTES_MIN: Final = 16
+
+
+class MaskConfig(TablesFilterConfig):
+    """Columns whose values must not be seen, of any number of tables, before any output."""
+
+    type: Literal["mask"] = "mask"
+    hash: Columns = Field(
+        default_factory=list,
+        description="Columns that hold a hash instead: HMAC-SHA-256 of the value as text, in 64 hexadecimal digits. "
+        "Equal values have equal hashes. Columns of a key may be hashed.",
+        examples=[["email", "customer_id"]],
+    )
+    redact: Columns = Field(default_factory=list, description="Columns that are NULL instead.", examples=[["phone"]])
+    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Columns of text or binary of which so many first characters or bytes stay.",
+        examples=[{"name": 1}],
+    )
+    salt: SecretStr | None = Field(
+        None,
+        description="Secret of `hash`, at least 16 bytes; another salt makes other hashes. Name it by reference: it is "
+        "in no log, state or message.",
+        examples=["${MASK_SALT}", "${file:/run/secrets/salt}"],
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        named = [name.lower() for name in (*self.hash, *self.redact, *self.truncate)]
+        if not named:
+            raise ValueError("give at least one of `hash`, `redact` and `truncate`")
+        twice = [name for name in named if named.count(name) > 1]
+        if twice:
+            raise ValueError(f"column {twice[0]} stands twice")
+        if self.hash and (self.salt is None or len(self.salt.get_secret_value().encode()) < _SALT_BYTES_MIN):
+            raise ValueError(f"hash needs a `salt` of at least {_SALT_BYTES_MIN} bytes, such as ${{MASK_SALT}}")
+        return self
+
+
+class MaskFilter(TablesFilter):
+    """See `MaskConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = MaskConfig
+
+    config: MaskConfig
+
+    @cached_property
+    def in_tasks(self) -> Mask:
+        """See `TablesFilter.in_tasks`."""
+        given = self.config
+        return Mask(
+            **self.about,
+            hash=tuple(given.hash),
+            redact=tuple(given.redact),
+            truncate=given.truncate,
+            salt=b"" if given.salt is None else given.salt.get_secret_value().encode(),
+        )
+
+    def form(self, branch: str | None) -> Mapping[str, Any]:
+        """See `Filter.form`. The salt goes into a hash that nothing else is made of."""
+        salt = None if self.config.salt is None else self.config.salt.get_secret_value()
+        told = None if salt is None else hmac.new(salt.encode(), b"databus: which salt is it", "sha256").hexdigest()
+        return {**super().form(branch), "salt": told}
+
+
+def _is_type(name: str) -> str:
+    try:
+        forms_of(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+_OnError = Annotated[
+    Literal["stop", "null"],
+    BeforeValidator(
+        lambda value: "null" if value is None else value, json_schema_input_type=Literal["stop", "null"] | None
+    ),
+]
+"""`null` without quotes is YAML's word for nothing, and is meant as the word that it is."""
+
+
+class UnnestConfig(TablesFilterConfig):
+    """The objects in a JSON column as rows: an array of objects gives a row for each, an object gives one.
+
+    What comes out has the columns of the table's key, those of `keep`, the ordinal, and those of `columns`; it is keyed
+    by the table's key and the ordinal. Rows follow their array: what is no longer in it is deleted. The table keeps its
+    name, so an output names what it makes of it by its `path`, `topic` or `index`.
+    """
+
+    type: Literal["unnest"] = "unnest"
+    tables: Names = Field(
+        description="Tables that it is about, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of "
+        "characters. Others pass as they are.",
+        examples=[["main.orders"]],
+    )
+    column: str = Field(min_length=1, description="Column of text that holds JSON.", examples=["lines"])
+    columns: dict[str, Annotated[str, AfterValidator(_is_type)]] = Field(
+        min_length=1,
+        description="By member of the objects: its type. Members that are not named are left out, and one that is "
+        "missing or null is NULL.",
+        examples=[{"sku": "string", "quantity": "int32", "price": "decimal(10,2)"}],
+    )
+    required: Columns = Field(
+        default_factory=list,
+        description="Members that have to be there and not be null; with `on_error: stop`.",
+        examples=[["sku"]],
+    )
+    keep: Columns = Field(
+        default_factory=list, description="More columns of the table that go along.", examples=[["customer_id"]]
+    )
+    ordinal: str = Field(
+        "ordinal", min_length=1, description="The column with an object's place in its array, from 1 on."
+    )
+    on_error: _OnError = Field(
+        "stop",
+        description="What happens where a column holds no JSON, or a value is not of its type: the output stops and "
+        "names the row; or, with `null`, that value is NULL, and a text that is no JSON gives no rows.",
+    )
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.required and self.on_error == "null":
+            raise ValueError("`required` goes with `on_error: stop`")
+        if unknown := [name for name in self.required if name not in self.columns]:
+            raise ValueError(f"`required` names {unknown[0]}, which `columns` does not")
+        return self
+
+
+class UnnestFilter(TablesFilter):
+    """See `UnnestConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = UnnestConfig
+    config: UnnestConfig
+
+    @cached_property
+    def in_tasks(self) -> Unnest:
+        """See `TablesFilter.in_tasks`."""
+        given = self.config
+        return Unnest(
+            **self.about,
+            column=given.column,
+            ordinal=given.ordinal,
+            members=given.columns,
+            required=tuple(given.required),
+            keep=tuple(given.keep),
+            on_error=given.on_error,
+        )
+
+    def option_of(self, name: str) -> str:
+        """See `TablesFilter.option_of`."""
+        return "column" if name == self.config.column else "keep"

@@ -1,6 +1,7 @@
 """A pipeline's file, as checked options and as a graph of plugins. Start with `PipelineConfig`, then `Graph`."""
 
 from databus.pipeline.graph._config import (
+    FilterTest,
     NodeSpec,
     PipelineConfig,
     Problem,
@@ -12,11 +13,9 @@ from databus.pipeline.graph._config import (
     state_folder,
     state_of,
 )
-from databus.pipeline.graph._filter_test_config import FilterTest
 from databus.pipeline.graph._graph import BRANCHES_MAX, Branch, Edge, Graph, Step, physicals_of
 from databus.pipeline.graph._json_schema import pipeline_schema
-from databus.pipeline.graph._plugins import Plugin, plugin, plugins
-from databus.pipeline.graph._reference import options_markdown, reference_markdown
+from databus.pipeline.graph._reference import Plugin, options_markdown, plugin, plugins, reference_markdown
 from databus.pipeline.graph._registry import Kind, plugin_class
 from databus.pipeline.graph._render import edge_label, physical_edges, render
 from databus.pipeline.graph._state import StateLock, holder_of, is_held, while_stopped

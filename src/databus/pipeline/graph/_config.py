@@ -17,13 +17,52 @@ from databus.core import ConfigError
 from databus.disk import SCHEMES, Storage
 from databus.formats import lines_of, load_yaml, path_of, substitute
 from databus.link import ADDRESSES
-from databus.pipeline.graph._filter_test_config import TESTS_MAX, FilterTest
 from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
 from databus.plugins import OutputContext
 from databus.sources import SourceConfig, parse_source
 
 if TYPE_CHECKING:
     from databus.link import Access
+
+
+TESTS_MAX: Final = 1_000
+ROWS_MAX: Final = 10_000
+
+_Names = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class FilterTest(BaseModel):
+    """Rows of a table, and what is to become of them on the way to an output or a filter; `databus test` runs it."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    table: str = Field(description="The table, as `db.table` or `physical/db.table`.", examples=["main.orders"])
+    columns: dict[str, str] | None = Field(
+        None,
+        min_length=1,
+        description="Name and type of each of its columns. Not needed of a table in a SQLite file that is there.",
+        examples=[{"id": "int64", "status": "string"}],
+    )
+    key: _Names = Field(default_factory=list, description="With `columns`: the table's key.", examples=["id"])
+    from_: str | None = Field(
+        None, alias="from", description="Name of the input at which the rows begin, where several lead there."
+    )
+    to: str = Field(
+        description="Where the rows are looked at: the name of an output, or of a filter (`name.branch` of a route).",
+        examples=["copy", "large"],
+    )
+    rows: list[dict[str, Any]] = Field(
+        max_length=ROWS_MAX,
+        description="The rows, in order. `_change_type` is `insert` unless a row says otherwise; an update is two: "
+        "`update_preimage` and `update_postimage`. Columns that a row does not name are NULL.",
+        examples=[[{"id": 1, "status": "open"}, {"_change_type": "delete", "id": 1, "status": "open"}]],
+    )
+    expect: list[dict[str, Any]] = Field(
+        max_length=ROWS_MAX,
+        description="The rows that are to come out, in order, in the same form. Columns that a row does not name are "
+        "NULL there; those of the bus are compared if some row names them.",
+    )
+
 
 NODES_MAX: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -230,10 +269,11 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """A pipeline's file, read and typed. folder: the file's own, where relative paths start."""
+    """A pipeline's file, read and typed."""
 
     path: Path
     folder: Path
+    """The file's own, where relative paths start."""
     name: str
     state: Path
     sections: PipelineSections

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
-from databus.flow import Selection, may_select
+from databus.filters import Selection, may_select
 from databus.pipeline.graph._config import NodeSpec, PipelineConfig, Problem
 from databus.pipeline.graph._registry import Kind
 from databus.plugins import Filter, Input, Shape, TablesFilter
@@ -22,12 +22,13 @@ BRANCHES_MAX: Final = 1_000
 
 @dataclass(frozen=True)
 class Edge:
-    """From a node, or one branch of it, to another. Nodes by path (`inputs.shop`). index: its place in `from`."""
+    """From a node, or one branch of it, to another. Nodes by path (`inputs.shop`)."""
 
     source: str
     branch: str | None
     target: str
     index: int
+    """Its place in `from`."""
     shape: Shape
     table: str | None = None
 
@@ -47,21 +48,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Branch:
-    """A way from an input to an output.
-
-    table: of typed rows; None for tables, and for an input that has but one. selection: what tables the choices on the
-    way let through. edge: the last one. steps: the filters on the way of typed rows, wherever these become typed;
-    over_tables: those on a way of tables.
-    """
+    """A way from an input to an output."""
 
     input: str
     output: str
     shape: Shape
     edge: Edge
+    """The last one."""
     selection: Selection = ()
+    """What tables the choices on the way let through."""
     table: str | None = None
+    """Of typed rows; None for tables, and for an input that has but one."""
     steps: tuple[Step, ...] = ()
+    """The filters on the way of typed rows, wherever these become typed."""
     over_tables: tuple[Step, ...] = ()
+    """Those on a way of tables."""
 
     @property
     def label(self) -> str:

@@ -1,10 +1,12 @@
 """The reference of configuration, as Markdown, from the models that check it. Written to docs/reference.md."""
 
+import difflib
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -12,9 +14,9 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from databus.pipeline.graph._config import PipelineSections, RelaySection, RunSection, SparkSection
-from databus.pipeline.graph._filter_test_config import FilterTest
-from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.core import ConfigError, InputError
+from databus.pipeline.graph._config import FilterTest, PipelineSections, RelaySection, RunSection, SparkSection
+from databus.pipeline.graph._registry import Kind, is_built_in, plugin_class, plugin_types
 from databus.plugins import FilterConfig, OutputConfig, TablesFilterConfig
 from databus.sources import SourceConfig, source_model, source_types
 
@@ -214,3 +216,67 @@ def _value(value: Any) -> str:
             name: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for name, each in value.items()
         }
     return str(value) if isinstance(value, str) else json.dumps(value, default=str)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A type of node."""
+
+    kind: Kind
+    type: str
+    origin: str
+    """`built in`, or what an entry point names."""
+    about: str = ""
+    delivery: str = ""
+    """Of outputs."""
+    options: tuple[Option, ...] = ()
+    error: str = ""
+    """Why it does not load; empty if it does."""
+
+
+def plugins() -> Iterator[Plugin]:
+    """All types that have a short name, by kind."""
+    for kind in Kind:
+        for name in plugin_types(kind):
+            yield _plugin(kind, name, None)
+
+
+def plugin(name: str, folder: Path) -> list[Plugin]:
+    """The types of this name, at most one of a kind; one in a file is looked for in `folder`. Raises `InputError`."""
+    if ":" in name:
+        found = [_plugin(kind, name, folder) for kind in Kind]
+        fitting = [each for each in found if not each.error]
+        if not fitting:
+            raise InputError(found[-1].error)
+        return fitting
+    kinds = [kind for kind in Kind if name in plugin_types(kind)]
+    if not kinds:
+        near = difflib.get_close_matches(name, [each for kind in Kind for each in plugin_types(kind)], 1)
+        if near:
+            raise InputError(f'no type called "{name}"; did you mean "{near[0]}"?')
+        there = "; ".join(f"{kind}: {', '.join(plugin_types(kind))}" for kind in Kind)
+        raise InputError(f'no type called "{name}"; there are {there}')
+    return [_plugin(kind, name, folder) for kind in kinds]
+
+
+def _plugin(kind: Kind, name: str, folder: Path | None) -> Plugin:
+    origin = "built in" if is_built_in(kind, name) else _origin(kind, name)
+    try:
+        found = plugin_class(kind, name, folder)
+    except ConfigError as error:
+        return Plugin(kind, name, origin, error=str(error))
+    return Plugin(
+        kind,
+        name,
+        origin,
+        " ".join((found.config_model.__doc__ or "").split()),
+        str(getattr(found, "delivery", "")),
+        tuple(options_of(found.config_model, skip=("type",))),
+    )
+
+
+def _origin(kind: Kind, name: str) -> str:
+    for entry in entry_points(group=f"databus.{kind}", name=name):
+        where = "" if entry.dist is None else f" of {entry.dist.name} {entry.dist.version}"
+        return f"{entry.value}{where}"
+    return name

@@ -22,18 +22,8 @@ from databus.core import (
     split_physical,
     time_us,
 )
-from databus.filters import FrameFilter, StreamFilter
-from databus.flow import (
-    Decode,
-    RangeDecoder,
-    RelayTables,
-    TableChoice,
-    UnitedDecoder,
-    matches,
-    name_if_there,
-    names_for_relay,
-    nearest,
-)
+from databus.filters import FrameFilter, StreamFilter, TableChoice, matches, name_if_there, names_for_relay, nearest
+from databus.flow import Decode, RangeDecoder, RelayTables, UnitedDecoder
 from databus.link import LookBack
 from databus.places import Choice, chosen_by, patterns_in
 from databus.plugins import Input, InputConfig, RunContext, Shape, TableRanges
@@ -43,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_STREAMS_MAX: Final = 64
+_STREAMS_MAX: Final = 64  # of runs and reloads that one process has seen
 _RANGES_MAX: Final = 256
 _RANGE_BYTES_MIN: Final = 4 << 20  # some 40 ms of a task, several times what starting it costs
 
@@ -189,9 +179,10 @@ class DatabusInputConfig(InputConfig):
 
 @dataclass
 class _Shared:
-    """A stream once it is made. lock: held meanwhile, which may be long where the relay does not answer."""
+    """A stream once it is made."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held meanwhile, which may be long where the relay does not answer."""
     stream: "DataFrame | None" = None
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
-from databus.pipeline.inputs._mock_config import TABLE, MockInputConfig
+from databus.pipeline.inputs._mock import TABLE, MockInputConfig
 from databus.spark import arrow_schema, typed_schema
 
 BATCH_ROWS: Final = 20_000

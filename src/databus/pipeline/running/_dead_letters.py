@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from databus.core import DatabusError, InputError
-from databus.flow import LetterFile, Letters, matches
+from databus.filters import matches
+from databus.flow import LetterFile, Letters
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
 from databus.plugins import KeepsLetters, Output
 

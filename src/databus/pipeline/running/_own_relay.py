@@ -9,12 +9,20 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import Backoff, ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
+from databus.core import (
+    Backoff,
+    Clock,
+    ConfigError,
+    InputError,
+    LockHeld,
+    ServiceUnavailable,
+    SystemClock,
+    TransientError,
+)
 from databus.disk import FolderLock
 from databus.pipeline.graph import PipelineConfig
 
@@ -30,9 +38,9 @@ _LET_GO_S_MAX: Final = 5.0
 """How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
 _OWNED_S_MAX: Final = 20.0
 """How long it may still own the log: what `databus.relay.__main__` gives it to stop, and some more."""
-_LAG_S: Final = 1.5
+_LAG_S: Final = 1.5  # lag is measured once a second
 _ANSWER_MS_MAX: Final = 10_000
-_LOG_TAIL_BYTES: Final = 3_000
+_LOG_TAIL_BYTES: Final = 3_000  # of what is shown in an error
 _CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
 
 
@@ -43,9 +51,14 @@ class OwnRelay:
     """
 
     def __init__(
-        self, config: PipelineConfig, on_death: Callable[[], None], wants_stop: threading.Event | None = None
+        self,
+        config: PipelineConfig,
+        on_death: Callable[[], None],
+        wants_stop: threading.Event | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._config = config
+        self._clock = clock or SystemClock()
         self._on_death = on_death
         self._wants_stop = wants_stop or threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,7 +84,7 @@ class OwnRelay:
         """
         self._wait_for_the_one_before()
         self._log_begins = self.log_file.stat().st_size if self.log_file.exists() else 0
-        began = time.monotonic()
+        began = self._clock.monotonic_s()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
         while True:
             self._spawn()
@@ -80,18 +93,18 @@ class OwnRelay:
             if self._wants_stop.is_set():
                 return
             code = self._drop()
-            if code == InputError.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
+            if code == InputError.exit_code and self._clock.monotonic_s() - began > _LET_GO_S_MAX:
                 raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
             pause_s = self._backoff.next_ms() / 1e3
-            if time.monotonic() + pause_s >= deadline:
+            if self._clock.monotonic_s() + pause_s >= deadline:
                 raise ServiceUnavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
                     f"{self._config.sections.run.start_ms_max}; if the machine is slow, give it more time by "
                     f"`run.start_ms_max`. {self._last_error}What it said, at the end of {self.log_file}:\n"
                     f"{self._log_end() or 'nothing'}"
                 )
-            self._wants_stop.wait(pause_s)  # the one before it may still be letting go of the port
-        self._started_at = time.monotonic()
+            self._clock.wait(self._wants_stop, pause_s)  # the one before it may still be letting go of the port
+        self._started_at = self._clock.monotonic_s()
         self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
         process = self._process
         assert process is not None  # noqa: S101 - just started
@@ -103,16 +116,16 @@ class OwnRelay:
         Without this a start would be refused as one with a wrong file is, which what starts pipelines again takes for
         final.
         """
-        deadline = time.monotonic() + _OWNED_S_MAX
-        while FolderLock.is_held(self._config.relay_folder) and time.monotonic() < deadline:
-            if self._wants_stop.wait(_ASK_S):  # nothing tells of a lock that is given back
+        deadline = self._clock.monotonic_s() + _OWNED_S_MAX
+        while FolderLock.is_held(self._config.relay_folder) and self._clock.monotonic_s() < deadline:
+            if self._clock.wait(self._wants_stop, _ASK_S):  # nothing tells of a lock that is given back
                 return
 
     def restart(self) -> None:
         """Start it again after its death, later the sooner it died."""
-        if time.monotonic() - self._started_at > _SETTLED_S:
+        if self._clock.monotonic_s() - self._started_at > _SETTLED_S:
             self._backoff.reset()
-        self._wants_stop.wait(self._backoff.next_ms() / 1e3)
+        self._clock.wait(self._wants_stop, self._backoff.next_ms() / 1e3)
         self.start()
 
     def _drop(self) -> int | None:
@@ -177,12 +190,12 @@ class OwnRelay:
     def _wait_until_it_answers(self, deadline: float) -> bool:
         process = self._process
         assert process is not None  # noqa: S101 - just started
-        while time.monotonic() < deadline:
+        while self._clock.monotonic_s() < deadline:
             if process.poll() is not None:
                 return False
             if self._answers(process.pid):
                 return True
-            if self._wants_stop.wait(_ASK_S):  # a file in a folder is all that tells, once at each start
+            if self._clock.wait(self._wants_stop, _ASK_S):  # a file in a folder is all that tells, once at each start
                 return False
         process.kill()
         process.wait()
@@ -212,24 +225,24 @@ class OwnRelay:
 
         A source that can tell how much waits is asked. For others it has to do that nothing comes for a while.
         """
-        began = time.monotonic()
+        began = self._clock.monotonic_s()
         patience_s = self._config.sections.run.start_ms_max / 1e3
         deadline = began + patience_s
         scns: dict[str, Any] = {}
         rows_read = 0
-        while time.monotonic() < deadline:
+        while self._clock.monotonic_s() < deadline:
             states = self._states_if_there()
-            gave_up_on_owners = time.monotonic() - began > _LET_GO_S_MAX
+            gave_up_on_owners = self._clock.monotonic_s() - began > _LET_GO_S_MAX
             if states and all(_is_done(each) or (gave_up_on_owners and _is_owned(each)) for each in states):
                 return True
             waiting = any(_is_behind(each, scns) for each in states)
             scns = {each["name"]: each["SCN"] for each in states}
             if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
-                rows_read, deadline = read, time.monotonic() + patience_s
-            if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
+                rows_read, deadline = read, self._clock.monotonic_s() + patience_s
+            if scns and not waiting and self._clock.monotonic_s() - began > _LAG_S:  # lag is measured once a second
                 return True
             tells = bool(states) and all(_tells(each) for each in states)
-            if is_stopping.wait(_ASK_S if tells else _LAG_S / 3):
+            if self._clock.wait(is_stopping, _ASK_S if tells else _LAG_S / 3):
                 return True
         return False
 

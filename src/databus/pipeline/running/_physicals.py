@@ -1,16 +1,15 @@
 """Which physical sources there are: those of the file, or those that a relay elsewhere names, now and later."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
-from databus.core import DatabusError, ServiceUnavailable, TransientError
+from databus.core import Clock, DatabusError, ServiceUnavailable, SystemClock, TransientError
 from databus.pipeline.graph import PipelineConfig
 from databus.pipeline.running._own_relay import states_of
 from databus.pipeline.telling import in_background
 
-_ASK_S: Final = 0.2
+_ASK_S: Final = 0.2  # a relay that is not there tells nothing
 _LOOK_AGAIN_S: Final = 5.0
 
 
@@ -18,11 +17,16 @@ class Physicals:
     """relay_url: where the relay answers now; None where there is none."""
 
     def __init__(
-        self, config: PipelineConfig, relay_url: Callable[[], str | None], is_stopping: threading.Event
+        self,
+        config: PipelineConfig,
+        relay_url: Callable[[], str | None],
+        is_stopping: threading.Event,
+        clock: Clock | None = None,
     ) -> None:
         self._config = config
         self._relay_url = relay_url
         self._is_stopping = is_stopping
+        self._clock = clock or SystemClock()
 
     def wait(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
         """The physical sources; those of a relay elsewhere once they are enough, or all that it named in its time.
@@ -31,20 +35,20 @@ class Physicals:
         """
         if self._config.sources or self._relay_url() is None:
             return list(self._config.sources)
-        deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
+        deadline = self._clock.monotonic_s() + self._config.sections.run.start_ms_max / 1e3
         while True:
             try:
                 found = self._asked()
             except TransientError:
-                if time.monotonic() > deadline:
+                if self._clock.monotonic_s() > deadline:
                     raise
                 found = []
-            is_late = time.monotonic() > deadline
+            is_late = self._clock.monotonic_s() > deadline
             if found and (is_late or is_enough(found)):
                 return found
             if is_late:
                 raise self._none_named()
-            if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
+            if self._clock.wait(self._is_stopping, _ASK_S):  # a relay that is not there tells nothing
                 return []
 
     def watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
@@ -53,7 +57,7 @@ class Physicals:
             in_background("new-sources", lambda: self._watch(known, on_new))
 
     def _watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
-        while not self._is_stopping.wait(_LOOK_AGAIN_S):  # a relay names its sources when it is asked
+        while not self._clock.wait(self._is_stopping, _LOOK_AGAIN_S):  # a relay names its sources when it is asked
             try:
                 found = self._asked()
             except DatabusError:

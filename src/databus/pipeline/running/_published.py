@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from databus.core import ConfigError, CorruptData, DatabusError, ServiceUnavailable
-from databus.flow import names_for_relay
+from databus.filters import names_for_relay
 from databus.pipeline.checks import http_address, load_pipeline
 from databus.pipeline.engine import QueryPlan, positions_of, with_positions
 from databus.pipeline.graph import PipelineConfig, is_held, state_of

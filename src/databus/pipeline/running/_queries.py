@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from databus.core import DatabusError, ServiceUnavailable, UnknownSource
+from databus.core import Clock, DatabusError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.operate import logger_of
 from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
-from databus.pipeline.graph import Graph, Kind, NodeSpec
+from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig
 from databus.pipeline.running._published import Published
 from databus.pipeline.running._reload_changes import Changes, changes
-from databus.pipeline.telling import Rest, Resting, in_background, why_refused
+from databus.pipeline.telling import Reminders, Rest, Resting, in_background, why_refused
 
 Say = Callable[..., None]
 _CUT_S_MAX: Final = 10.0
@@ -27,10 +27,11 @@ _EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped"}
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A query that is to run. once: up to the relay's present end only."""
+    """A query that is to run."""
 
     plan: QueryPlan
     once: bool
+    """Up to the relay's present end only."""
 
     @property
     def outputs(self) -> list[str]:
@@ -39,23 +40,20 @@ class _Wanted:
 
 @dataclass(eq=False)
 class _Leaving:
-    """An output as it was before a reload, until its queries have ended and it is closed.
-
-    is_moved: none has its options now, so that what it writes to may be what another is to write to. cut_at_s: when
-    the batch that is being written is cut off.
-    """
+    """An output as it was before a reload, until its queries have ended and it is closed."""
 
     handle: OutputHandle
     is_moved: bool
+    """None has its options now, so that what it writes to may be what another is to write to."""
     cut_at_s: float
+    """When the batch that is being written is cut off."""
     is_cut: bool = False
     is_closing: bool = False
     is_closed: bool = False
 
-    @property
-    def is_overdue(self) -> bool:
+    def is_overdue(self, now_s: float) -> bool:
         """Whether it does not end although it was cut off."""
-        return time.monotonic() > self.cut_at_s + _CUT_S_MAX and not self.is_closed
+        return now_s > self.cut_at_s + _CUT_S_MAX and not self.is_closed
 
 
 class Queries:
@@ -73,7 +71,9 @@ class Queries:
         say: Say,
         on_end: Callable[[QueryThread], None],
         on_closed: Callable[[], None],
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._graph = graph
         self._resting = resting
         self._published = published
@@ -91,7 +91,7 @@ class Queries:
         self._waits: dict[str, list[_Leaving]] = {}  # by name of an output: what has to be closed before it starts
         self._logger = logger_of("databus.pipeline").bind(pipeline=graph.config.name)
         self.unfed: UnknownSource | None = None
-        self.handles = {path: _handle(graph, path) for path in _outputs_of(graph)}
+        self.handles = {path: _handle(graph, path, self._clock) for path in _outputs_of(graph)}
 
     @property
     def threads(self) -> list[QueryThread]:
@@ -111,7 +111,7 @@ class Queries:
     @property
     def overdue_names(self) -> set[str]:
         """Outputs that a reload is to change, and whose batch does not even end when it is cut off."""
-        return {each.handle.name for each in self._leaving if each.is_overdue}
+        return {each.handle.name for each in self._leaving if each.is_overdue(self._clock.monotonic_s())}
 
     @property
     def left(self) -> list[QueryThread]:
@@ -159,7 +159,8 @@ class Queries:
             raise ServiceUnavailable("the pipeline is starting; ask again when `databus status` shows its outputs")
         plans = plan_queries(graph, self._physicals)
         found = changes(self._graph, self._plans, graph, plans)
-        made = {f"outputs.{name}": _handle(graph, f"outputs.{name}") for name in (*found.changed, *found.added)}
+        new_paths = [f"outputs.{name}" for name in (*found.changed, *found.added)]
+        made = {path: _handle(graph, path, self._clock) for path in new_paths}
         self._leave(found, graph)
         self._graph, self._plans = graph, plans
         self._settings = replace(self._settings, config=graph.config, graph=graph)
@@ -177,7 +178,7 @@ class Queries:
 
     def _leave(self, found: Changes, graph: Graph) -> None:
         """Have what has changed or is gone closed once its queries have ended, and what is new wait for it."""
-        cut_at_s = time.monotonic() + graph.config.sections.run.stop_batch_ms_max / 1e3
+        cut_at_s = self._clock.monotonic_s() + graph.config.sections.run.stop_batch_ms_max / 1e3
         old, new = self._graph.config.nodes, graph.config.nodes
         moved = [name for name in found.changed if _options(old[f"outputs.{name}"]) != _options(new[f"outputs.{name}"])]
         for name in (*found.changed, *found.removed):
@@ -219,7 +220,7 @@ class Queries:
             if not each.is_closing and not any(thread not in self._ended or thread.is_writing for thread in mine):
                 each.is_closing = True
                 in_background(f"close {each.handle.name}", partial(self._close, each))
-            elif not each.is_cut and time.monotonic() > each.cut_at_s:
+            elif not each.is_cut and self._clock.monotonic_s() > each.cut_at_s:
                 each.is_cut = True
                 self._logger.warning("a batch is cut off; it comes again", output=each.handle.name)
                 for thread in mine:
@@ -370,7 +371,43 @@ def _options(node: NodeSpec) -> Any:
     return node.plugin, node.config.model_copy(update={"from_": [], "lane": None})
 
 
-def _handle(graph: Graph, path: str) -> OutputHandle:
+def _handle(graph: Graph, path: str, clock: Clock) -> OutputHandle:
     node: Any = graph.config.nodes[path]
     output = node.plugin(node.config, graph.config.context_of(node.name))
-    return OutputHandle(node.name, output, graph.config.state)
+    return OutputHandle(node.name, output, graph.config.state, clock)
+
+
+class Hanging:
+    """Used by one thread. say: is told of each output that does not answer any longer, or again."""
+
+    def __init__(self, queries: Queries, config: Callable[[], PipelineConfig], say: Callable[..., None]) -> None:
+        self._queries = queries
+        self._config = config
+        self._say = say
+        self._hanging: set[str] = set()
+        self._reminders = Reminders()
+        self._logger: Any = logger_of("databus.pipeline").bind(pipeline=config().name)
+
+    def look(self) -> None:
+        """Say which outputs do not answer any longer, or again; queries that were to end by themselves are given up."""
+        limit_s = self._config().sections.run.write_ms_max / 1e3
+        busy_s: dict[str, float] = {}
+        for handle in self._queries.all_handles:
+            busy_s[handle.name] = max(handle.busy_s, busy_s.get(handle.name, 0.0))
+        overdue = self._queries.overdue_names
+        for name, seconds in busy_s.items():
+            hangs = seconds > limit_s or name in overdue
+            if hangs and self._reminders.is_due(name, ""):
+                self._logger.error("an output does not answer", output=name, seconds=round(seconds))
+            if hangs and name not in self._hanging:
+                self._hanging.add(name)
+                self._say("hanging", output=name, since_us=time.time_ns() // 1000 - round(seconds * 1e6))
+            elif not hangs and name in self._hanging:
+                self._hanging.discard(name)
+                self._reminders.end(name)
+                self._logger.info("an output answers again", output=name)
+                self._say("answered", output=name)
+        for each in self._queries.left:
+            if each.once and self._hanging.intersection(each.outputs):
+                why = f"did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was given comes again"
+                self._queries.give_up(each, f"{', '.join(each.outputs)}: {why} at the next start")

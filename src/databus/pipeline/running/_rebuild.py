@@ -5,7 +5,7 @@ from pathlib import Path
 
 from databus.core import ConfigError, CorruptData, InputError
 from databus.disk import Location
-from databus.flow import matches, nearest
+from databus.filters import matches, nearest
 from databus.pipeline.checks import check_sources
 from databus.pipeline.engine import Ledger, ledger_path
 from databus.pipeline.graph import Graph, Kind, StateLock

@@ -19,7 +19,7 @@ from databus.pipeline.telling import in_background
 _OTHERS_S_MAX: Final = 60.0
 _TAKE_S_MAX: Final = 30.0
 _LOOK_S: Final = 1.0
-_READS_MAX: Final = 3
+_READS_MAX: Final = 3  # an editor may write a file in several steps
 
 _logger = logger_of("databus.pipeline")
 

@@ -25,10 +25,11 @@ _WHY: Final = {
 
 @dataclass(frozen=True)
 class Changes:
-    """Names of outputs. changed: they stop, and start again as the new file says."""
+    """Names of outputs."""
 
     unchanged: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    """They stop, and start again as the new file says."""
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 

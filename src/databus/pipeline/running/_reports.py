@@ -5,7 +5,6 @@ relay does not answer, or has no groups, it is not shown, and nothing else is di
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,9 +31,9 @@ class _Told:
     at_s: float
     is_refused: bool
 
-    def is_enough(self, report: Mapping[str, Any]) -> bool:
+    def is_enough(self, report: Mapping[str, Any], now_s: float) -> bool:
         """Whether nothing has to be said now."""
-        return time.monotonic() - self.at_s < _AGAIN_S and (self.is_refused or report == self.report)
+        return now_s - self.at_s < _AGAIN_S and (self.is_refused or report == self.report)
 
 
 class Reports:
@@ -42,6 +41,7 @@ class Reports:
 
     def __init__(self, settings: RunSettings, handles: Callable[[], Iterable[OutputHandle]]) -> None:
         self._settings = settings
+        self._clock = settings.clock
         self._handles = handles
         self._wants_end = threading.Event()
         self._told: dict[str, _Told] = {}
@@ -58,7 +58,7 @@ class Reports:
         self._thread.join(_END_S_MAX)
 
     def _run(self) -> None:
-        while not self._wants_end.wait(_EVERY_S):
+        while not self._clock.wait(self._wants_end, _EVERY_S):
             self._report_all()
         self._report_all()
         if self._coordinator is not None:
@@ -68,7 +68,7 @@ class Reports:
         for handle in list(self._handles()):
             report = report_of({} if handle.ledger is None else handle.ledger.positions)
             told = self._told.get(handle.name)
-            if report is None or (told is not None and told.is_enough(report)):
+            if report is None or (told is not None and told.is_enough(report, self._clock.monotonic_s())):
                 continue
             begins = (
                 {"guard": handle.guards} if handle.guards and (told is None or told.is_refused) else {}
@@ -80,9 +80,9 @@ class Reports:
                 self._note("" if is_away else handle.name, error)
                 if is_away:
                     return  # the other outputs would wait as long
-                self._told[handle.name] = _Told(report, time.monotonic(), is_refused=True)
+                self._told[handle.name] = _Told(report, self._clock.monotonic_s(), is_refused=True)
             else:
-                self._told[handle.name] = _Told(report, time.monotonic(), is_refused=False)
+                self._told[handle.name] = _Told(report, self._clock.monotonic_s(), is_refused=False)
                 self._failed -= {"", handle.name}
 
     def _report(self, output: str, report: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Running a pipeline: lock, relay, Spark, queries; and their end. Start with `run`."""
 
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,25 +10,23 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import DatabusError, InputError
-from databus.flow import full_pattern, patterns_meet
+from databus.core import Clock, DatabusError, InputError, SystemClock
+from databus.filters import full_pattern, patterns_meet
 from databus.operate import logger_of
 from databus.pipeline.checks import check_renamed, load_pipeline
-from databus.pipeline.engine import OutputHandle, QueryThread, RunSettings
+from databus.pipeline.engine import Engine, OutputHandle, QueryThread, RunSettings, SparkEngine
 from databus.pipeline.graph import Graph, PipelineConfig, StateLock
 from databus.pipeline.running._commands import Commands
 from databus.pipeline.running._control import ControlServer
-from databus.pipeline.running._hanging import Hanging
 from databus.pipeline.running._own_relay import OwnRelay, states_of
 from databus.pipeline.running._physicals import Physicals
 from databus.pipeline.running._published import Published
-from databus.pipeline.running._queries import Queries
+from databus.pipeline.running._queries import Hanging, Queries
 from databus.pipeline.running._reload import Handed, Reloads
 from databus.pipeline.running._reload_changes import Changes
-from databus.pipeline.running._renewals import Renewals
 from databus.pipeline.running._reports import Reports
 from databus.pipeline.running._source_watch import SourceWatch, States, exit_code_of
-from databus.pipeline.running._spark_start import SparkStart, end_spark, settled, spark_start
+from databus.pipeline.running._spark_start import Renewals, SparkStart, end_spark, engine_on, spark_start
 from databus.pipeline.telling import (
     LET_GO_S_MAX,
     QUERIES_S_MAX,
@@ -79,7 +76,7 @@ def run(
     on_event: OnEvent | None = None,
     on_sources: OnSources | None = None,
     events_file: Path | None = None,
-    session: "SparkSession | None" = None,
+    session: "SparkSession | Engine | None" = None,
     stop: "SimpleQueue[Any] | None" = None,
     on_overdue: OnOverdue | None = None,
     http: str | None = None,
@@ -154,6 +151,7 @@ class _Run:
         *,
         once: bool,
     ) -> None:
+        self._clock: Clock = SystemClock()
         self._graph = graph
         self._config = graph.config
         self._master = master
@@ -170,7 +168,7 @@ class _Run:
         self.abandoned: list[str] = []
         self.overdue = Overdue(on_overdue, self._still_running, self._code)
         self._relay = (
-            OwnRelay(self._config, lambda: self._events.put(_RELAY_DIED), self._is_stopping)
+            OwnRelay(self._config, lambda: self._events.put(_RELAY_DIED), self._is_stopping, self._clock)
             if self._config.embeds_relay
             else None
         )
@@ -184,9 +182,9 @@ class _Run:
         self._lost_spark: DatabusError | None = None
         self._losing_spark = threading.Lock()
         self._logger = logger_of("databus.pipeline").bind(pipeline=self._config.name)
-        self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
+        self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look, self._clock)
         self._hanging = Hanging(self._queries, lambda: self._config, self._say)
-        self._renewals = Renewals(self._logger)
+        self._renewals = Renewals(self._logger, self._clock)
 
     @property
     def config(self) -> PipelineConfig:
@@ -248,7 +246,7 @@ class _Run:
     def _relay_url(self) -> str | None:
         return self._config.relay.url if self._relay is None else self._relay.url
 
-    def run(self, session: "SparkSession | None") -> int:
+    def run(self, session: "SparkSession | Engine | None") -> int:
         """Everything, in order; what was started is stopped."""
         try:
             self._run(session)
@@ -273,7 +271,7 @@ class _Run:
     def _start_spark(self) -> None:
         self._spark = spark_start(self._config, self._master, self._renewals, self._logger)
 
-    def _run(self, session: "SparkSession | None") -> None:
+    def _run(self, session: "SparkSession | Engine | None") -> None:
         if session is None and not self._once:  # beside the relay; `once` may have nothing to read
             self._start_spark()
         for each in check_renamed(self._graph):
@@ -287,13 +285,15 @@ class _Run:
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
         if self._sources is not None:
             self._sources.start()
-        physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
+        physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping, self._clock)
         if self._once and not self._has_something_to_read(physicals, starts_spark=session is None):
             return
         self._begin("starting Spark")
-        session = settled(session) if self._spark is None else self._spark.wait(self._is_stopping)
-        if session is not None:
-            self._run_queries(session, physicals)
+        engine = None if session is None else engine_on(session)
+        if self._spark is not None and (made := self._spark.wait(self._is_stopping)) is not None:
+            engine = SparkEngine(made)
+        if engine is not None:
+            self._run_queries(engine, physicals)
 
     def _has_something_to_read(self, physicals: Physicals, *, starts_spark: bool) -> bool:
         """Wait until our own relay has captured what is there. Spark starts meanwhile, unless nothing can be read."""
@@ -362,14 +362,16 @@ class _Run:
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         return physicals.wait(lambda names: not (self._once and self._queries.unfed_by(names)))
 
-    def _run_queries(self, spark: "SparkSession", physicals: Physicals) -> None:
+    def _run_queries(self, engine: Engine, physicals: Physicals) -> None:
         settings = RunSettings(
             self._config,
             self._graph,
-            spark,
+            engine,
             self._once,
             lambda: self._relay_url,
             self._report,
+            self._clock.monotonic_s(),
+            self._clock,
             is_stopping=self._is_stopping,
             has_lost_spark=self._has_lost_spark,
             renewed_s=lambda: self._renewals.last_s,
@@ -494,7 +496,7 @@ class _Run:
         self._say("source", **told)
 
     def _say(self, event: str, **more: Any) -> None:
-        self._report({"event": event, "pipeline": self._config.name, "at_us": time.time_ns() // 1000, **more})
+        self._report({"event": event, "pipeline": self._config.name, "at_us": self._clock.now_ns() // 1000, **more})
 
 
 def _waited_for(left: list[QueryThread]) -> str:

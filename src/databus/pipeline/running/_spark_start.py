@@ -9,14 +9,55 @@ from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import DatabusError, ServiceUnavailable
+from databus.core import Clock, ConfigError, DatabusError, ServiceUnavailable, SystemClock
 from databus.pipeline.checks import unguarded
+from databus.pipeline.engine import Engine, SparkEngine
 from databus.pipeline.graph import PipelineConfig
-from databus.pipeline.running._renewals import Renewals
 from databus.pipeline.telling import in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_TOLD_EVERY_NS: Final = 60_000_000_000
+
+
+class Renewals:
+    """Looks whether files have changed. logger: told when they were sent, and while they cannot be.
+
+    send: sends them if they have changed, and returns whether they were sent; raises `ConfigError` while they cannot be
+    used together; until it is given, nobody is elsewhere. last_s: when files were sent last, by the monotonic clock.
+    """
+
+    def __init__(self, logger: Any, clock: Clock | None = None) -> None:
+        self.send: Callable[[], bool] = lambda: False
+        self.last_s: float | None = None
+        self._logger = logger
+        self._clock = clock or SystemClock()
+        self._silent_until_ns: int | None = None
+
+    def look(self) -> None:
+        """Send what has changed. What cannot be sent is told at once, and then once a minute."""
+        try:
+            is_sent = self.send()
+        except ConfigError as error:
+            self._tell(error)
+            return
+        if is_sent:
+            self.last_s = self._clock.monotonic_s()
+            self._logger.info("executors were sent the renewed files by which the relay is asked")
+
+    def _tell(self, error: ConfigError) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if self._silent_until_ns is not None and now_ns < self._silent_until_ns:
+            return
+        self._silent_until_ns = now_ns + _TOLD_EVERY_NS
+        self._logger.warning(
+            "the files by which the relay is asked have changed and cannot be used together; executors keep those that "
+            "they were sent before",
+            message=str(error),
+        )
+
 
 _ASK_S: Final = 0.1
 
@@ -104,12 +145,14 @@ def spark_start(config: PipelineConfig, master: str, renewals: Renewals, logger:
     return SparkStart(make, config.state / "spark")
 
 
-def settled(session: "SparkSession") -> "SparkSession":
-    """A session that somebody else made, in which queries may start at the same moment."""
+def engine_on(session: "SparkSession | Engine") -> Engine:
+    """What queries run on in a session that somebody else made: there too they may start at the same moment."""
     from databus.spark import settle_session
 
+    if isinstance(session, Engine):
+        return session
     settle_session(session)
-    return session
+    return SparkEngine(session)
 
 
 def end_spark(spark: "SparkSession") -> None:

@@ -1,9 +1,9 @@
 """When the log is told of trouble that lasts: at once, then once a minute, and when it is over. Pure; no I/O."""
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Final
+
+from databus.core import Clock, SystemClock
 
 _EVERY_S: Final = 60.0
 
@@ -11,15 +11,15 @@ _EVERY_S: Final = 60.0
 class Reminders:
     """For any thread. Trouble is known by what it is about, such as the name of a query, and by what is wrong there."""
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._said_s: dict[str, dict[str, float]] = {}
 
     def is_due(self, about: str, what: str) -> bool:
         """Take note of trouble; returns whether it is to be said now: it is new, or was said a minute ago."""
         with self._lock:
-            now_s, said_s = self._now_s(), self._said_s.setdefault(about, {})
+            now_s, said_s = self._clock.monotonic_s(), self._said_s.setdefault(about, {})
             if now_s - said_s.get(what, -_EVERY_S) < _EVERY_S:
                 return False
             for old in [each for each, at_s in said_s.items() if now_s - at_s >= _EVERY_S]:

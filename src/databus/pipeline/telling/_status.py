@@ -137,7 +137,7 @@ def _captured_s(client: "RelayClient") -> dict[str, float]:
 def _backlog(
     client: "RelayClient", physical: str, position: Any, tables: list[str], captured_s: float | None, now_us: int
 ) -> dict[str, Any]:
-    from databus.flow import name_if_there
+    from databus.filters import name_if_there
 
     unknown = {"rows": None, "is_least": False, "bytes": None, "lag_s": None, "held": None, "oldest_us": None}
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.core import InputError
-from databus.flow import patterns_meet
+from databus.filters import patterns_meet
 from databus.pipeline.graph import Edge, Graph, Kind, NodeSpec, holder_of, plugin_class
 
 _COUNTER: Final = "mock"

@@ -29,7 +29,8 @@ from databus.core import (
     canonical_name,
     split_physical,
 )
-from databus.flow import META_COLUMNS, Always, TableFilters, TableRows, decode_typed, matches, selects, user_rows_schema
+from databus.filters import matches, selects
+from databus.flow import META_COLUMNS, Always, TableFilters, TableRows, decode_typed, user_rows_schema
 from databus.formats import from_json_value, to_json_value
 from databus.pipeline.engine import TypedSteps, analysis_error, named
 from databus.pipeline.graph import Branch, FilterTest, Graph
@@ -52,12 +53,13 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FilterTestResult:
-    """What came of a test. differences: lines for people; none where it passed."""
+    """What came of a test."""
 
     name: str
     table: str
     to: str
     differences: tuple[str, ...] = ()
+    """Lines for people; none where it passed."""
 
     @property
     def is_passed(self) -> bool:
@@ -72,11 +74,12 @@ class FilterTestResult:
 
 @dataclass(frozen=True)
 class _Case:
-    """A test that was found to make sense: its way through the graph, and its rows. name: of the table, in full."""
+    """A test that was found to make sense: its way through the graph, and its rows."""
 
     test: FilterTest
     branch: Branch
     name: str
+    """Of the table, in full."""
     given: TableRows
 
 

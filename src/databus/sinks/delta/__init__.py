@@ -1,19 +1,22 @@
-"""The output `delta`: histories and mirrors as Delta tables. Start with `DeltaOutput`."""
+"""What tasks and the driver do with a mirror's files. Start with `rewrite`.
 
-from databus.sinks.delta._config import DeltaConfig
-from databus.sinks.delta._copy import DeltaCopy
-from databus.sinks.delta._erase import Erased, replaced_in
-from databus.sinks.delta._history import control_row
-from databus.sinks.delta._output import DeltaOutput
-from databus.sinks.delta._read import delta_batches, read_delta
+Tasks import this, and have neither Delta's library nor that of configuration: what the driver needs is in the modules.
+"""
+
+from databus.sinks.delta._at_once import MirrorWriter
+from databus.sinks.delta._layout import Layout, LiveFile, divided, live_files
+from databus.sinks.delta._moves import plan
+from databus.sinks.delta._rewrite import last_images, rewrite
+from databus.sinks.delta._rewrite_job import run_all
 
 __all__ = [
-    "DeltaConfig",
-    "DeltaCopy",
-    "DeltaOutput",
-    "Erased",
-    "control_row",
-    "delta_batches",
-    "read_delta",
-    "replaced_in",
+    "Layout",
+    "LiveFile",
+    "MirrorWriter",
+    "divided",
+    "last_images",
+    "live_files",
+    "plan",
+    "rewrite",
+    "run_all",
 ]

@@ -107,13 +107,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a table was at a version. rows: how many it had; newest: their greatest `_commit_version`; each is None where
-    its files do not say so. A RESTORE to before a batch changes one of the two at least; an OPTIMIZE changes none.
-    """
+    """How a table was at a version."""
 
     version: int
     rows: int | None = None
+    """How many it had."""
     newest: int | None = None
+    """Their greatest `_commit_version`; each is None where its files do not say so. A RESTORE to before a batch changes
+    one of the two at least; an OPTIMIZE changes none.
+    """
 
     @classmethod
     def of(cls, version: int, actions: pa.Table) -> Self:

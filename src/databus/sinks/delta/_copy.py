@@ -11,20 +11,19 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.disk import Location
 from databus.flow import (
+    Here,
     KeyChoice,
     Stored,
     TableControl,
     TableRows,
-    Work,
     fitted_rows,
-    run_all,
-    run_here,
     staged_rows,
     write_data_pieces,
     write_passing_file,
 )
 from databus.schema import TableSchema
 from databus.sinks.delta._mirror import Mirror, mirror_schema
+from databus.sinks.delta._rewrite_job import Work, run_all
 from databus.sinks.delta._table import DeltaTarget, Upkeep
 
 _CRASH_POINTS: Final = ("delta.copy.before_commit", "delta.copy.after_commit")
@@ -60,7 +59,7 @@ class DeltaCopy:
 
     def write(self, items: Sequence[TableRows | TableControl]) -> None:
         """Carry the mirror on; items are in order, above all that it has."""
-        run_all([self._work(items)], run_here)
+        run_all([self._work(items)], Here())
 
     @property
     def rows(self) -> int:

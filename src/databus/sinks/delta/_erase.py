@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION
-from databus.flow import DataFile, LiveFile, Stored, mark_of, opened_file, write_data_pieces
+from databus.flow import DataFile, Stored, write_data_pieces
+from databus.sinks.delta._layout import LiveFile, mark_of
+from databus.sinks.delta._rewrite import opened_file
 from databus.sinks.delta._table import DeltaTarget
 
 Finds = Callable[[pa.Table], pa.Array]

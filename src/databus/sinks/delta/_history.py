@@ -22,13 +22,10 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.flow import (
-    Move,
-    Plan,
     Restage,
     StagedRows,
     Stored,
     TableControl,
-    Work,
     as_stored,
     fitted_rows,
     retyped_name,
@@ -37,6 +34,8 @@ from databus.flow import (
     user_rows_schema,
 )
 from databus.schema import TableSchema, widens_to
+from databus.sinks.delta._moves import Move, Plan
+from databus.sinks.delta._rewrite_job import Work
 from databus.sinks.delta._table import DeltaTarget
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)

@@ -12,27 +12,12 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, Pair, UnsupportedFeature
-from databus.flow import (
-    Above,
-    AtOnce,
-    CopySteps,
-    DataFile,
-    KeyChoice,
-    Layout,
-    LiveFile,
-    MergeJob,
-    Plan,
-    RemakeJob,
-    Rewritten,
-    SharedPlan,
-    StagedRows,
-    Stored,
-    TableControl,
-    Work,
-    plan,
-    steps_at,
-)
+from databus.flow import AtOnce, CopySteps, DataFile, KeyChoice, StagedRows, Stored, TableControl, steps_at
 from databus.schema import TableSchema, converts_exactly, sink_schema
+from databus.sinks.delta._layout import Layout, LiveFile
+from databus.sinks.delta._moves import Above, Plan, SharedPlan, plan
+from databus.sinks.delta._rewrite import Rewritten
+from databus.sinks.delta._rewrite_job import MergeJob, RemakeJob, Work
 from databus.sinks.delta._table import DeltaTarget, Marks
 
 _MERGE_BYTES_MAX: Final = 512 << 20  # of files that tasks have staged

@@ -22,8 +22,6 @@ from databus.core import (
 from databus.disk import Location
 from databus.flow import (
     FolderWriter,
-    KnownTable,
-    MirrorWriter,
     PartWriter,
     Restage,
     StagedBatch,
@@ -31,11 +29,9 @@ from databus.flow import (
     Stored,
     TableControl,
     Tasks,
-    Work,
     is_passing_file,
     log_number,
     own_name,
-    run_all,
     spelled,
     user_rows_schema,
 )
@@ -44,18 +40,45 @@ from databus.places import Held, Noted, identity, place_at
 from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.sinks.delta._at_once import KnownMirrors, KnownTable, MirrorWriter
 from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
 from databus.sinks.delta._config import DeltaConfig
 from databus.sinks.delta._erase import Erased, Finds, erase_rows
 from databus.sinks.delta._history import History
-from databus.sinks.delta._items import StagedItem, begins, count_of, is_of, pair_of
 from databus.sinks.delta._known import Known
-from databus.sinks.delta._known_mirrors import KnownMirrors
 from databus.sinks.delta._mirror import Mirror, mirror_schema
 from databus.sinks.delta._read import dataset_of, opened_delta, pairs_in
+from databus.sinks.delta._rewrite_job import Work, run_all
 from databus.sinks.delta._shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.sinks.delta._table import DeltaTarget
 from databus.stores import NoteFolder
+
+StagedItem = StagedRows | TableControl
+
+
+def is_of(item: StagedRows, target: DeltaTarget) -> bool:
+    """Whether what a task has made at once is of the table as it is."""
+    return item.at_once is None or (target.exists and item.at_once.version == target.table.version())
+
+
+def begins(item: StagedItem) -> bool:
+    """Whether nothing of the table from before this item is needed."""
+    if not isinstance(item, TableControl):
+        return False
+    if item.kind is ControlKind.SCHEMA:
+        return not item.body.get("previous")
+    return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
+
+
+def pair_of(item: StagedItem) -> Pair:
+    """Up to which a table is once it has been applied."""
+    return item.last if isinstance(item, StagedRows) else item.pair
+
+
+def count_of(item: StagedItem) -> int:
+    """Its rows."""
+    return item.count if isinstance(item, StagedRows) else 0
+
 
 _CRASH_POINTS: Final = {
     "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import SOURCE, Pair, UnsupportedFeature
-from databus.flow import CopySteps, KeyChoice, SharedPlan, Stored, Work
+from databus.flow import CopySteps, KeyChoice, Stored
 from databus.schema import TableSchema, converts_exactly, widens_to
 from databus.sinks.delta._history import History
 from databus.sinks.delta._mirror import PAIR_FIELDS, Mirror, mirror_schema
+from databus.sinks.delta._moves import SharedPlan
+from databus.sinks.delta._rewrite_job import Work
 from databus.sinks.delta._table import DeltaTarget
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())

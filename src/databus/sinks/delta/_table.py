@@ -5,8 +5,10 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,34 +19,128 @@ from databus.core import (
     COMMIT_VERSION,
     SOURCE,
     CorruptData,
+    DatabusError,
     LockHeld,
     ServiceUnavailable,
     UnsupportedFeature,
     crash_point,
 )
 from databus.disk import Location, finished_name
-from databus.flow import (
-    GROUP_ROWS_MAX,
-    Change,
-    DataFile,
-    JoinJob,
-    LiveFile,
-    RemakeJob,
-    Stored,
-    Work,
-    groups_to_join,
-    is_data_file,
-    live_files,
-    write_data_file,
-)
+from databus.flow import GROUP_ROWS_MAX, DataFile, Stored, is_data_file, write_data_file
+from databus.operate import logger_of
 from databus.places import ASKED, Held, Seed, place_at
 from databus.sinks.delta._commits import Mark, Seen, check_commits, commit_path, is_commit
-from databus.sinks.delta._errors import engine_errors
-from databus.sinks.delta._features import check_features, check_may_remove, lacks_local_times
+from databus.sinks.delta._layout import LiveFile, live_files
 from databus.sinks.delta._read import BATCH_ROWS, dataset_of, opened_delta
+from databus.sinks.delta._rewrite_job import Change, JoinJob, RemakeJob, Work, groups_to_join
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+
+# What others may have given a Delta table that tasks, which write its files, do not look at: such tables are refused.
+#
+# Delta's engine looks at conditions on rows where it writes them. Of ours it is told the names of files alone.
+
+
+_LOCAL_TIMES: Final = "timestampNtz"
+_FEATURES: Final = frozenset({_LOCAL_TIMES})
+"""Features of Delta that readers must have, and that our tables may."""
+
+_CONDITION: Final = "delta.constraints."
+_OF_COLUMNS: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+def check_features(path: Location, table: "DeltaTable") -> None:
+    """Refuse what we do not look for in a table's files and log: rows that are marked as deleted, other names; and
+    conditions on its rows, and columns that are computed, which nobody would keep. Raises `UnsupportedFeature`.
+    """
+    properties = table.metadata().configuration
+    found = set(table.protocol().reader_features or ()) - _FEATURES
+    if properties.get("delta.columnMapping.mode", "none") != "none":
+        found.add("columnMapping")
+    if found:
+        raise UnsupportedFeature(
+            f"{path}: somebody has given the table {', '.join(sorted(found))}, which databus does not write. "
+            f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
+        )
+    if properties.get("delta.enableChangeDataFeed", "").lower() == "true":
+        logger_of("databus.pipeline").warning(
+            f"{path}: somebody has switched on Delta's change data feed. Its columns `_change_type`, `_commit_version` "
+            f"and `_commit_timestamp` have the names of ours, so that nobody can read it. Switch it off (`ALTER TABLE "
+            f"... SET TBLPROPERTIES (delta.enableChangeDataFeed = false)`); `mode: history` has all changes"
+        )
+    conditions = [name.removeprefix(_CONDITION) for name in properties if name.startswith(_CONDITION)]
+    if conditions:
+        raise UnsupportedFeature(
+            f"{path}: somebody has given the table the constraint {', '.join(sorted(conditions))}, and databus writes "
+            f"rows as the source has them, whether they meet it or not. Take it away (`ALTER TABLE ... DROP CONSTRAINT "
+            f"{conditions[0]}`); a filter of the pipeline can leave such rows out"
+        )
+    made = [field.name for field in table.schema().fields if any(name in field.metadata for name in _OF_COLUMNS)]
+    if made:
+        raise UnsupportedFeature(
+            f"{path}: somebody has given the table columns with a rule of their own ({', '.join(made)}: generated, "
+            f"identity or checked), which databus does not keep. Put them into a view, and have the table made anew by "
+            f"`databus rebuild`"
+        )
+
+
+def lacks_local_times(table: "DeltaTable", schema: pa.Schema) -> bool:
+    """Whether a schema has times without a zone, and the table does not say so to its readers. The engine commits such
+    a schema all the same, and then opens the table no more.
+    """
+    has_some = any(pa.types.is_timestamp(field.type) and field.type.tz is None for field in schema)
+    return has_some and _LOCAL_TIMES not in (table.protocol().reader_features or ())
+
+
+def check_may_remove(path: Location, table: "DeltaTable") -> None:
+    """Raises `UnsupportedFeature` where somebody has said that rows of the table are never removed."""
+    if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+        raise UnsupportedFeature(
+            f"{path}: somebody has set `delta.appendOnly` on the table, of which rows are to be removed now. Set it to "
+            f"false (`ALTER TABLE ... SET TBLPROPERTIES`), or use `mode: history`"
+        )
+
+
+_UNSUPPORTED: Final = re.compile(r"Unsupported table features required: \[(.*)\]")
+
+
+@contextmanager
+def engine_errors(path: Location, owner: str, verb: str) -> Iterator[None]:
+    """Turn the engine's errors into ours, which say what to do. owner: the source of the table; verb: what is done."""
+    from deltalake.exceptions import (
+        CommitFailedError,
+        DeltaError,
+        DeltaProtocolError,
+        SchemaMismatchError,
+        TableNotFoundError,
+    )
+
+    try:
+        yield
+    except DatabusError:
+        raise
+    except CommitFailedError as error:
+        if (trouble := path.trouble(error)) is not None:
+            raise trouble from None
+        if (lacking := _UNSUPPORTED.search(str(error))) is not None:
+            raise UnsupportedFeature(
+                f"{path}: could not {verb} the table: somebody has given it {lacking[1]}, which databus does "
+                f"not write. Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by "
+                f"`databus rebuild`"
+            ) from error
+        raise LockHeld(
+            f"{path}: could not {verb} the table, because another process writes it ({error}); a table has "
+            f"one writer. Stop the other one, and start this pipeline again"
+        ) from error
+    except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
+        if (trouble := path.trouble(error)) is not None:
+            raise trouble from None
+        raise CorruptData(
+            f"{path}: could not {verb} the table of {owner}: {error}. Nothing was committed. Restore "
+            f"the folder; or have the table made anew by `databus rebuild`"
+        ) from error
+
 
 _OWNER: Final = "databus.source"
 _AHEAD: Final = ("/schema", "/schema/seq")

@@ -1,5 +1,7 @@
 """What tasks do for the output `files`: files that nobody sees before they are whole. Start with `LooseWriter`."""
 
-from databus.sinks.files._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
+from databus.sinks.files._loose_files import LooseWriter
 
-__all__ = ["LooseName", "LooseWriter", "first_staged", "is_staged_file"]
+__all__ = [
+    "LooseWriter",
+]

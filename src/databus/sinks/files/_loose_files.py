@@ -73,15 +73,14 @@ def first_staged(name: str) -> Pair:
 
 @dataclass(frozen=True)
 class LooseWriter:
-    """Writes rows into staged files in the folders of their tables; see `PartWriter`.
-
-    compression: of Parquet; None to write lines of JSON instead. rows_max: of a file.
-    """
+    """Writes rows into staged files in the folders of their tables; see `PartWriter`."""
 
     folders: Folders
     compression: str | None
+    """Of Parquet; None to write lines of JSON instead."""
     big_integers: BigIntegers
     rows_max: int
+    """Of a file."""
 
     def write(self, name: str, rows: TableRows) -> list[DataFile]:
         """See `PartWriter.write`."""

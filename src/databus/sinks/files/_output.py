@@ -29,7 +29,7 @@ from databus.formats import BigIntegers
 from databus.places import Held, Noted, place_at
 from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
-from databus.sinks.files import LooseName, LooseWriter, first_staged, is_staged_file
+from databus.sinks.files._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
 
 _SUFFIXES: Final = {"parquet": "parquet", "json": "jsonl"}
 

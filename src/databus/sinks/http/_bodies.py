@@ -206,13 +206,14 @@ class BodyForm:
 
 @dataclass(frozen=True)
 class _Bodies:
-    """Messages side by side in memory, a separator of one byte behind each. ends: where each begins, and the end."""
+    """Messages side by side in memory, a separator of one byte behind each."""
 
     url: str
     part: "_Part"
     opens: bytes
     closes: bytes
     ends: Int
+    """Where each begins, and the end."""
     memory: pa.Buffer
 
     @classmethod

@@ -16,24 +16,23 @@ _ANSWER_BYTES_MAX: Final = 64 << 10
 _DROPPED_BYTES_MAX: Final = 8 << 20  # read behind those; an answer that is longer counts by its status
 _WAIT_MS: Final = (50, 5_000)
 _LATER: Final = frozenset({408, 425, 429})
-_CONNECTIONS_MAX: Final = 16
+_CONNECTIONS_MAX: Final = 16  # of the targets that a worker process has been used for
 _SHOWN: Final = 200
 
 
 @dataclass(frozen=True)
 class Target:
-    """How a target is asked; travels to tasks. What is secret is shown nowhere.
-
-    headers: which each request has. retry_ms_max: for how long a request is tried again that found nobody, or a target
-    that is busy. retry_after_ms_max: the longest wait that the target may ask for (`Retry-After`).
-    """
+    """How a target is asked; travels to tasks. What is secret is shown nowhere."""
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Which each request has."""
     access: Access = field(default_factory=Access)
     connect_ms_max: int = 5_000
     request_ms_max: int = 30_000
     retry_ms_max: int = 30_000
+    """For how long a request is tried again that found nobody, or a target that is busy."""
     retry_after_ms_max: int = 60_000
+    """The longest wait that the target may ask for (`Retry-After`)."""
 
     def client(self) -> "Client":
         """The one client that this thread has for it."""
@@ -47,11 +46,12 @@ def _client(target: Target, thread: int) -> "Client":
 
 
 class Answer(NamedTuple):
-    """What a request was answered. retry_after_s: how long to wait, where the target says so."""
+    """What a request was answered."""
 
     status: int
     text: str = ""
     retry_after_s: float | None = None
+    """How long to wait, where the target says so."""
 
     @property
     def is_taken(self) -> bool:

@@ -12,8 +12,7 @@ from databus.formats import BigIntegers, check_whole_rows
 from databus.link import Access
 from databus.plugins import Delivery, OutputConfig
 from databus.schema import TableSchema
-from databus.sinks._gaps import refuse_gaps
-from databus.sinks._letters import LettersConfig, LettersOutput
+from databus.sinks._letters import LettersConfig, LettersOutput, refuse_gaps
 from databus.sinks.http._bodies import BodyForm
 from databus.sinks.http._client import Target
 from databus.sinks.http._signature import key_of_secret

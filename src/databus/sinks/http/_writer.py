@@ -34,17 +34,19 @@ _LOOKS_LIKE_THE_URL: Final = _NOT_THE_ROWS_FAULT | {404}
 
 @dataclass(frozen=True)
 class HttpWriter:
-    """Travels to tasks. keys: that requests are signed with. on_error: what to do about requests that are refused;
-    letters: where rows are kept that are, with `dead_letter`. key: by which the output tells rows apart.
-    """
+    """Travels to tasks."""
 
     buckets: int
     target: Target
     form: BodyForm
     keys: tuple[bytes, ...] = field(default=(), repr=False)
+    """That requests are signed with."""
     on_error: str = "halt"
+    """What to do about requests that are refused."""
     letters: DeadLetters | None = None
+    """Where rows are kept that are, with `dead_letter`."""
     key: KeyChoice = field(default_factory=KeyChoice)
+    """By which the output tells rows apart."""
 
     def replay(self, bucket: Bucket, given: Letters, letters: DeadLetters) -> list[Letter]:
         """Send letters again, in order; returns those that are refused again, or behind an earlier letter of their key.

@@ -26,15 +26,13 @@ _IDS_KEPT_MAX: Final = 4_096
 
 @dataclass(frozen=True)
 class AvroSubjects:
-    """Where the schemas of messages are registered; travels to tasks.
-
-    naming: what subjects are called: by `topic`, by `record` or by both, `topic_record`. is_new_allowed: whether
-    schemas are put there that are not there.
-    """
+    """Where the schemas of messages are registered; travels to tasks."""
 
     access: RegistryAccess
     naming: str = "topic"
+    """What subjects are called: by `topic`, by `record` or by both, `topic_record`."""
     is_new_allowed: bool = True
+    """Whether schemas are put there that are not there."""
 
     def name(self, topic: str, schema: dict[str, Any], part: str) -> str:
         """What a subject is called. part: `key` or `value`."""
@@ -59,10 +57,11 @@ class AvroSubjects:
 
 
 class AvroIds(NamedTuple):
-    """Ids of schemas. key: None where keys are not in Avro."""
+    """Ids of schemas."""
 
     value: int
     key: int | None
+    """None where keys are not in Avro."""
 
     def framed(self, messages: Messages) -> Messages:
         """Messages with their ids before them; keys in headers are keys as well."""

@@ -27,7 +27,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 _ANSWER_S_MAX: Final = 5.0
 """Of one administrative request, of which some are repeated."""
-_MARGIN_S: Final = 1.0
+_MARGIN_S: Final = 1.0  # behind the client's own time, which says more than ours
 _ADMINS_MAX: Final = 8
 _FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
 _DENIED: Final = (
@@ -160,9 +160,10 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a cluster is reached; travels to tasks. settings: Kafka's own, by its names; secrets among them."""
+    """How a cluster is reached; travels to tasks."""
 
     settings: tuple[tuple[str, str], ...] = field(repr=False)
+    """Kafka's own, by its names; secrets among them."""
     request_ms_max: int = 30_000
     transaction_ms_max: int = 60_000
     buffer_bytes_max: int = 64 << 20

@@ -46,17 +46,18 @@ Header = list[tuple[str, "str | bytes | None"]]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How rows become messages; travels to tasks. key: by which rows are told apart. headers: whether each message says
-    the place of its row in the log. deletes: what says that a row is gone: its message, a tombstone, or both. subjects:
-    of Avro's schemas; None for other formats.
-    """
+    """How rows become messages; travels to tasks."""
 
     key: KeyChoice
+    """By which rows are told apart."""
     headers: bool = True
+    """Whether each message says the place of its row in the log."""
     format: str = OWN_FORMAT
     form: DebeziumForm = field(default_factory=DebeziumForm)
     deletes: str = ENVELOPE
+    """What says that a row is gone: its message, a tombstone, or both."""
     subjects: AvroSubjects | None = None
+    """Of Avro's schemas; None for other formats."""
     remedies: ClassVar[Mapping[type[Refused], str]] = {
         TooLarge: ", or `project` columns away",
         InvalidRecord: ". Give `controls` a topic of their own, and tables keys",
@@ -153,14 +154,14 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some messages, and the rows that they are of. row_keys: canonical, for formats without keys. has_headers: whether
-    they get the bus's own.
-    """
+    """Some messages, and the rows that they are of."""
 
     messages: Messages
     rows: pa.RecordBatch
     row_keys: pa.LargeBinaryArray | None
+    """Canonical, for formats without keys."""
     has_headers: bool
+    """Whether they get the bus's own."""
 
     @property
     def values(self) -> Sequence[bytes | None]:

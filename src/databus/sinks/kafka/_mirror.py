@@ -63,12 +63,12 @@ def check_messages(table: TableSchema) -> None:
 
 @dataclass(frozen=True)
 class Mirroring:
-    """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`. names: of the topics
-    that it writes. keeps_timestamps: whether topics that give messages others are refused.
-    """
+    """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`."""
 
     names: TopicNames
+    """Of the topics that it writes."""
     keeps_timestamps: bool = True
+    """Whether topics that give messages others are refused."""
     remedies: ClassVar[Mapping[type[Refused], str]] = {
         TooLarge: f"; or {_KEEP}",
         InvalidRecord: f". Change the topic's settings, or {_KEEP}",

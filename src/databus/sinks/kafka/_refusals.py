@@ -38,12 +38,11 @@ _COMPRESSED_MORE: Final = 1.1
 
 @dataclass(frozen=True)
 class Holding:
-    """How refused rows are held back; travels to tasks. key: by which rows are told apart; rows without a value in the
-    column `keyless` have none.
-    """
+    """How refused rows are held back; travels to tasks."""
 
     letters: DeadLetters
     key: KeyChoice
+    """By which rows are told apart; rows without a value in the column `keyless` have none."""
     keyless: str | None = None
 
     def parking(self, batch: ChangeBatch, replayed: Letters | None = None) -> Parking:

@@ -39,18 +39,18 @@ class NewTopics:
 
 @dataclass(frozen=True)
 class Needs:
-    """What messages want of the topic that they are written to.
-
-    partitions: least number; 0 for any. is_exact: whether that is known to be enough, so that a topic is made with so
-    many. not_of: id of a cluster of which the topic must not be; empty for none. or_else: what would happen there.
-    keeps_timestamps: whether messages have to get there with their own.
-    """
+    """What messages want of the topic that they are written to."""
 
     partitions: int = 0
+    """Least number; 0 for any."""
     is_exact: bool = True
+    """Whether that is known to be enough, so that a topic is made with so many."""
     not_of: str = ""
+    """Id of a cluster of which the topic must not be; empty for none."""
     or_else: str = ""
+    """What would happen there."""
     keeps_timestamps: bool = False
+    """Whether messages have to get there with their own."""
 
     def new(self, name: str, given: NewTopics) -> NewTopics:
         """How such a topic is made. Raises `ConfigError` where nobody says with how many partitions."""
@@ -64,12 +64,12 @@ class Needs:
 
 @dataclass(frozen=True)
 class TopicNames:
-    """What topics are called; travels to tasks. template: with `{physical}`, `{db}` and `{table}`. own: by `db.table`,
-    in the place of the template.
-    """
+    """What topics are called; travels to tasks."""
 
     template: str = "{physical}.{db}.{table}"
+    """With `{physical}`, `{db}` and `{table}`."""
     own: tuple[tuple[str, str], ...] = ()
+    """By `db.table`, in the place of the template."""
 
     def name(self, physical: str, source: str) -> str:
         """The topic of a source. Raises `InputError` for a name that no topic can have."""

@@ -28,11 +28,12 @@ _US_A_MS: Final = 1_000
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """What was counted of a transaction that goes on: its changes, by `db.table`. ts_ms: of its commit."""
+    """What was counted of a transaction that goes on: its changes, by `db.table`."""
 
     scn: int
     txid: str
     ts_ms: int
+    """Of its commit."""
     counts: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -48,12 +49,12 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class Counts:
-    """What is known of the transaction in which a bucket stands. open: None if nothing of it was counted yet. is_whole:
-    whether all of it was counted that was written; else it is left out.
-    """
+    """What is known of the transaction in which a bucket stands."""
 
     open: OpenTransaction | None = None
+    """None if nothing of it was counted yet."""
     is_whole: bool = True
+    """Whether all of it was counted that was written; else it is left out."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Transactions, in order: those of the changes, and before them the open one. of: for each change, its number. of
-    each: scns, ids, ts_ms.
-    """
+    """Transactions, in order: those of the changes, and before them the open one."""
 
     of: Int
+    """For each change, its number. of each: scns, ids, ts_ms."""
     scns: Int
     ids: pa.StringArray
     ts_ms: Int

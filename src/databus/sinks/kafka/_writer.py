@@ -38,29 +38,31 @@ if TYPE_CHECKING:
 
 INLINE: Final = "inline"
 NO_CONTROLS: Final = "none"
-_FULL_WAIT_S: Final = 0.1
+_FULL_WAIT_S: Final = 0.1  # then refusals that have come meanwhile are looked at
 _REPORTS_WAIT_S: Final = 0.2
 _ANY_PARTITION: Final = -1
 
 
 @dataclass(frozen=True)
 class KafkaWriter:
-    """Travels to tasks. control_topic: None for an output without transactions. controls: `inline`, `none`, or the
-    template of a topic's name. new: how topics are made that are not there; None if they are not. retries: whether a
-    batch with a row that is refused is tried again. holding: how such rows are held back; None where they are not.
-    transactions: the template of the name of a topic of transactions, whose changes are counted then.
-    """
+    """Travels to tasks."""
 
     buckets: int
     cluster: Cluster
     topics: TopicNames
     encoding: Encoding | Mirroring
     control_topic: str | None
+    """None for an output without transactions."""
     controls: str = INLINE
+    """`inline`, `none`, or the template of a topic's name."""
     new: NewTopics | None = None
+    """How topics are made that are not there; None if they are not."""
     retries: bool = False
+    """Whether a batch with a row that is refused is tried again."""
     holding: Holding | None = None
+    """How such rows are held back; None where they are not."""
     transactions: str | None = None
+    """The template of the name of a topic of transactions, whose changes are counted then."""
 
     def replay(self, bucket: Bucket, given: Letters, holding: Holding) -> list[Letter]:
         """Write letters again, in order, by a producer that shuts out another replay and no bucket; returns those that

@@ -187,22 +187,24 @@ def line(
 
 
 class Refusal(NamedTuple):
-    """A row that a server will not take, however often it is sent. place: of the row in its request."""
+    """A row that a server will not take, however often it is sent."""
 
     place: int
+    """Of the row in its request."""
     status: int
     reason: str
 
 
 class Sorted(NamedTuple):
-    """What has become of the rows of a request. stale: places of those of which the server had something newer, or the
-    same deleted. busy: places of those to be sent again; why: what the server says of one of them.
-    """
+    """What has become of the rows of a request."""
 
     stale: tuple[int, ...] = ()
+    """Places of those of which the server had something newer, or the same deleted."""
     busy: tuple[int, ...] = ()
+    """Places of those to be sent again."""
     refused: tuple[Refusal, ...] = ()
     why: str = ""
+    """What the server says of one of them."""
 
 
 ALL_DONE: Final = Sorted()

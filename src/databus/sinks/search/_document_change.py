@@ -14,17 +14,17 @@ _BUS_FIELDS: Final = frozenset({COMMIT_VERSION, SEQ, DELETED})
 
 @dataclass(frozen=True)
 class DocumentChange:
-    """Makes a document into a row of the new schema; to do so twice changes nothing more.
-
-    new: fields that the mapping lacks. dropped: fields that no column stands behind any more. conflicts: columns that a
-    field of the mapping cannot be any more, those of a key that is another one, and those that have each other's names
-    now: a document does not say whether it was changed already.
-    """
+    """Makes a document into a row of the new schema; to do so twice changes nothing more."""
 
     change: SchemaChange
     new: tuple[str, ...] = ()
+    """Fields that the mapping lacks."""
     dropped: frozenset[str] = frozenset()
+    """Fields that no column stands behind any more."""
     conflicts: tuple[str, ...] = ()
+    """Columns that a field of the mapping cannot be any more, those of a key that is another one, and those that have
+    each other's names now: a document does not say whether it was changed already.
+    """
 
     @classmethod
     def of(

@@ -39,10 +39,11 @@ HASHES: Final = 1 << 31
 
 @dataclass(frozen=True)
 class Part:
-    """Whose rows are held: those of one transaction, into one output. log: that their `_seq`s are of."""
+    """Whose rows are held: those of one transaction, into one output."""
 
     owner: str
     log: str
+    """That their `_seq`s are of."""
     scn: int
 
     def fields(self) -> Mapping[str, Any]:

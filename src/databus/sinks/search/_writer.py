@@ -63,18 +63,19 @@ _NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 
 @dataclass(frozen=True)
 class SearchWriter:
-    """Travels to tasks. refresh: `false`, `wait_for` or `true`, as a bulk request takes it. on_error: what to do with
-    rows that the server refuses; letters: where they are kept with `dead_letter`, and may be from when it was that.
-    """
+    """Travels to tasks."""
 
     buckets: int
     cluster: Cluster
     plan: IndexPlan
     letters: DeadLetters
+    """Where they are kept with `dead_letter`, and may be from when it was that."""
     refresh: str = "false"
+    """`false`, `wait_for` or `true`, as a bulk request takes it."""
     bulk_bytes_max: int = 5 << 20
     bulk_rows_max: int = 10_000
     on_error: str = "halt"
+    """What to do with rows that the server refuses."""
 
     def replay(self, given: Letters) -> list[Letter]:
         """Send letters again; returns those that are refused again. What the index has newer of a row stays, and so

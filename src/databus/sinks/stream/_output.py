@@ -20,7 +20,7 @@ from databus.flow import ChangeBatch
 from databus.formats import BigIntegers, check_whole_rows
 from databus.plugins import Delivery, Output, OutputConfig, OutputContext
 from databus.schema import TableSchema
-from databus.sinks._gaps import refuse_gaps
+from databus.sinks._letters import refuse_gaps
 from databus.sinks.http import BodyForm
 from databus.sinks.stream._child import Child
 

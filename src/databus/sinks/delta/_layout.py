@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.flow._data_file import GROUP_ROWS_MAX
-from databus.flow._pairs import Int
+from databus.flow import GROUP_ROWS_MAX, Int
 from databus.schema import key_bytes, key_form, key_hashes
 
 _MARK: Final = re.compile(r"(?:^|/)rows-b([0-9a-f]+)of([0-9a-f]+)k([0-9a-f]{8})-[^/]*$")
@@ -32,16 +31,16 @@ _PIECES_A_TARGET: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A file of the table. name: below the table's folder.
-
-    bounds: for each column of the key the least and the greatest value, if that is an integer and the file's statistics
-    say that it holds no other, else None.
-    """
+    """A file of the table."""
 
     name: str
+    """Below the table's folder."""
     size_bytes: int
     rows: int
     bounds: tuple[tuple[int, int] | None, ...]
+    """For each column of the key the least and the greatest value, if that is an integer and the file's statistics say
+    that it holds no other, else None.
+    """
 
 
 def mark_of(file: LiveFile, of_key: str | None = None) -> str:
@@ -84,19 +83,18 @@ def _bounds(actions: pa.Table, name: str) -> list[tuple[int, int] | None]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of one table are spread over its files; the same for a merge's driver and its tasks.
-
-    schema: the table's columns as the files have them. table_bytes: size of all of its files. buckets_min: a power of
-    two; no bigger buckets are written, so that so many tasks can share the table. group_rows_max: of a row group;
-    where that is fewer than usual, rows are in the order of their keys inside of every file.
-    """
+    """How the rows of one table are spread over its files; the same for a merge's driver and its tasks."""
 
     schema: pa.Schema
+    """The table's columns as the files have them."""
     key: tuple[str, ...]
     table_bytes: int
+    """Size of all of its files."""
     file_bytes_max: int
     buckets_min: int = 1
+    """A power of two; no bigger buckets are written, so that so many tasks can share the table."""
     group_rows_max: int = GROUP_ROWS_MAX
+    """Of a row group; where that is fewer than usual, rows are in the order of their keys inside of every file."""
 
     @property
     def sorts(self) -> bool:
@@ -218,16 +216,15 @@ class KeysInFiles:
 
 @dataclass(frozen=True)
 class Parts:
-    """A table divided, so that each key and each file belongs to one part, and a task can rewrite it alone.
-
-    files: of each part. bounds: the least first column of the second and later parts, where files hold ranges. owners:
-    the part of each bucket, where they hold buckets.
-    """
+    """A table divided, so that each key and each file belongs to one part, and a task can rewrite it alone."""
 
     layout: Layout
     files: tuple[tuple[LiveFile, ...], ...]
+    """Of each part."""
     bounds: tuple[int, ...] = ()
+    """The least first column of the second and later parts, where files hold ranges."""
     owners: tuple[int, ...] = (0,)
+    """The part of each bucket, where they hold buckets."""
 
     def alone(self, number: int) -> "Parts":
         """With the files of one part alone, for whoever rewrites that."""

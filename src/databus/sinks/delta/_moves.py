@@ -35,15 +35,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to get from the columns a table has to those it shall have; travels to tasks as it is.
-
-    moves: the new columns in order. fill: by name, the value of rows below `below`, in an array of its own, whose way
-    to a task is exact for every type.
-    """
+    """How to get from the columns a table has to those it shall have; travels to tasks as it is."""
 
     moves: tuple[Move, ...]
+    """The new columns in order."""
     dropped: tuple[str, ...]
     fill: Mapping[str, pa.Array]
+    """By name, the value of rows below `below`, in an array of its own, whose way to a task is exact for every type."""
     below: Pair
 
     @property
@@ -123,21 +121,23 @@ class Above:
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """From the columns that a shared table has to those that it needs when one of its sources changes.
-
-    schema: the new columns. renamed: of the source, new name to old. gone: columns that it has no more. fill: by name.
-    empties: whether its rows go. All this concerns rows of `source` whose pair is below `below`; types all rows. It
-    travels to tasks.
-    """
+    """From the columns that a shared table has to those that it needs when one of its sources changes."""
 
     have: pa.Schema
     schema: pa.Schema
+    """The new columns."""
     source: str
     below: Pair
     renamed: Mapping[str, str]
+    """Of the source, new name to old."""
     gone: frozenset[str]
+    """Columns that it has no more."""
     fill: Mapping[str, pa.Array]
+    """By name."""
     empties: bool = False
+    """Whether its rows go. All this concerns rows of `source` whose pair is below `below`; types all rows. It travels
+    to tasks.
+    """
 
     @property
     def added(self) -> tuple[pa.Field, ...]:

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from databus.disk import located
-from databus.flow import DataFile, Layout, LiveFile, divided, last_images, rewrite
+from databus.flow import DataFile
+from databus.sinks.delta import Layout, LiveFile, divided, last_images, rewrite
 
 PAIR = [pa.field("_commit_version", pa.int64()), pa.field("_seq", pa.int64())]
 PUTS = ("insert", "update_postimage")

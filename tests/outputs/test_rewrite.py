@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databus.core import UnsupportedFeature
-from databus.flow import Layout, LiveFile, divided, last_images
-from tests.flow.table import FileTable, Model, changes_of
+from databus.sinks.delta import Layout, LiveFile, divided, last_images
+from tests.outputs.file_table import FileTable, Model, changes_of
 
 KEYS = {
     (pa.int64(),): st.tuples(st.integers(-20, 60)),

@@ -9,9 +9,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from databus.disk import located
-from databus.flow import Layout, divided, last_images, live_files, rewrite, write_data_file
+from databus.flow import write_data_file
+from databus.sinks.delta import Layout, divided, last_images, live_files, rewrite
 from databus.sinks.delta._read import read_delta
-from tests.flow.table import Model, changes_of
+from tests.outputs.file_table import Model, changes_of
 
 KEYS = {
     "integers": ([pa.int64()], lambda n: (n,)),

@@ -12,13 +12,20 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 
 from databus.disk import Location
-from databus.flow._data_file import GROUP_ROWS_MAX, read_passing_file, write_data_pieces, write_marked_file
-from databus.flow._decode import fitted_rows
-from databus.flow._layout import Layout, LiveFile, Parts, divided, mark_of
-from databus.flow._restage import Restage
-from databus.flow._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened_file, rewrite
+from databus.flow import (
+    GROUP_ROWS_MAX,
+    Restage,
+    Tasks,
+    fitted_rows,
+    read_passing_file,
+    write_data_pieces,
+    write_marked_file,
+)
+from databus.sinks.delta._layout import Layout, LiveFile, Parts, divided, mark_of
+from databus.sinks.delta._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened_file, rewrite
 
 _PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
+_TASKS_A_SLOT_MAX: Final = 4  # more cost more than they even out
 _PIECE_BYTES: Final = 16 << 20  # of rows, of a row group
 
 T = TypeVar("T")
@@ -34,32 +41,31 @@ class Part(Protocol):
 class Job(Protocol):
     """A rewrite of one table."""
 
-    def parts(self, parts_max: int) -> Sequence[Part]:
-        """What tasks can do at the same time, in at most so many parts or few more."""
+    def parts(self, tasks: Tasks) -> Sequence[Part]:
+        """What can be done at the same time, in as many parts as are worth it, or few more."""
 
 
-class Tasks(Protocol):
-    """Runs jobs, wherever that is."""
-
-    def __call__(self, jobs: Sequence[Job]) -> list[Rewritten]:
-        """Run them; returns what each came to. Raises what a part raises."""
-
-
-def run_here(jobs: Sequence[Job]) -> list[Rewritten]:
-    """Run jobs in this process, one part after another."""
-    return [joined_parts([part() for part in job.parts(1)]) for job in jobs]
-
-
-def run_part(parts: Sequence[Part], number: int) -> Rewritten:
-    """Run one of some parts, in a task."""
-    return parts[number]()
+def run_jobs(jobs: Sequence[Job], tasks: Tasks) -> list[Rewritten]:
+    """Run jobs side by side; returns what each came to. Raises what a part raises."""
+    parts = [(number, part) for number, job in enumerate(jobs) for part in job.parts(tasks)]
+    count = min(len(parts), tasks.slots * _TASKS_A_SLOT_MAX)
+    results = tasks.run(partial(_run_parts, [part for _, part in parts], count), count)
+    done: list[list[Rewritten]] = [[] for _ in jobs]
+    for place, (number, _) in enumerate(parts):
+        done[number].append(results[place % count][place // count])
+    return [_joined(rewritten) for rewritten in done]
 
 
-def joined_parts(done: Sequence[Rewritten]) -> Rewritten:
+def _run_parts(parts: Sequence[Part], count: int, number: int) -> list[Rewritten]:
+    """What one of so many tasks does."""
+    return [part() for part in parts[number::count]]
+
+
+def _joined(done: Sequence[Rewritten]) -> Rewritten:
     """What a job came to, of whose parts each came to one of these."""
-    added = [file for each in done for file in each.added]
-    removed = [name for each in done for name in each.removed]
-    return Rewritten(added, removed, sum(each.changed for each in done))
+    added = [file for part in done for file in part.added]
+    removed = [name for part in done for name in part.removed]
+    return Rewritten(added, removed, sum(part.changed for part in done))
 
 
 Work = Generator[Job, Rewritten, T]
@@ -105,30 +111,29 @@ def _run_together(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
         go_on(number, None)
     while standing:
         now, standing = standing, []
-        for (number, _), done in zip(now, tasks([job for _, job in now]), strict=True):
+        for (number, _), done in zip(now, run_jobs([job for _, job in now], tasks), strict=True):
             go_on(number, done)
     return [found[number] for number in range(len(works))]
 
 
 @dataclass(frozen=True)
 class MergeJob:
-    """Apply the last images of a batch.
-
-    folder: of the table. staged: names of the files, in it, that hold the batch's rows. rows: how many these are.
-    lacks: whether rows may lack columns of the table, which are null then. rows_a_part: fewer are not worth a task.
-    """
+    """Apply the last images of a batch."""
 
     folder: Location
+    """Of the table."""
     files: Sequence[LiveFile]
     layout: Layout
     staged: tuple[str, ...]
+    """Names of the files, in it, that hold the batch's rows."""
     rows: int
+    """How many these are."""
     lacks: bool = False
-    rows_a_part: int = 10_000
+    """Whether rows may lack columns of the table, which are null then."""
 
-    def parts(self, parts_max: int) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[Part]:
         """See `Job.parts`."""
-        count = max(min(parts_max, self.rows // self.rows_a_part), 1)
+        count = max(min(tasks.slots, self.rows // tasks.rows_min), 1)
         layout = replace(self.layout, buckets_min=1 << (count.bit_length() - 1))
         parts = divided(self.files, layout, count)
         return [
@@ -171,24 +176,25 @@ Change = Callable[[pa.Table], "pa.Table | None"]
 
 @dataclass(frozen=True)
 class RemakeJob:
-    """Change the rows of files, each by itself.
-
-    schema: of the files. shared: columns with the one value that all these rows have, and no file holds. marks: of
-    which key the marks in names stay true (a `Layout.key_mark`, empty for none), since the change leaves the values of
-    its columns as they are; None if it changes no value at all. group_rows_max: of a row group.
-    """
+    """Change the rows of files, each by itself."""
 
     folder: Location
     files: Sequence[LiveFile]
     schema: pa.Schema
+    """Of the files."""
     change: Change
     shared: Mapping[str, str] = field(default_factory=dict)
+    """Columns with the one value that all these rows have, and no file holds."""
     marks: str | None = None
+    """Of which key the marks in names stay true (a `Layout.key_mark`, empty for none), since the change leaves the
+    values of its columns as they are; None if it changes no value at all.
+    """
     group_rows_max: int = GROUP_ROWS_MAX
+    """Of a row group."""
 
-    def parts(self, parts_max: int) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[Part]:
         """See `Job.parts`."""
-        share = max(sum(file.size_bytes for file in self.files) // parts_max, _PART_BYTES_MIN)
+        share = max(sum(file.size_bytes for file in self.files) // tasks.slots, _PART_BYTES_MIN)
         found: list[list[LiveFile]] = [[]]
         for file in self.files:
             if sum(each.size_bytes for each in found[-1]) >= share:
@@ -235,15 +241,16 @@ class _RemakePart:
 
 @dataclass(frozen=True)
 class JoinJob:
-    """Join files: those of each group become one. schema: of the files, which may lack columns."""
+    """Join files: those of each group become one."""
 
     folder: Location
     groups: Sequence[Sequence[LiveFile]]
     schema: pa.Schema
+    """Of the files, which may lack columns."""
 
-    def parts(self, parts_max: int) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[Part]:
         """See `Job.parts`: a group is one."""
-        del parts_max
+        del tasks
         return [_JoinPart(self.folder, group, self.schema) for group in self.groups]
 
 

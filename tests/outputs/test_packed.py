@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from databus.flow import _rewrite
-from tests.flow.table import FileTable, Model, changes_of
+from databus.sinks.delta import _rewrite
+from tests.outputs.file_table import FileTable, Model, changes_of
 
 LONG = "long enough not to be worth its bytes in each row "
 KEYS = {"ranges": ([pa.int64()], lambda n: (n,)), "buckets": ([pa.string()], lambda n: (f"{n * 7919 % 2**20:05x}",))}

@@ -23,39 +23,106 @@ import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, RESERVED_COLUMNS, SEQ, ChangeType, CorruptData, UnsupportedFeature
 from databus.disk import Location
-from databus.flow._data_file import DataFile
-from databus.flow._decode import fitted_rows
-from databus.flow._layout import KeysInFiles, Layout, LiveFile
-from databus.flow._packed import concat_packed, packed_columns, packed_schema, without_unused
-from databus.flow._pairs import Int, pairs_of
+from databus.flow import DataFile, Int, fitted_rows, pairs_of
+from databus.sinks.delta._layout import KeysInFiles, Layout, LiveFile
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+# Packed columns: text of few values, kept as numbers into a list of these from one Parquet file to the next.
+#
+# To make each value of such a column again, and to look for it again when it is written, is most of what a rewrite
+# would do. What is written has no value in its list that no row has any more.
+
+
+_VALUE_BYTES_MAX: Final = 3  # a packed value takes about that, one that stands there by itself more
+_PACKED: Final = pa.dictionary(pa.int32(), pa.string())
+
+
+def packed_columns(found: "pq.FileMetaData", schema: pa.Schema) -> list[str]:
+    """Columns of a file to read packed: those that are so small in it that their values cannot stand there one by one.
+
+    Read so, a column of many values would cost more than otherwise.
+    """
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    large = {each.path_in_schema for each in chunks if not _is_small(each)}
+    names = {each.path_in_schema for each in chunks} - large
+    return [field.name for field in schema if field.name in names and pa.types.is_string(field.type)]
+
+
+def _is_small(chunk: "pq.ColumnChunkMetaData") -> bool:
+    return bool(chunk.total_uncompressed_size <= _VALUE_BYTES_MAX * chunk.num_values)
+
+
+def packed_schema(schema: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """A schema, with those columns packed that are so in rows."""
+    return pa.schema([field.with_type(_PACKED) if _is_packed(rows, field.name) else field for field in schema])
+
+
+def _is_packed(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names and pa.types.is_dictionary(schema.field(name).type)
+
+
+def concat_packed(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of tables of the same columns; a column that is packed in one of them is so in all."""
+    if all(each.schema.equals(tables[0].schema) for each in tables[1:]):
+        return pa.concat_tables(tables).unify_dictionaries()
+    names = {name for each in tables for name in each.column_names if _is_packed(each.schema, name)}
+    return pa.concat_tables([_with_packed(each, names) for each in tables]).unify_dictionaries()
+
+
+def _with_packed(rows: pa.Table, names: set[str]) -> pa.Table:
+    for index, name in enumerate(rows.column_names):
+        if name in names and not _is_packed(rows.schema, name):
+            rows = rows.set_column(index, name, rows.column(name).dictionary_encode().cast(_PACKED))
+    return rows
+
+
+def without_unused(rows: pa.Table) -> pa.Table:
+    """Rows whose packed columns have only values in their lists that some row has."""
+    for index, name in enumerate(rows.column_names):
+        if _is_packed(rows.schema, name):
+            rows = rows.set_column(index, name, _tight(rows.column(name).unify_dictionaries().combine_chunks()))
+    return rows
+
+
+def _tight(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = np.sort(pc.unique(column.indices.drop_null()).to_numpy())
+    if len(used) == len(column.dictionary):
+        return column
+    places = np.zeros(len(column.dictionary), np.int32)
+    places[used] = np.arange(len(used))
+    return pa.DictionaryArray.from_arrays(pa.array(places).take(column.indices), column.dictionary.take(pa.array(used)))
+
 
 Write = Callable[[pa.Table, str], DataFile]
 """Writes rows into a new file with a mark in its name."""
 
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
 _SMALL_FILES_MAX: Final = 8  # of one bucket
-_TARGETS_A_BUCKET_MAX: Final = 2
+_TARGETS_A_BUCKET_MAX: Final = 2  # before that, to spread them costs more than it spares
 GROUP_BYTES_MAX: Final = 128 << 20
-SPLIT_BYTES_MAX: Final = 64 << 20
+SPLIT_BYTES_MAX: Final = 64 << 20  # a merge, so that foreign files delay none of them much
 
 
 class Rewritten(NamedTuple):
-    """What to commit. changed: how many images changed something; where it is 0, files were at most re-arranged."""
+    """What to commit."""
 
     added: list[DataFile]
     removed: list[str]
     changed: int
+    """How many images changed something; where it is 0, files were at most re-arranged."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """The last images of some keys. rows: in the table's columns. puts: whether each puts its row, or removes it."""
+    """The last images of some keys."""
 
     rows: pa.Table
+    """In the table's columns."""
     puts: npt.NDArray[np.bool_]
+    """Whether each puts its row, or removes it."""
     keys: pa.Array
 
 
