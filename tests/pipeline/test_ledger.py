@@ -241,6 +241,15 @@ def test_a_table_that_is_held_stays_where_it_is_while_the_others_go_on(tmp_path)
     assert both.known("shop").places == {}
 
 
+def test_a_table_that_is_held_before_anything_was_written_stands_where_the_first_batch_begins(tmp_path):
+    """Where that is, the options say by a number, and no ledger does."""
+    both, names = handle(tmp_path), [NAME, "shop/main.stock"]
+    both.put("shop", Position(None, both.choice("shop")), names)
+    both.hold("shop", names[1:], at(1))
+    both.advance(Checkpoint({"shop": at(5)}), Span(at(1).pair, but=frozenset(names[1:])))
+    assert [both.known("shop").place(name) for name in names] == [at(5), at(1)]
+
+
 def test_an_output_that_keeps_nothing_is_not_sent_to_a_rebuild(tmp_path):
     """`databus rebuild` refuses it."""
     topics = OutputHandle("topics", output_of(Nowhere, tmp_path, "shop"), tmp_path / "state")

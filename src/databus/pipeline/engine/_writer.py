@@ -116,7 +116,7 @@ _STAGES_MAX: Final = 100  # each asks for one table more to be written in anothe
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """What is written at once, from `start` to `end`."""
 
     rows: Rows
@@ -130,7 +130,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class TablesPart(Part):
+class TablesPart(_Part):
     """Whole tables, as ranges of the log."""
 
     decode: Decode = field(kw_only=True)
@@ -138,12 +138,15 @@ class TablesPart(Part):
 
 
 @dataclass(frozen=True)
-class TypedPart(Part):
+class TypedPart(_Part):
     """Typed rows of one table, as its filters have made them."""
 
     table: TableSchema = field(kw_only=True)
     """What the filters have made of its definition."""
     lineage_of: LineageOf = field(kw_only=True)
+
+
+Part = TablesPart | TypedPart
 
 
 class Writer:
@@ -253,8 +256,8 @@ class Writer:
         start, end = self._bounds(batch_id)
         turns = [turn for typed in self._typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
         for typed, mine in turns:
-            for _, handle in mine:
-                handle.hold(physical, typed.names)
+            for _, handle in mine:  # before the first batch nobody has a place: then it is where that begins
+                handle.hold(physical, typed.names, self._raw(batch_id - 1))
         span = Span(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
         feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds]
         part = TablesPart(rows, batch_id, start, end, span, self._filters, decode=decode)
@@ -437,7 +440,6 @@ class Writer:
             return Batch(self._offsets.physical, part.start, part.end, ()), partial(
                 self._write_bucket, part, ways, writer
             )
-        assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
         ranges = part.rows.ranges()  # each task has all of them, which are small, and reads them itself
         if ranges.num_rows == 0:
             start, end = part.start, part.end
@@ -465,7 +467,6 @@ class Writer:
         if isinstance(part, TablesPart):
             receipts = self._staging.run(part.rows, partial(Stage, part.decode), part.filters, placed)
             return [joined(receipts, number) for number in range(len(feeds))]
-        assert isinstance(part, TypedPart)  # noqa: S101 - there are no others
         rows, source = part.rows, part.table.source
         if source in self._unordered:
             rows = rows.in_order(in_one=False)
@@ -510,7 +511,6 @@ class Writer:
         if isinstance(part, TypedPart):
             of = part.table, self._offsets.physical, part.start, part.end, part.lineage_of
             return [decode_typed(part.rows.ranges(), *of)]
-        assert isinstance(part, TablesPart)  # noqa: S101 - there are no others
         return part.decode(part.rows.ranges())
 
     def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
