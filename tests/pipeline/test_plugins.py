@@ -44,6 +44,14 @@ def problem(folder, plugin, type_name="mine.py:Mine"):
         ("class Mine(Output):\n    config_model = OutputConfig\n", "has no write, which its contract asks for"),
         ("class Mine(Output):\n    def part_writer(self): pass\n", "has no commit, which its contract asks for"),
         ("class Mine(Output):\n    def write(self, batch): pass\n", "has no `config_model`"),
+        (
+            "class Mine(Output):\n    config_model = OutputConfig\n    def write(self, batch): pass\n    hold = 1\n",
+            "has hold, which no contract knows; did you mean held",
+        ),
+        (
+            "class Mine(Output):\n    def write(self, batch): pass\n    def part_writter(self): pass\n",
+            "has part_writter, which no contract knows; did you mean part_writer",
+        ),
         ("class Mine: pass\n", "no subclass of databus.pipeline.Output"),
         ("class Yours: pass\n", r"does not load: .*\.py has no class Mine"),
         ("1 / 0\n", "does not load: ZeroDivisionError: division by zero"),

@@ -14,8 +14,10 @@ from databus.plugins._output import (
     OutputContext,
     Removes,
     TakesFrames,
+    TakesName,
     TakesOver,
     Written,
+    misspelt,
 )
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "TablesFilter",
     "TablesFilterConfig",
     "TakesFrames",
+    "TakesName",
     "TakesOver",
     "Written",
+    "misspelt",
 ]

@@ -8,10 +8,10 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from databus.core import Checkpoint, ConfigError, Pair, SourceCheckpoint
 from databus.filters import StreamFilter, TableChoice
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from databus.link import Access, RelayClient
+
+StepT = TypeVar("StepT", bound=TableFilter)
 
 
 class Shape(StrEnum):
@@ -325,10 +327,13 @@ class TablesFilter(Filter):
     def in_tasks(self) -> TableFilter:
         """What it does, without the options' model: it travels to tasks, which know nothing of pipelines."""
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """The options that all of them have, as `TableFilter` takes them."""
-        return {"tables": tuple(self.config.tables), "missing": self.config.missing}
+    def _of_options(self, kind: type[StepT], **own: Any) -> StepT:
+        """That, of the options of the same names, but for those that are given."""
+        names = (each.name for each in fields(kind) if each.name not in own)
+        for name in names:
+            value = getattr(self.config, name)
+            own[name] = tuple(value) if isinstance(value, list) else value
+        return kind(**own)
 
     @property
     def takes(self) -> Shape:

@@ -5,11 +5,11 @@ output shows them (`part_writer`, `commit`). What it can do besides are the prot
 can; nobody derives from them. What follows from options alone is asked of these, see `OutputConfig`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from databus.core import Pair
 from databus.disk import Location, Storage, locate
@@ -20,6 +20,9 @@ from databus.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_SHORT: Final = 6  # letters of a name of which one may be wrong
 
 
 class Delivery(StrEnum):
@@ -178,6 +181,17 @@ class Removes(Protocol):
 
 
 @runtime_checkable
+class TakesName(Protocol):
+    """An output whose target knows it by the names of its pipeline and of itself."""
+
+    def take_name(self, before: OutputContext, tables: Collection[str]) -> int:
+        """Have the target know as of this output what it knows as of the one of `before`; returns of how many tables,
+        or parts of them, that was. Called while nothing runs, and again if it was broken off: where the target has
+        transactions, in one. tables: those that the ledger knows, by full names.
+        """
+
+
+@runtime_checkable
 class FindsKeys(Protocol):
     """An output that can say what its target has of one key, for who looks for one change."""
 
@@ -197,3 +211,41 @@ class KeepsLetters(Protocol):
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """Write letters once more; returns those that are refused again. The pipeline may run meanwhile."""
+
+
+ABILITIES: Final = (
+    TakesFrames,
+    Discards,
+    TakesOver,
+    ChecksTables,
+    FollowsOptions,
+    KeepsLedger,
+    Removes,
+    TakesName,
+    FindsKeys,
+    KeepsLetters,
+)
+"""What some outputs can do besides."""
+
+
+def misspelt(kind: type[Output]) -> Iterator[tuple[str, str]]:
+    """Public names of a class of outputs that nobody asks for, each with the one of the contract that it nearly is: an
+    ability by another name is none, and nobody would be told.
+    """
+    wanted = [name for each in (Output, *ABILITIES) for name in (*vars(each), *each.__annotations__) if name[0] != "_"]
+    own = {name for each in kind.__mro__ if each not in (Output, object) for name in vars(each)}
+    for name in sorted(own.difference(wanted)):
+        near = () if name.startswith("_") else (each for each in wanted if _is_nearly(name, each))
+        yield from ((name, each) for each in near)
+
+
+def _is_nearly(name: str, other: str) -> bool:
+    """Whether two names differ by a letter, or, if they are long, by two, without capitals and underscores."""
+    one, two = (each.lower().replace("_", "") for each in (name, other))
+    before = list(range(len(two) + 1))
+    for number, letter in enumerate(one, 1):
+        now = [number]
+        for place, each in enumerate(two):
+            now.append(min(before[place + 1] + 1, now[place] + 1, before[place] + (letter != each)))
+        before = now
+    return before[-1] <= 1 + (len(two) > _SHORT)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from databus.core import ConfigError
-from databus.plugins import Filter, Input, Output, TakesFrames
+from databus.plugins import Filter, Input, Output, TakesFrames, misspelt
 
 _CLASSES_MAX: Final = 1_000
 
@@ -163,6 +163,11 @@ def _checked(kind: Kind, type_name: str, found: Any) -> Any:
         missing += [way] if getattr(found, way) is getattr(Output, way) else []
     if missing:
         raise ConfigError(f'type "{type_name}": has no {" and no ".join(missing)}, which its contract asks for')
+    for own, meant in misspelt(found) if issubclass(found, Output) else ():
+        raise ConfigError(
+            f'type "{type_name}": has {own}, which no contract knows; did you mean {meant}? Begin a name of your own '
+            f"with an underscore"
+        )
     model = getattr(found, "config_model", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise ConfigError(f'type "{type_name}": has no `config_model` with its options')
