@@ -127,7 +127,12 @@ class TransientError(DatabusError):
 
 
 class ServiceUnavailable(TransientError):
-    """A relay or a database does not answer."""
+    """A relay or a database does not answer.
+
+    bootstrap: the address of a service that may have what was asked for, where another relay has lost it.
+    """
+
+    bootstrap: str | None = None
 
 
 class TooManyRequests(TransientError):

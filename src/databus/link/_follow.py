@@ -16,6 +16,7 @@ from databus.core import (
     UNBEGUN,
     UNREAD_TABLES,
     Backoff,
+    DatabusError,
     FatalError,
     InputError,
     Pair,
@@ -53,7 +54,8 @@ class FollowConfig:
     buffer_bytes_max: what may wait for the consumer, for each physical source (one group may always wait).
     backoff_first_ms, backoff_ms_max: how long to wait before connecting again, doubled each time. outage_ms_max: how
     long the relay may be away before `ServiceUnavailable` is raised. reread_after_ms: how long the relay may be away
-    before tables whose snapshots were open are read anew by another one.
+    before tables whose snapshots were open are read anew by another one, and before a bootstrap service is asked for
+    what another one has lost.
     """
 
     buffer_bytes_max: int = 32 << 20
@@ -280,8 +282,8 @@ class Reader:
     def _position_of(self, start: Start) -> SourceCheckpoint:
         try:
             return self._relay.position(self.physical, start=start)
-        except PositionPurged as error:
-            if error.bootstrap is None or start != "beginning":
+        except (PositionPurged, ServiceUnavailable) as error:
+            if error.bootstrap is None or start != "beginning" or self._is_awaited(error):
                 raise
             return SourceCheckpoint()  # from nothing, which that service has an answer for
 
@@ -321,14 +323,16 @@ class Reader:
                 self.physical, position, sources=self._sources, to=self._until, follow=True, reads_anew=reads_anew
             )
 
-        away_ms = 0.0 if self._away_since is None else (time.monotonic() - self._away_since) * 1e3
+        away_ms = self._away_ms
         self._bootstrap = None  # where an answer has ended, or broken off, the relay knows best where to go on
         try:
             return asked(reads_anew=away_ms >= self._config.reread_after_ms)
-        except PositionPurged as error:  # by all that there are: nobody has to be waited for
-            if error.bootstrap is not None:
-                self._bootstrap = self._relay.bootstrap(error.bootstrap, self._config.look_back)
-                return self._bootstrap.stream(self.physical, position, sources=self._sources, follow=True)
+        except (PositionPurged, ServiceUnavailable) as error:
+            if error.bootstrap is not None and not self._is_awaited(error):
+                return self._look_back(error, error.bootstrap, position)
+            if isinstance(error, ServiceUnavailable):
+                raise
+            # by all that there are: nobody has to be waited for
             if position == STATE:
                 raise PositionPurged(
                     f'{self.physical}: `start="state"` begins with a state of a bootstrap service, and the relay names '
@@ -338,6 +342,26 @@ class Reader:
             if not position.snapshots:
                 raise
             return asked(reads_anew=True)
+
+    @property
+    def _away_ms(self) -> float:
+        return 0.0 if self._away_since is None else (time.monotonic() - self._away_since) * 1e3
+
+    def _is_awaited(self, error: DatabusError) -> bool:
+        """Whether a relay that is silent is waited for, although another has lost the position: it may have it, and
+        mostly comes back at once.
+        """
+        return isinstance(error, ServiceUnavailable) and self._away_ms < self._config.reread_after_ms
+
+    def _look_back(self, lost: DatabusError, url: str, position: SourceCheckpoint) -> FrameStream:
+        """What the bootstrap service answers. Where it never will, a silent relay is waited for all the same."""
+        self._bootstrap = self._relay.bootstrap(url, self._config.look_back)
+        try:
+            return self._bootstrap.stream(self.physical, position, sources=self._sources, follow=True)
+        except (InputError, FatalError):
+            if isinstance(lost, ServiceUnavailable):
+                raise lost from None
+            raise
 
     def _check_identity(self, stream: FrameStream, position: SourceCheckpoint) -> None:
         known = position.uuid or self._uuid

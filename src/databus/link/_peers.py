@@ -5,7 +5,8 @@ Every request of a `RelayClient` goes through `Peers.ask`, so the rules stand he
 - The address that answered last is asked first. One that comes back is not preferred by itself.
 - It does not answer, or answers 429 or 5xx: the next one is asked. Each is asked once, so the wait is bounded.
 - It answers 404, 409 or 410: this relay has no such source, schema or position. Another may, so the others are asked
-  before anybody is told. While one of them is silent that is no answer yet: the error is one to try again after.
+  before anybody is told. While one of them is silent that is no answer yet: the error is one to try again after, and
+  names the bootstrap service that one which has lost the position knows.
 - Any other answer, such as 400 or 401, is the answer.
 """
 
@@ -92,16 +93,18 @@ class Peers:
     def _joint(self, errors: Sequence[DatabusError]) -> DatabusError:
         message = "; ".join(dict.fromkeys(str(error) for error in errors))
         definite = [error for error in errors if isinstance(error, _MAY_DIFFER)]
+        purged = [error for error in definite if isinstance(error, PositionPurged)]
+        bootstrap = next((error.bootstrap for error in purged if error.bootstrap is not None), None)
         if len(definite) < len(errors):
             hidden = "; ".join(map(str, definite))
             if hidden not in ("", self._said):  # nobody would read it for as long as the others are silent
                 _log("a relay cannot go on from here; the others are waited for", definite[0], message=hidden)
             self._said = hidden
-            return ServiceUnavailable(f"none of {len(self.endpoints)} relays can go on: {message}")
-        purged = [error for error in definite if isinstance(error, PositionPurged)]
+            waiting = ServiceUnavailable(f"none of {len(self.endpoints)} relays can go on: {message}")
+            waiting.bootstrap = bootstrap
+            return waiting
         if purged:
             oldest = [error.oldest for error in purged if error.oldest is not None]
-            bootstrap = next((error.bootstrap for error in purged if error.bootstrap is not None), None)
             oldest_scn = min(oldest, default=None)
             return PositionPurged(message, physical=purged[0].physical, oldest=oldest_scn, bootstrap=bootstrap)
         if isinstance(errors[0], PositionForeign):
