@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from databus.bootstrap import BootstrapServer, keyless_tables, load_bootstrap
-from databus.bootstrap._noting import Noting, Stand
+from databus.bootstrap._noting import Noting, Stand, definitions_of
 from databus.core import SourceCheckpoint
 from databus.flow import decode_groups
 from databus.link import RangeReader, RelayClient, any_of
-from databus.log import SchemaVersion
 from databus.pipeline import load_pipeline
 from databus.relay import Relay, parse_relay
 from databus.relay._config import BootstrapAt
@@ -25,9 +24,9 @@ SMALL_LOG = {"segment_bytes_max": 4096, "fsync_interval_ms": 1}
 class Shop:
     """A SQLite database, a relay of it with a small log, and a bootstrap service."""
 
-    def __init__(self, folder: Path, statements: str, **options) -> None:
-        """options: of the service."""
-        self._options = options
+    def __init__(self, folder: Path, statements: str, storage=None, **options) -> None:
+        """options: of the service. storage: of the store where its path is."""
+        self._options, self._storage = options, storage or {}
         self.folder = folder
         self._noting = None
         self.written = {"log": SourceCheckpoint(), "state": SourceCheckpoint()}
@@ -47,7 +46,8 @@ class Shop:
             self.relay, self.url, self.client = relay, relay.url, RelayClient(relay.url)
             path = self.folder / "bootstrap.yml"
             options = json.dumps({"path": "lake", "listen": "127.0.0.1:0", "merge_ms": 0, **self._options})
-            path.write_text(f"relay: {{url: '{relay.url}'}}\nbootstrap: {options}\n")
+            storage = json.dumps(self._storage)
+            path.write_text(f"relay: {{url: '{relay.url}'}}\nbootstrap: {options}\nstorage: {storage}\n")
             self.config = load_bootstrap(path)
             yield self
 
@@ -110,10 +110,7 @@ class Shop:
         return self._noting.look(*self.noted())
 
     def noted(self):
-        definitions = tuple(
-            SchemaVersion(each.id, each.version, each.table) for each in self.client.register([f"{PHYSICAL}/*"])
-        )
-        log = self.client.head(PHYSICAL).log
+        definitions, log = definitions_of(self.client, PHYSICAL), self.client.head(PHYSICAL).log
         return self.written["log"], Stand(self.written["state"]), definitions, log
 
     def states(self):

@@ -24,9 +24,11 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
+from databus.filters import StreamFilter
 from databus.link import RelayClient
 from databus.stores import NoteFolder
 from tests.bootstrap.filled import PHYSICAL, Shop
+from tests.bootstrap.followers import Follower, selected
 from tests.bootstrap.test_service import TABLES, Copy, churn
 
 MORE = f"""
@@ -66,6 +68,23 @@ def test_an_answer_behind_a_filter_has_what_passes_it(shop):
     assert old.table("orders") == new.table("orders") == want
     assert "since" in old.kinds
     assert "state" in new.kinds
+
+
+def test_each_part_of_the_keys_is_handed_over_by_itself(shop):
+    """Also rows whose key goes to another part."""
+    parts = [RelayClient(shop.url).filtered(StreamFilter.parse(partition=f"{number}/3")) for number in range(3)]
+    old = [Follower().follow(each) for each in parts]
+    shop.execute(
+        "UPDATE orders SET total = (total + 3) % 7", "UPDATE OR REPLACE orders SET id = id + 1 WHERE id % 4 = 0"
+    )
+    churn(shop, 30, 45)
+    shop.forget()
+    for followers in (old, [Follower() for _ in parts]):
+        rows = []
+        for follower, part in zip(followers, parts, strict=True):
+            rows += follower.follow(part).rows("main.orders")
+            assert follower.rows("main.orders")
+        assert sorted(rows, key=repr) == selected(shop, "orders")
 
 
 def test_a_table_without_a_key_is_given_from_the_log_store(shop):
@@ -136,7 +155,9 @@ def test_a_table_that_the_service_does_not_keep_is_named(shop):
     shop.fill()
     with pytest.raises(UnknownSource, match="does not keep it"):
         asked(shop, sources=("shop/main.stock",))
-    assert asked(shop, sources=None)
+    with pytest.raises(UnknownSource, match="does not keep it"):  # a pattern means it, too
+        asked(shop, sources=None)
+    assert asked(shop)
 
 
 def foreign(path):

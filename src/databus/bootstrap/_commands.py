@@ -22,6 +22,7 @@ from databus.bootstrap._plan import EveryChange
 from databus.bootstrap._render import answered, every_change
 from databus.core import (
     SEQ_DONE,
+    AccessDenied,
     AnswerTooLarge,
     Checkpoint,
     DatabusError,
@@ -32,9 +33,8 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
     crash_point,
-    is_pattern,
 )
-from databus.filters import FrameFilter, StreamFilter, matches
+from databus.filters import FrameFilter, StreamFilter
 from databus.operate import logger_of
 from databus.relay import (
     FLAG,
@@ -68,6 +68,7 @@ from databus.wire import is_answer, is_inside_answer
 T = TypeVar("T")
 _ANSWER_S_MAX: Final = 2.0
 _SMALL_THREADS: Final = 4
+_PIECE_BYTES: Final = 128 << 10  # so much is read in `write_ms_max` by a client that is slow, and not gone
 _logger = logger_of("databus.bootstrap")
 
 
@@ -98,7 +99,10 @@ class Commands:
     async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
         """Answer one request. Raises a `DatabusError` to be made an answer."""
         ask = await self._router.ask(request, client, grant, Catalog({}, None, grant))
-        return await ANSWERS[ask.command.path].answer(self, ask)
+        try:
+            return await ANSWERS[ask.command.path].answer(self, ask)
+        except AccessDenied as error:  # of the store where the files are: it says nothing of who asks
+            raise ServiceUnavailable(str(error)) from None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
@@ -179,9 +183,6 @@ class Commands:
         if not wanted.is_nothing:
             frames, there = FrameFilter(wanted, physical, look.schemas), ask.grant.visible(look.schemas)
             check_filter(frames, sorted(sources), there, is_at_end=True)
-        if written is None or any(map(is_pattern, written)):  # what is not kept is not meant by a pattern
-            kept = look.kept.head.tables
-            sources = frozenset(each for each in sources if matches(f"{physical}/{each}", kept))
         return AnswerAsk(
             physical,
             sources,
@@ -239,8 +240,9 @@ class Commands:
         try:
             while part is not None and not self._is_ending:
                 crash_point("bootstrap.part.before")
-                async with asyncio.timeout(write_s_max):
-                    await response.write(part)
+                for at in range(0, len(part), _PIECE_BYTES):
+                    async with asyncio.timeout(write_s_max):
+                        await response.write(memoryview(part)[at : at + _PIECE_BYTES])
                 crash_point("bootstrap.part.after")
                 self.stats.total.sent_bytes += len(part)
                 part = await loop.run_in_executor(self._answers, next, parts, None)
@@ -251,8 +253,10 @@ class Commands:
             _logger.info("client gone", client=ask.client, message=f"read nothing for {write_s_max:.0f} s")
         except ConnectionError as error:
             _logger.info("client gone", client=ask.client, message=str(error))
-        except DatabusError as error:
-            _logger.warning("answer cut off", error=type(error).__name__, message=str(error), client=ask.client)
+        except Exception as error:  # noqa: BLE001 - a second response must not follow into what has been begun
+            is_defect = not isinstance(error, DatabusError | OSError)
+            told = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
+            _logger.warning("answer cut off", client=ask.client, **told)
         if ask.request.transport is not None:
             ask.request.transport.abort()  # so that nobody takes what came for the whole
         return response

@@ -9,16 +9,16 @@ from databus.wire import is_inside_transaction
 
 _HOUR_US: Final = 3_600_000_000
 _MONTH_DAYS: Final = 31
+_ALL: Final = "*"  # no table is called so
 
 
 def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, now_us: int) -> list[StateNote]:
-    """The states that are not kept any more, the oldest first as they are given. The newest that anybody may be served
-    stays, and what is newer: an answer never goes back.
+    """The states that are not kept any more, the oldest first as they are given. Stays, however old it is: the newest
+    one, since an answer never goes back; the newest in which all tables are whole; and for each table the newest in
+    which that one is: others may be read for days.
     """
-    servable = [at for at, each in enumerate(states) if _is_servable(each, head)]
-    end = servable[-1] if servable else 0
     kept: dict[tuple[str, int], StateNote] = {}
-    for each in reversed(states[:end]):  # of each hour and day the first one stays
+    for each in reversed(states):  # of each hour and day the first one stays
         hour = each.noted_us // _HOUR_US
         age_hours = now_us // _HOUR_US - hour
         if age_hours < 1:
@@ -29,11 +29,18 @@ def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, no
             kept["day", hour // 24] = each
         if age_hours < 24 * _MONTH_DAYS * keep.months:
             kept["month", hour // (24 * _MONTH_DAYS)] = each
-    names = {each.name for each in kept.values()}
-    return [each for each in states[:end] if each.name not in names]
+    names = {each.name for each in (*kept.values(), *_needed(states, head))}
+    return [each for each in states if each.name not in names]
 
 
-def _is_servable(state: StateNote, head: HeadNote) -> bool:
-    position = state.position
-    is_whole = not (is_inside_transaction(position.pair) or position.snapshots or state.incomplete)
-    return is_whole and position.pair <= head.position.pair
+def _needed(states: Sequence[StateNote], head: HeadNote) -> list[StateNote]:
+    newest: dict[str, StateNote] = {}
+    for each in states:
+        position = each.position
+        if is_inside_transaction(position.pair) or position.pair > head.position.pair:
+            continue
+        lacking = each.incomplete | position.snapshots.keys()
+        newest.update(dict.fromkeys(each.tables.keys() - lacking, each))
+        if not lacking:
+            newest[_ALL] = each
+    return [*states[-1:], *newest.values()]

@@ -15,6 +15,7 @@ from databus.bootstrap._keep import forgotten
 from databus.bootstrap._standing import standing_at
 from databus.core import (
     BUS_SEQ_MIN,
+    SEQ_DONE,
     DatabusError,
     Pair,
     ServiceUnavailable,
@@ -22,6 +23,8 @@ from databus.core import (
     crash_point,
     split_physical,
 )
+from databus.filters import matches
+from databus.link import RelayClient
 from databus.log import SchemaVersion
 from databus.operate import logger_of
 from databus.pipeline import PipelineConfig, load_pipeline, positions_of
@@ -75,8 +78,11 @@ class Noting:
         sources = list(dict.fromkeys(each.table.source for each in definitions))
         before = self._folder.head()
         low = before.low if before is not None else self._log.first(sources) or log.pair
+        if before is not None and self._is_wider(before, sources):  # of the tables that were added, it lacks the past
+            low = max(low, (published[0], SEQ_DONE))
         at = log if log.log is not None else replace(log, log=uuid)
-        head = HeadNote(at, low, definitions, tuple(self._config.options.tables), published)
+        known = before.definitions if before is not None else ()
+        head = HeadNote(at, low, _with_known(definitions, known), tuple(self._config.options.tables), published)
         if head != before:
             self._folder.put_head(head)
         crash_point("bootstrap.note.between")
@@ -92,6 +98,11 @@ class Noting:
         keep = self._config.options.keep
         self._folder.forget(forgotten([*states, noted], head, keep, noted.noted_us))
         return noted
+
+    def _is_wider(self, before: HeadNote, sources: Iterable[str]) -> bool:
+        """Whether tables are kept by now that were not before."""
+        names = (f"{self.physical}/{source}" for source in sources)
+        return any(matches(each, self._config.options.tables) and not matches(each, before.tables) for each in names)
 
     def _is_time(self) -> bool:
         """Whether to look again at what nothing was written to: somebody may have arranged its rows otherwise, and the
@@ -195,28 +206,57 @@ class NoteTaker:
             try:
                 self.look()
                 self._said = ""
-            except DatabusError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is: without this thread states end in silence
                 if not self._closing.is_set() and str(error) != self._said:  # it may be so for hours
                     self._said = str(error)
-                    _logger.warning("the stores could not be looked at", error=type(error).__name__, message=str(error))
+                    is_defect = not isinstance(error, DatabusError | OSError)
+                    told = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
+                    _logger.warning("the stores could not be looked at", **told)
 
     def look(self) -> None:
-        """Note what is new of all physical sources. Raises what reading the stores does."""
+        """Note what is new of all physical sources, also where one cannot be looked at. Raises what that does."""
         pipeline = self._pipeline = self._pipeline or load_pipeline(self._config.pipeline_path).config
         log, state = _stands(pipeline, LOG), _stands(pipeline, STATE)
+        failed: Exception | None = None
         for physical in sorted(log):
-            noting = self._noting.setdefault(physical, Noting(self._config, physical))
-            noting.merge_ms = self._merge_ms.get(physical, 0)
-            head = self._relay.head(physical)
-            at, end = state.get(physical, Stand()), (head.published.scn, head.published.ts_us)
-            noting.look(log[physical].position, at, self._definitions(physical), head.log, end)
+            try:
+                self._look(physical, log[physical].position, state.get(physical, Stand()))
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
-    def _definitions(self, physical: str) -> tuple[SchemaVersion, ...]:
-        return tuple(
-            SchemaVersion(each.id, each.version, each.table)
-            for each in self._relay.register([f"{physical}/*"])
-            if each.name.startswith(f"{physical}/")
-        )
+    def _look(self, physical: str, log: SourceCheckpoint, state: Stand) -> None:
+        noting = self._noting.setdefault(physical, Noting(self._config, physical))
+        noting.merge_ms = self._merge_ms.get(physical, 0)
+        head = self._relay.head(physical)
+        end = head.published.scn, head.published.ts_us
+        noting.look(log, state, definitions_of(self._relay, physical), head.log, end)
+
+
+def definitions_of(relay: RelayClient, physical: str) -> tuple[SchemaVersion, ...]:
+    """All definitions that a relay knows; of each table the one in force last, though it may have been there before."""
+    there = [each for each in relay.register([f"{physical}/*"]) if each.name.startswith(f"{physical}/")]
+    return tuple(
+        SchemaVersion(each.id, each.version, each.table) for each in sorted(there, key=lambda each: each.is_current)
+    )
+
+
+def _with_known(now: tuple[SchemaVersion, ...], known: Iterable[SchemaVersion]) -> tuple[SchemaVersion, ...]:
+    """The relay's definitions, and those before them that were noted and that it does not know: it may be younger than
+    the stores. Of its numbers none is given to two tables.
+    """
+    fingerprints, ids = {each.table.fingerprint for each in now}, {each.table.source: each.source_id for each in now}
+    taken, older = {*ids.values()}, list[SchemaVersion]()
+    for each in known:
+        if each.table.fingerprint in fingerprints:
+            continue
+        source = each.table.source
+        if source not in ids:
+            ids[source] = each.source_id if each.source_id not in taken else max(taken) + 1
+            taken.add(ids[source])
+        older.append(replace(each, source_id=ids[source]))
+    return (*older, *now)
 
 
 def _stands(pipeline: PipelineConfig, output: str) -> dict[str, Stand]:

@@ -137,6 +137,12 @@ def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChan
             physical=ask.physical,
         )
     since = SourceCheckpoint(scn=0) if position is None else _compared(position, head)
+    if position is not None and is_of_other_log(position, head.position.log or "") and _has_open(position, ask):
+        raise PositionPurged(
+            f"{ask.physical}: at the position a snapshot was open in another log than the stores are filled from, and "
+            "the rest of it is in neither. Begin anew, or ask without `look_back=all`",
+            physical=ask.physical,
+        )
     is_whole = head.low <= (0, SEQ_DONE) or all(
         bool(controls := kept.controls(source)) and controls[0].begins_table for source in ask.sources
     )
@@ -274,7 +280,8 @@ def _kind(
     controls: Sequence[LoggedControl], before: TableSchema | None, now: TableSchema, ask: Ask, source: str
 ) -> Kind:
     conditions, projection = ask.conditions(source), ask.projection(source)
-    if (conditions or ask.first_images) and not now.first_images:
+    ever = (now, *(each.table for each in controls), *(() if before is None else (before,)))
+    if (conditions or ask.first_images) and not all(table.first_images for table in ever):
         return Kind.ALL  # nobody knows which rows met the condition before
     for each in controls:
         if each.kind in _ASKS_ALL:
@@ -304,8 +311,12 @@ def _compared(position: SourceCheckpoint, head: HeadNote) -> SourceCheckpoint:
 
 
 def _is_inside(position: SourceCheckpoint, ask: Ask) -> bool:
-    is_open = UNREAD_TABLES in position.snapshots or bool(ask.sources & {*position.snapshots})
-    return is_open or is_inside_transaction(position.pair)
+    return _has_open(position, ask) or is_inside_transaction(position.pair)
+
+
+def _has_open(position: SourceCheckpoint, ask: Ask) -> bool:
+    """Whether a snapshot of a table that is asked for was open there."""
+    return UNREAD_TABLES in position.snapshots or bool(ask.sources & {*position.snapshots})
 
 
 def _position_of(pair: Pair) -> SourceCheckpoint:

@@ -35,7 +35,7 @@ def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
         elif each.kind is ControlKind.SNAPSHOT_BEGIN:
             begun = each.pair
             needed = needed or number == 0  # its first sight
-        elif each.kind is ControlKind.SNAPSHOT_END and each.body.get("complete", False):
+        elif each.kind is ControlKind.SNAPSHOT_END and _brought_all(each):
             scn, seq = each.body["begin"]
             needed = needed and not (begun is not None and (scn, seq) >= begun)
     return Standing(is_there, needed, table)
@@ -43,3 +43,8 @@ def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
 
 def _asks_for_rows(control: LoggedControl) -> bool:
     return control.kind is ControlKind.SCHEMA and int(control.body.get("class", 1)) >= NEEDS_SNAPSHOT
+
+
+def _brought_all(end: LoggedControl) -> bool:
+    """Whether a snapshot read all that is captured; with a WHERE in the configuration, that is what passes it."""
+    return bool(end.body.get("complete", False) or end.body.get("as_configured", False))

@@ -166,11 +166,17 @@ class NoteFolder:
     def __init__(self, root: Location, physical: str) -> None:
         self._folder = root / "notes" / physical
         self._read: dict[str, StateNote] = {}
+        self._head: tuple[str, HeadNote] | None = None  # with the tag of its file
 
     def head(self) -> HeadNote | None:
         """What was noted last of the log store. Raises `CorruptData`."""
         found = (self._folder / _HEAD).read()
-        return None if found is None else HeadNote.from_json(_value(found.content, self._folder / _HEAD))
+        if found is None:
+            return None
+        known = self._head
+        if known is None or known[0] != found.tag:  # of a thousand tables it takes long to read
+            known = self._head = found.tag, HeadNote.from_json(_value(found.content, self._folder / _HEAD))
+        return known[1]
 
     def put_head(self, head: HeadNote) -> None:
         """Replace that."""
@@ -178,12 +184,7 @@ class NoteFolder:
 
     def states(self) -> list[StateNote]:
         """The states that are kept, the oldest first. Raises `CorruptData`."""
-        names = [name for name in self._folder.names() if name.startswith("state-") and name.endswith(".json")]
-        for name in names:
-            if name not in self._read and (found := (self._folder / name).read()) is not None:
-                self._read[name] = StateNote.from_json(_value(found.content, self._folder / name))
-        self._read = {name: self._read[name] for name in names if name in self._read}
-        return sorted(self._read.values(), key=lambda each: (each.position.pair, each.base))
+        return sorted(self._notes("state-").values(), key=lambda each: (each.position.pair, each.base))
 
     def add(self, state: StateNote) -> None:
         """Note a state."""
@@ -204,13 +205,21 @@ class NoteFolder:
 
     def pinned(self, source: str) -> set[str]:
         """The files of a source's table that upkeep leaves alone: a state names them, or did just now."""
-        names = {name for name in self._folder.names() if name.startswith(("state-", "gone-"))}
-        for name in names - self._read.keys():
-            if (found := (self._folder / name).read()) is not None:
-                self._read[name] = StateNote.from_json(_value(found.content, self._folder / name))
-        self._read = {name: each for name, each in self._read.items() if name in names}
-        tables = (each.tables.get(source) for each in self._read.values())
+        tables = (each.tables.get(source) for each in self._notes("state-", "gone-").values())
         return {file for table in tables if table is not None for file, _ in table.files}
+
+    def _notes(self, *kinds: str) -> dict[str, StateNote]:
+        """Those that are there, by name, and not half-written; each is read once. Several threads ask at a time."""
+        known, notes = self._read, dict[str, StateNote]()
+        for name in self._folder.names():
+            if not (name.startswith(kinds) and name.endswith(".json")):
+                continue
+            if name in known:
+                notes[name] = known[name]
+            elif (found := (self._folder / name).read()) is not None:
+                notes[name] = StateNote.from_json(_value(found.content, self._folder / name))
+        self._read = notes
+        return notes
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
         self._folder.make()

@@ -1,0 +1,184 @@
+"""Definitions of tables over time: which one is in force, which are known, and what they let an answer say."""
+
+from dataclasses import replace
+
+import pytest
+
+from databus.bootstrap import Ask, KeepSection, Kept, Kind, kinds_of, plan, standing_at
+from databus.bootstrap._keep import forgotten
+from databus.bootstrap._noting import _with_known, definitions_of
+from databus.core import SEQ_DONE, ControlKind, PositionPurged, ServiceUnavailable, SourceCheckpoint, UnknownSource
+from databus.filters import StreamFilter
+from databus.log import SchemaVersion
+from databus.schema import Column, TableSchema
+from databus.stores import HeadNote, LoggedControl, StateNote, StateTable
+from tests.bootstrap.filled import PHYSICAL, Shop
+from tests.bootstrap.followers import Follower
+from tests.bootstrap.test_service import TABLES, churn
+
+HOUR_US = 3_600_000_000
+ORDERS = "shop/main.orders"
+
+
+def table(name="orders", *columns, **more):
+    kinds = [Column(each, "int64", nullable=each != "id") for each in ("id", *columns)]
+    return TableSchema(f"main.{name}", tuple(kinds), ("id",), **more)
+
+
+def control(kind, scn, of, **body):
+    return LoggedControl(of.source, ControlKind(kind), (scn, 1), body, of)
+
+
+@pytest.fixture
+def shop(tmp_path):
+    with Shop(tmp_path, f"{TABLES} INSERT INTO ballast VALUES (1, 0, '{'x' * 2000}');").running() as running:
+        churn(running, 1, 20)
+        running.fill()
+        yield running
+
+
+def test_a_definition_that_comes_back_is_the_one_in_force(shop):
+    """A column that gets its first name again makes no third definition: the first one counts again, and so do the
+    conditions over that column.
+    """
+    shop.execute("ALTER TABLE orders RENAME COLUMN total TO amount")
+    shop.captured()
+    shop.execute("ALTER TABLE orders RENAME COLUMN amount TO total")
+    shop.execute("UPDATE orders SET total = id % 7")
+    shop.forget()
+    there = {each.name: each.fingerprint for each in shop.client.sources()}
+    service = shop.client.bootstrap(shop.service_url)
+    assert {each.name: each.fingerprint for each in service.sources()} == there
+    follower = Follower().follow(shop.url, sources=[ORDERS], where="total >= 3")
+    assert len(follower.rows("main.orders")) == len(shop.select("SELECT id FROM orders WHERE total >= 3"))
+    assert "state" in follower.kinds
+
+
+def test_answers_over_definitions_that_the_relay_does_not_know_any_more(shop):
+    """A relay whose folder was lost, and another of the same database, are younger than the stores."""
+    follower = Follower().follow(shop.url, sources=[ORDERS])
+    shop.execute("INSERT INTO orders VALUES (500, 'o', 1)", "DELETE FROM orders WHERE id = 12")
+    shop.captured()
+    shop.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
+    shop.forget()
+    young = tuple(
+        each
+        for each in definitions_of(shop.client, PHYSICAL)
+        if len(each.table.names) != 3 or each.table.source != "main.orders"
+    )
+    at, state, _, log = shop.noted()
+    shop._noting.look(at, state, young, log)
+    assert {each.table.fingerprint for each in shop.head().definitions} > {each.table.fingerprint for each in young}
+    every = Follower().follow(shop.url, sources=[ORDERS], look_back="all")
+    follower.follow(shop.url, sources=[ORDERS])
+    assert every.is_as(shop, "main.orders")
+    assert follower.is_as(shop, "main.orders")
+
+
+def test_no_number_is_given_to_two_tables():
+    """Whose tables it is would decide who sees them."""
+    old = [
+        SchemaVersion(1, 1, table("gone")),
+        SchemaVersion(2, 1, table("orders", "a")),
+        SchemaVersion(3, 1, table("x")),
+    ]
+    now = (SchemaVersion(1, 1, table("orders", "a", "b")), SchemaVersion(3, 1, table("new")))
+    found = _with_known(now, old)
+    assert found[-2:] == now
+    ids = {each.table.source: each.source_id for each in found}
+    assert len({*ids.values()}) == len(ids) == 4
+    assert [each.source_id for each in found if each.table.source == "main.orders"] == [1, 1]
+    assert _with_known(now, found) == found
+
+
+def kept(states, head, *controls):
+    by_source = lambda source: [each for each in controls if each.source == source]  # noqa: E731
+    return Kept(states, head, by_source, 1 << 62)
+
+
+def test_images_that_were_missing_for_a_while_make_a_table_come_whole():
+    """Of an update without its first image nobody knows whether it has left the condition."""
+    whole, part = table("orders", "a"), table("orders", "a", first_images=False)
+    state = StateNote(SourceCheckpoint("u", 9), 1 << 40, {"main.orders": StateTable((), whole)})
+    head = HeadNote(SourceCheckpoint("u", 9, log="A"), (0, 0))
+    asked = StreamFilter.parse(filters={ORDERS: {"where": "a >= 2", "columns": None}})
+    ask = Ask(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), asked)
+    since = SourceCheckpoint("u", 5)
+    for controls, kind in (
+        ([control("schema", 1, whole, previous=None)], Kind.SINCE),
+        ([control("schema", 1, part, previous=None), control("schema", 7, whole, previous="0")], Kind.ALL),
+        ([control("schema", 6, part, previous="0"), control("schema", 7, whole, previous="0")], Kind.ALL),
+    ):
+        assert kinds_of(state, since, ask, kept([state], head, *controls), is_inside=False) == {"main.orders": kind}
+
+
+def test_every_change_is_not_given_where_a_snapshot_of_another_log_was_open():
+    """The rest of that snapshot is in no log store, and who would go on from there would take its rows for all."""
+    head = HeadNote(SourceCheckpoint("u", 9, log="A"), (0, 0))
+    begun = control("snapshot_begin", 1, table(), generation=1)
+    ask = Ask(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), every=True)
+    inside = SourceCheckpoint("u", 5, seq=1 << 50, log="B", snapshots={"main.orders": 7})
+    with pytest.raises(PositionPurged, match="in another log"):
+        plan(inside, ask, kept([], head, begun))
+    assert plan(replace(inside, snapshots={"main.stock": 7}), ask, kept([], head, begun))
+    assert plan(replace(inside, log="A"), ask, kept([], head, begun))
+    in_parts = SourceCheckpoint("u", 5, seq=3, log="B")
+    assert plan(in_parts, ask, kept([], head, begun)).start.scn == 4, "the transaction comes again, whole"
+
+
+@pytest.mark.parametrize(("body", "is_whole"), [({"as_configured": True}, True), ({"as_configured": False}, False)])
+def test_a_table_that_is_captured_with_a_condition_is_whole_when_its_snapshot_has_ended(body, is_whole):
+    of = table()
+    begin = control("snapshot_begin", 1, of, generation=1)
+    end = control("snapshot_end", 2, of, generation=1, begin=[1, 1], complete=False, **body)
+    assert standing_at([begin, end], (9, 0)).is_incomplete is not is_whole
+
+
+def test_states_are_forgotten_while_one_table_is_being_read_for_days():
+    """Beside the newest state of each table, so that whoever asks for others alone goes on being answered."""
+    others = {"main.stock": StateTable((), table("stock"))}
+    both = {**others, "main.orders": StateTable((), table())}
+    now_us = 1_000 * HOUR_US
+    states = [StateNote(SourceCheckpoint("u", 1), 1 << 40, both, noted_us=now_us - 100 * HOUR_US)]
+    states += [
+        StateNote(
+            SourceCheckpoint("u", n), 1 << 40, others, frozenset({"main.orders"}), noted_us=now_us - (99 - n) * HOUR_US
+        )
+        for n in range(2, 90)
+    ]
+    head = HeadNote(SourceCheckpoint("u", 1000, log="A"), (0, 0))
+    gone = forgotten(states, head, KeepSection(hours=1, days=0), now_us)
+    assert [each.position.scn for each in states if each not in gone] == [1, 89]
+
+
+def test_a_table_that_is_not_kept_is_not_left_out_in_silence(shop):
+    """Who asks by a pattern would go on without what happened to it meanwhile."""
+    shop.config.options.tables[:] = [ORDERS]
+    follower = Follower().follow(shop.url)
+    shop.execute('UPDATE stock SET "left" = -1')
+    shop.forget()
+    for asked in ({}, {"sources": ["shop/*"]}):
+        with pytest.raises(UnknownSource, match="does not keep"):
+            Follower().follow(shop.url, **asked)
+    with pytest.raises(UnknownSource, match="does not keep"):
+        follower.follow(shop.url)
+    assert "state" in Follower().follow(shop.url, sources=[ORDERS]).kinds
+
+
+def test_what_was_before_a_table_was_kept_is_not_taken_for_held(shop):
+    """Where `tables` of the service is given more: every change begins anew, and older positions get tables whole."""
+    shop.config.options.tables[:] = [ORDERS]
+    shop.fill()
+    old = Follower().follow(shop.url)
+    shop.execute('UPDATE stock SET "left" = -1', "UPDATE orders SET total = 1")
+    shop.fill()
+    shop.config.options.tables.append("shop/main.stock")
+    at, state, definitions, log = shop.noted()
+    end = shop.captured()
+    shop._noting.look(at, state, definitions, log, (end.scn, end.ts_us))
+    assert shop.head().low == (end.scn, SEQ_DONE)
+    ask = Ask(PHYSICAL, frozenset({"main.orders", "main.stock"}), every=True)
+    with pytest.raises(PositionPurged, match="is kept from"):
+        plan(old.checkpoint.sources[PHYSICAL], ask, kept(shop.states(), shop.head()))
+    with pytest.raises(ServiceUnavailable):
+        plan(old.checkpoint.sources[PHYSICAL], replace(ask, every=False), kept(shop.states()[:-1], shop.head()))
