@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from databus.core import ConfigError
-from databus.disk import Location, Storage, locate
+from databus.disk import LocalLocation, Location, Storage, locate
 from databus.formats import lines_of, load_yaml, substitute
 from databus.link import ADDRESSES, Access, RelayClient
 from databus.relay import AccessConfig, RelayConfig, ServeConfig, TlsConfig, address_of
@@ -195,7 +195,7 @@ class BootstrapConfig:
     def write_pipeline(self, keyless: Collection[str]) -> Path:
         """Write the pipeline's file; returns where it is."""
         text = json.dumps(self.pipeline(keyless), indent=1)
-        self.pipeline_path.write_text(f"# Made of {self.path.name}; changed there.\n{text}\n")
+        LocalLocation(self.pipeline_path).write(f"# Made of {self.path.name}; changed there.\n{text}\n".encode())
         return self.pipeline_path
 
 

@@ -1,9 +1,9 @@
 """One Parquet file of a store: what its footer says, and its rows, a row group at a time."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,12 +18,14 @@ from databus.core import (
     ChangeType,
     CorruptData,
     Pair,
+    ServiceUnavailable,
     us_of,
 )
 from databus.disk import Location
 from databus.stores._skipping import Bounds, RowsWanted
 
 _SEQ_MAX: Final = (1 << 63) - 1
+_BATCH_BYTES: Final = 16 << 20
 _DELETE: Final = ChangeType.DELETE.label
 _FIRST_IMAGE: Final = ChangeType.UPDATE_PREIMAGE.label
 assert _DELETE < ChangeType.INSERT.label < ChangeType.UPDATE_POSTIMAGE.label < _FIRST_IMAGE  # noqa: S101 - see `_group`
@@ -60,7 +62,7 @@ class StoredFile:
 
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group; of the columns that are named, those that there are. Raises `CorruptData` if it is gone."""
-        with _opened(self.path) as file:
+        with _opened(self.path) as (file, _):
             names = file.schema_arrow.names
             wanted = None if columns is None else [name for name in columns if name in names]
             found: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
@@ -69,11 +71,12 @@ class StoredFile:
     def batches(
         self, skip: int, rows_max: int, above: Pair | None, wanted: RowsWanted | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Its rows but the first `skip`, at most `rows_max` at a time, in their order, each time with the number of the
-        first. above: row groups without a row above this pair are left out, and those without a row that is wanted.
+        """Its rows but the first `skip`, in their order, at most `rows_max` at a time and of wide ones fewer, each time
+        with the number of the first. above: row groups without a row above this pair are left out, and those without a
+        row that is wanted.
         """
         start = 0
-        with _opened(self.path) as file:
+        with _opened(self.path) as (file, _):
             names = file.schema_arrow.names
             chosen = None if wanted is None or wanted.columns is None else _columns_of(names, wanted.columns)
             for number, group in enumerate(self.groups):
@@ -82,7 +85,8 @@ class StoredFile:
                     continue
                 if wanted is not None and not wanted.may_hold(bounds_of(file, number, wanted.tested)):
                     continue
-                for batch in file.iter_batches(rows_max, row_groups=[number], columns=chosen, use_threads=False):
+                rows = max(min(rows_max, group.rows * _BATCH_BYTES // max(group.bytes, 1)), 1)
+                for batch in file.iter_batches(rows, row_groups=[number], columns=chosen, use_threads=False):
                     left = batch.slice(min(max(skip - at, 0), batch.num_rows))
                     if left.num_rows:
                         yield at + batch.num_rows - left.num_rows, left
@@ -90,7 +94,7 @@ class StoredFile:
 
     def held(self, wanted: RowsWanted) -> list[bool]:
         """Of each row group, whether a row that is wanted may be there."""
-        with _opened(self.path) as file:
+        with _opened(self.path) as (file, _):
             numbers = range(len(self.groups))
             return [wanted.may_hold(bounds_of(file, number, wanted.tested)) for number in numbers]
 
@@ -112,41 +116,36 @@ def bounds_of(file: Any, group: int, names: Collection[str]) -> dict[str, Bounds
     return bounds
 
 
-class _Opened:
-    def __init__(self, path: Location) -> None:
-        self._path = path
-        self._reading: Any = None
+@contextmanager
+def _opened(path: Location) -> Iterator[tuple[Any, Any]]:
+    """A Parquet file, and the bytes that it is in. Raises `CorruptData` for what was not written so, also while it is
+    read, and `ServiceUnavailable` where reading it another time may help.
+    """
+    import pyarrow.parquet as pq  # 60 ms, of whoever only looks at a configuration too
 
-    def __enter__(self) -> Any:
-        import pyarrow.parquet as pq  # 60 ms, of whoever only looks at a configuration too
-
-        try:
-            self._reading = self._path.reading()
-            self.file = self._reading.__enter__()
-            return pq.ParquetFile(self.file, page_checksum_verification=True)
-        except FileNotFoundError:
-            raise CorruptData(f"{self._path}: is missing; a state or the log store names it") from None
-        except pa.ArrowException as error:
-            raise CorruptData(f"{self._path}: is not the Parquet file that was written: {error}") from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reading.__exit__(kind, error, trace)
-        if isinstance(error, pa.ArrowException | OSError):
-            raise CorruptData(f"{self._path}: is not as it was written: {error}") from error
+    try:
+        with path.reading() as file:
+            try:
+                yield pq.ParquetFile(file, page_checksum_verification=True), file
+            except (pa.ArrowException, OSError) as error:
+                raise _told(path, error) from error
+    except (pa.ArrowException, OSError) as error:
+        raise _told(path, error) from None
 
 
-def _opened(path: Location) -> _Opened:
-    return _Opened(path)
+def _told(path: Location, error: Exception) -> CorruptData | ServiceUnavailable:
+    if isinstance(error, FileNotFoundError):
+        return CorruptData(f"{path}: is missing; a state or the log store names it")
+    if isinstance(error, OSError) and error.errno is not None:  # the system's own, such as that of too many open files
+        return ServiceUnavailable(f"{path}: cannot be read now: {error}")
+    return CorruptData(f"{path}: is not the Parquet file that was written: {error}")
 
 
 def file_of(path: Location) -> StoredFile:
     """Read a file's footer. Raises `CorruptData` if it is missing, or no Parquet."""
-    opened = _opened(path)
-    with opened as file:
+    with _opened(path) as (file, content):
         found = file.metadata
-        size, digest = _digest(opened.file)
+        size, digest = _digest(content)
         places = {name: at for at, name in enumerate(file.schema_arrow.names)}
         groups = tuple(_group(found.row_group(number), places) for number in range(found.num_row_groups))
         return StoredFile(path, found.num_rows, groups, size, digest)

@@ -88,7 +88,8 @@ class StoreTable:
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise ServiceUnavailable(f"{self.folder}: cannot be read now: {error}") from error
+            trouble = self.folder.trouble(error)  # of a store, whose own words may hold secrets
+            raise ServiceUnavailable(f"{self.folder}: cannot be read now: {trouble or error}") from None
 
     @property
     def _opened(self) -> "DeltaTable":
