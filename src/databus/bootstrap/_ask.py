@@ -50,9 +50,13 @@ class Ask:
         chosen = [rule.columns for rule in self._rules(source) if rule.columns is not None]
         return frozenset(name.lower() for names in chosen for name in names) if chosen else None
 
-    def wanted(self, source: str, table: TableSchema) -> RowsWanted | None:
-        """What is wanted of the rows of a table in this definition; None for all."""
-        rules = self._rules(source)
+    def wanted(self, source: str, table: TableSchema, *, is_told: bool = False) -> RowsWanted | None:
+        """What is wanted of a table's rows in this definition; None for all. is_told: whoever asks is told how much
+        that is. Bounds are of all rows, so conditions of his own would tell of those that are not there for him.
+        """
+        rules, forced = self.filter.about(f"{self.physical}/{source}")
+        hides_rows = is_told and any(rule.where is not None for rule in forced)
+        rules = forced if hides_rows else (*rules, *forced)
         conditions = tuple(Predicate.parse(rule.where) for rule in rules if rule.where is not None)
         projection = self.projection(source)
         if not conditions and projection is None:

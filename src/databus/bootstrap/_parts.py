@@ -157,7 +157,7 @@ class Outline:
             yield Part((scn, first - 1), controls=1)
             skip = max(answer.after[1] - first + 1, 0) if answer.after[0] == scn else 0
             above = None if kind is Kind.ALL else answer.begins_after
-            wanted = self.ask.wanted(source, table.table)
+            wanted = self.ask.wanted(source, table.table, is_told=True)
             for at, group in self.footers.of_state(source, table, skip, above, wanted):
                 for start in range(0, group.rows, PART_ROWS):
                     rows = min(PART_ROWS, group.rows - start)
