@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cli_page import cli_markdown
 from client_page import client_markdown
+from metrics_page import metrics_markdown
 
 from databus.bootstrap import BootstrapFile, BootstrapSection, KeepSection, RelayAt
 from databus.dashboard import api_markdown
@@ -35,6 +36,7 @@ PAGES = {
     "http.md": http_markdown,
     "bootstrap.md": bootstrap_markdown,
     "api.md": api_markdown,
+    "metrics.md": metrics_markdown,
 }
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ RENAMING = {
     "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
     "spark/_session.py": "a cache that Java writes; what is missing is written again",
     "relay/_audit.py": "yesterday's audit log gets another name; it syncs the folder",
+    "dashboard/_history.py": "a file that is no history gets another name; charts begin with a new one",
     "pipeline/telling/_journal.py": "the full journal gets another name; nothing rests on its last seconds",
 }
 

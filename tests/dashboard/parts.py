@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
@@ -65,6 +65,10 @@ class Pipeline:
             rest = self._resting.of([feed.output.partition(".")[2] for feed in plan.feeds])
             event = {None: "started", "paused": "paused"}.get(rest, "output_stopped")
             self.published.take({"event": event, "query": plan.name, "at_us": now_us()})
+            names = [feed.output.partition(".")[2] for feed in plan.feeds]
+            throttle = self._resting.throttle_of(names)
+            told = {"throttle": {} if throttle is None else throttle.to_json(), "outputs": names}
+            self.published.take({"event": "throttled", "query": plan.name, "at_us": now_us(), **told})
 
     def retry(self, outputs: Collection[str]) -> None:
         self.asked.append(f"retry {','.join(outputs)}")
@@ -74,6 +78,10 @@ class Pipeline:
 
     def ask_to_stop(self, why: str) -> None:
         self.asked.append(why)
+
+    def rebuild(self, output: str, tables: Sequence[str]) -> list[str]:
+        self.asked.append(f"rebuild {','.join(tables)} of {output}")
+        return list(tables)
 
     def _reload(self, by: str) -> dict[str, Any]:
         self.asked.append(by)
@@ -121,6 +129,15 @@ def ask(
         return answer.status, json.loads(text) if is_json else text, found
     finally:
         connection.close()
+
+
+def is_gone(url: str) -> bool:
+    """Whether nobody listens there any more."""
+    try:
+        ask(url, "/")
+    except OSError:
+        return True
+    return False
 
 
 def wait_until(condition: Callable[[], Any]) -> Any:

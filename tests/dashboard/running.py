@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import yaml
 
-from databus.dashboard import Dashboard, DashboardConfig, Hook, Part, Push
+from databus.dashboard import Alerting, Dashboard, DashboardConfig, Hook, Part, Push
 from tests.dashboard.parts import WAIT_S, ask, wait_until
 
 MARK = {"X-Databus-Dashboard": "1"}
@@ -26,12 +26,19 @@ class Running:
         principals: Sequence[Mapping[str, Any]] = (),
         hook: Hook | None = None,
         pushes: Sequence[Push] = (),
+        alerting: Alerting | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "principals.yml"
         file.write_text(yaml.safe_dump({"principals": [entry(**each) for each in principals]}))
         config = DashboardConfig(
-            ("127.0.0.1", 0), parts, folder, file if principals else None, hook=hook, pushes=pushes
+            ("127.0.0.1", 0),
+            parts,
+            folder,
+            file if principals else None,
+            hook=hook,
+            pushes=pushes,
+            alerting=alerting or Alerting(),
         )
         self.links: list[str] = []
         self.file = file

@@ -12,9 +12,10 @@ from standardwebhooks import Webhook
 
 from databus.core import ConfigError, UnknownSource
 from databus.dashboard import Form, Hook, Push, grafana_dashboard, part_of_file, prometheus_rules
-from databus.dashboard._alert_rules import RULES, Is, Rule, Sample
+from databus.dashboard._alert_rules import RULES, Is, Rule
 from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, State
 from databus.dashboard._push import influx_lines
+from databus.dashboard._samples import Sample
 from tests.commands import databus, failed
 from tests.dashboard.parts import FILE, WAIT_S, Pipeline, wait_until
 from tests.dashboard.receiver import receiver
@@ -134,6 +135,48 @@ def test_a_web_hook_is_told_until_it_takes_it_and_the_page_says_so(tmp_path, rec
         assert {"alert ack", "alert silence"} <= {each["action"] for each in entries}
 
 
+def test_what_people_have_said_of_alerts_outlives_a_restart():
+    alerts = Alerts([LAG])
+    alerts.step(0, [lag(11, "a"), lag(11, "b")])
+    one, other = alerts.open_ones()
+    alerts.silence(one.id, 10_000)
+    alerts.step(5, [lag(11, "a"), lag(11, "b")])
+    alerts.acknowledge(other.id, "ann")
+    after = Alerts([LAG])
+    after.remember(json.loads(json.dumps(alerts.remembered())), 100)
+    after.step(100, [lag(11, "a"), lag(11, "b")])
+    assert told(after.step(105, [lag(11, "a"), lag(11, "b")])) == [], "one is silenced, of the other somebody knows"
+    assert {each.acked_by for each in after.open_ones()} == {"ann", ""}
+    assert told(after.step(106, [lag(11, "a")])) == [("resolved", ["b"])]
+    assert after.remembered()["acked"] == {}
+    for wrong in ({}, [], {"v": 2, "silenced": {}, "acked": {}}, {"v": 1, "silenced": [], "acked": {}}):
+        with pytest.raises(ValueError, match=r"."):
+            after.remember(wrong, 0)
+
+
+def test_a_silence_is_kept_in_a_file_and_a_file_that_is_none_is_passed_over(tmp_path):
+    folder, people = tmp_path / "d", [{"name": "ann", "rights": ["see", "control"]}]
+    suspended = {"name": "shop_db", "status": "suspended", "state": "SUSPENDED_ON_ERROR", "message": "no", "type": "x"}
+    ann = {"token": token_of("ann")}
+    with Pipeline(tmp_path) as shop:
+        shop.published.sources([suspended], "")
+
+        def of(running):
+            found = running.api("/alerts", **ann)[1]["open"]
+            return next((each for each in found if each["rule"] == "CaptureSuspended"), None)
+
+        with Running(folder, [part_of_file(shop.file)], people) as running:
+            alert = wait_until(lambda: of(running))
+            asked = {"reason": "known", "minutes": 5}
+            assert running.api(f"/alerts/{alert['id']}/silence", asked, **ann)[0] == 200
+            until_us = of(running)["silenced_until_us"]
+        with Running(folder, [part_of_file(shop.file)], people) as running:
+            assert wait_until(lambda: of(running))["silenced_until_us"] == until_us
+        (folder / "alerts.json").write_bytes(b"\xff{")
+        with Running(folder, [part_of_file(shop.file)], people) as running:
+            assert wait_until(lambda: of(running))["silenced_until_us"] is None
+
+
 def test_a_hook_that_is_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="base64"):
         Hook.of("http://127.0.0.1/", "whsec_%%%")
@@ -205,10 +248,10 @@ def test_the_rules_of_the_pages_are_those_of_the_code():
         if rule.name == "Down":
             continue
         shown = listed[rule.name]
-        minutes = f"{rule.for_s // 60}m" if rule.for_s else None
+        minutes = f"{rule.for_s // 60:.0f}m" if rule.for_s else None
         assert shown.get("for") == minutes, rule.name
         numbers = shown["expr"].replace("== 1", "> 0").replace("== 0", "< 1").replace('="', '=~"').replace("=~~", "=~")
-        assert numbers.replace("10e9", "1e+10") == rule.expression, rule.name
+        assert numbers.replace("10e9", "10000000000") == rule.expression, rule.name
 
 
 def rules_in(block):

@@ -81,7 +81,10 @@ def path_of(endpoint: Any, values: dict[str, str]) -> str:
     return path
 
 
-SHOP = {"pipeline": "shop", "output": "copy", "relay": "erp-relay", "source": "erp", "id": "x"}
+SHOP = {
+    "pipeline": "shop", "output": "copy", "relay": "erp-relay", "source": "erp", "id": "x",
+    "table": "shop_db/main.events",
+}  # fmt: skip
 
 
 def needed_by(endpoint: Any) -> dict[str, str]:
@@ -93,7 +96,7 @@ def body_of(endpoint: Any, values: dict[str, str]) -> dict[str, str] | None:
     if not endpoint.changes:
         return None
     given = {"reason": "a test", "token": "x", "tables": "main.orders", "minutes": "10"}
-    confirm = values["output"] if "{output}" in endpoint.path else values["pipeline"]
+    confirm = values[endpoint.names[-1]] if endpoint.names else ""
     given["confirm"] = confirm + " but not quite"  # so that nothing is done
     return {each.name: given[each.name] for each in endpoint.parameters if each.is_required}
 
@@ -175,9 +178,43 @@ def test_a_source_is_paused_at_its_relay(world):
     assert world.api("ann", "/sources/erp-relay/erp/resume", {"reason": "made"})[0] == 202
     body = {"reason": "look again", "tables": "main.orders"}
     assert world.api("ann", "/sources/erp-relay/erp/snapshot", body)[0] == 202
+    assert (
+        world.api("ann", "/sources/erp-relay/erp/snapshot", body, method="DELETE")[1]["action"]
+        == "source cancel snapshot"
+    )
+    found = world.api("ann", "/sources/erp-relay/erp")[1]
+    assert {"main.orders", "main.stock"} <= {each["table"] for each in found["tables"]}
     log = (world.relay.config.folder / "audit.jsonl").read_text()
     assert "dashboard: ann at 127.0.0.1" in log
     assert "index is being made" in log
+    assert "cancelSnapshot" in log
+
+
+def test_an_output_is_throttled_until_it_is_resumed(world):
+    path, body = "/outputs/shop/hook", {"reason": "the target is slow", "rows": 500}
+    assert world.api("bill", f"{path}/throttle", {"reason": "x"})[0] == 400, "to what?"
+    assert world.api("bill", f"{path}/throttle", {**body, "rows": 0})[0] == 400
+    assert world.api("bill", f"{path}/throttle", body)[1]["state"] == "done"
+
+    def throttle():
+        (found,) = [each for each in world.api("bill", "/status")[1]["outputs"] if each["node"] == "shop/outputs.hook"]
+        return found["throttle"]
+
+    wait_until(lambda: throttle() == {"rows": 500})
+    assert world.api("bill", f"{path}/resume", {"reason": "it is well"})[1]["state"] == "done"
+    wait_until(lambda: throttle() == {})
+    asked = [each["asked"] for each in world.api("bill", "/audit?pipeline=shop")[1]["entries"]]
+    assert {"outputs": ["hook"], "rows": 500, "reason": "the target is slow"} in asked
+
+
+def test_a_table_is_made_anew_by_who_has_typed_its_name_and_may(world):
+    table = "shop_db/main.events"
+    path, body = f"/tables/shop/copy/{quote(table, safe='')}/rebuild", {"reason": "it is wrong", "confirm": table}
+    assert world.api("only-control", path, body)[0] == 403
+    assert world.api("ann", path, {**body, "confirm": "copy"})[0] == 400
+    done = world.api("ann", path, body)[1]
+    assert (done["state"], done["result"]["tables"]) == ("done", [table])
+    assert f"rebuild {table} of copy" in world.shop.asked
 
 
 def test_what_stops_wants_its_name_typed(world):
@@ -299,6 +336,34 @@ def test_a_message_of_a_megabyte_or_of_no_text_costs_each_tab_little(world):
     assert found["message"].startswith(HOSTILE)
     assert len(json.dumps(world.api("ann", "/status")[1])) < 400_000
     world.crm.look()
+
+
+def test_a_message_is_shown_to_who_may_see_rows_and_its_class_and_place_to_the_others(world):
+    failing = {"state": "SUSPENDED_ON_ERROR", "error": "UnrepresentableValue"}
+    told_row = "shop_db/main.events: column born: 'the 3rd of Ann' is no date"
+    (plan, *_) = world.shop._plans
+    failed = {"event": "failed", "query": plan.name, "outputs": ["copy"], "error": "UnrepresentableValue", "at_us": 2}
+    world.shop.published.take({**failed, "message": told_row})
+    refused = {"event": "refused", "query": plan.name, "output": "copy", "tables": {"shop_db/main.t": told_row}}
+    world.shop.published.take(refused)
+    world.shop.published.sources([{"name": "shop_db", "status": "suspended", "message": told_row, **failing}], "")
+
+    def told(who):
+        return [
+            json.dumps(world.api(who, path)[1]) for path in ("/status", "/journal", "/audit", "/operations", "/alerts")
+        ]
+
+    try:
+        wait_until(lambda: "3rd of Ann" in told("ann")[0])
+        assert "3rd of Ann" in told("ann")[1]
+        for text in told("only-see"):
+            assert "3rd of Ann" not in text
+        assert "UnrepresentableValue at shop_db/main.events" in told("only-see")[0]
+    finally:
+        state = {"name": "shop_db", "status": "running", "state": "RUNNING", "message": HOSTILE}
+        world.shop.published.sources([state], "")
+        world.shop.published.take({**refused, "tables": {}})
+        world.shop.look()
 
 
 def test_a_link_signs_in_once_and_a_pipeline_that_does_not_run_is_shown(tmp_path):

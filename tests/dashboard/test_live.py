@@ -1,11 +1,14 @@
 """A dashboard beside a pipeline that runs in Spark: what it shows and does, its death, and what trace and audit say."""
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from deltalake import DeltaTable
@@ -14,6 +17,8 @@ from databus.testing.servers import Chromium, ServerMissing
 from tests.cli.live import WAIT_S, Live
 from tests.commands import databus
 from tests.dashboard.browser import Browser
+from tests.dashboard.parts import ask, is_gone, wait_until
+from tests.dashboard.running import MARK
 
 OUTPUTS = """\
 filters: {dear: {type: where, from: shop, where: total_cents > 1000000000, missing: skip}}
@@ -37,6 +42,61 @@ def dashboard(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
         process.wait(WAIT_S)
         process.stdout.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.timeout(1500)
+def test_an_output_in_spark_is_throttled_and_a_table_of_it_made_anew(tmp_path):
+    with Live(tmp_path, OUTPUTS) as live, beside(live) as (url, cookie):
+        live.wait_until_copied("copy")
+
+        def act(path: str, **body: Any) -> Any:
+            status, said, _ = ask(url, f"/api/v1{path}", {"reason": "a test", **body}, headers=cookie)
+            assert status == 202, said
+            operation = f"/api/v1/operations/{said['id']}"
+            done = live.wait_until(
+                lambda: (now := ask(url, operation, headers=cookie)[1])["state"] != "running" and now, "it is done"
+            )
+            assert done["state"] == "done", done
+            return done["result"]
+
+        def told() -> Any:
+            outputs = ask(url, "/api/v1/status", headers=cookie)[1]["outputs"]
+            return next(each for each in outputs if each["output"] == "copy")
+
+        act("/outputs/shop/copy/throttle", rows=10)
+        live.wait_until(lambda: told()["throttle"] == {"rows": 10} and told()["state"] == "running", "it is throttled")
+        batches = len(live.events(event="batch", output="copy"))
+        live.work(100)
+        live.wait_until_copied("copy")
+        sizes = [each["rows"] for each in live.events(event="batch", output="copy")[batches:]]
+        assert len(sizes) > 3
+        assert max(sizes) < 300, "whole transactions, one at least"
+        act("/outputs/shop/copy/resume")
+        live.wait_until(lambda: told()["throttle"] == {}, "it is no longer throttled")
+
+        first = min(row[0] for row in live.copied("copy") or [])
+        DeltaTable(tmp_path / "copy" / "orders").delete(f"id = {first}")
+        table = "shop/main.orders"
+        path = f"/tables/shop/copy/{quote(table, safe='')}/rebuild"
+        assert act(path, confirm=table)["tables"] == [table]
+        live.work()
+        live.wait_until_copied("copy")
+        assert told()["state"] == "running"
+        assert live.wait_until(lambda: told()["visible"], "batches are counted")["count"] > 0
+        live.kill()
+        wait_until(lambda: is_gone(url))
+
+
+@contextmanager
+def beside(live: Live) -> Iterator[tuple[str, dict[str, str]]]:
+    """A run with its dashboard: where that is, and the headers of who is signed in."""
+    live.start("--dashboard")
+    link = live.wait_until(lambda: re.search(r"(http://\S+)/#once=(\S+)", live.said), "it says its link")
+    signed_in = ask(link[1], "/api/v1/session", {"token": link[2]}, headers=MARK)
+    assert signed_in[0] == 200
+    yield link[1], {"Cookie": signed_in[2]["set-cookie"].partition(";")[0], "Origin": link[1], **MARK}
 
 
 def trace(live: Live, order: int) -> subprocess.CompletedProcess[str]:

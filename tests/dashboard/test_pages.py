@@ -99,12 +99,12 @@ def test_every_page_shows_what_is_there_and_hostile_values_as_text(world):
     for hash_, texts in {
         "#/output/shop/copy": ["Output shop / copy", "running", "Last batch"],
         "#/source/shop/shop_db": [HOSTILE, "suspended"],
-        "#/source/erp-relay/erp": ["SCN", "19"],
+        "#/source/erp-relay/erp": ["SCN", "19", "main.orders", "Nobody follows it now"],
         "#/journal": [HOSTILE],
         "#/audit": ["Audit"],
         "#/alerts": ["CaptureSuspended", "physical=shop_db", "Acknowledge"],
         "#/letters": ["No target refuses a row"],
-        "#/config/shop": ["databus.yml", "(hidden)"],
+        "#/config/shop": ["databus.yml", "(hidden)", "the file is as it was taken"],
         "#/output/%3Cscript%3E/%E0%A4%A": ["Flow"],
         f"#/output/{HOSTILE}/x": ["There is no such thing"],
     }.items():
@@ -112,6 +112,7 @@ def test_every_page_shows_what_is_there_and_hostile_values_as_text(world):
         for text in texts:
             page.wait_for(text)
         assert "hunter2" not in page.text()
+    page.errors = [each for each in page.errors if "503" not in each]  # the relay of shop does not run
     world.check(page)
 
 
@@ -157,6 +158,63 @@ def test_who_decides_by_what_is_no_longer_so_is_told(world):
     assert state_of(world.relay, "erp")["status"] in ("running", "initializing")
     page.errors = [each for each in page.errors if "412" not in each]  # the browser logs each answer that is an error
     world.check(page)
+
+
+def test_an_output_is_throttled_and_a_table_of_it_made_anew(world):
+    page = world.signed_in()
+    page.js("location.hash = '#/output/shop/hook'")
+    page.click("main button", "Throttle")
+    page.type("dialog[open] input[name=reason]", "the target is slow")
+    page.press("Enter")
+    page.wait_for("Throttle: done")
+    page.wait_for("1,000 rows a batch")
+    page.click("main button", "Resume")
+    page.type("dialog[open] input[name=reason]", "it is well")
+    page.press("Enter")
+    page.wait("!document.body.innerText.includes('1,000 rows a batch')")
+    world.shop.batch(output="hook")
+    page.click("main button", "Rebuild")
+    page.type("dialog[open] input[name=reason]", "it is wrong")
+    page.type("dialog[open] input[name=confirm]", "shop_db/main.events")
+    page.press("Enter")
+    page.wait_for("Rebuild: done")
+    assert "rebuild shop_db/main.events of hook" in world.shop.asked
+    page.js("location.hash = '#/source/erp-relay/erp'")
+    page.click("main button", "Read again")
+    page.type("dialog[open] input[name=reason]", "look again")
+    page.press("Enter")
+    page.wait_for("Read again: done")
+    world.check(page)
+
+
+def test_what_a_reload_would_change_is_shown(world):
+    page, text = world.signed_in(), world.shop.file.read_text()
+    try:
+        world.shop.file.write_text(text.replace("id > 1", "id > 2").replace("hunter2", "hunter3"))
+        page.js("location.hash = '#/config/shop'")
+        page.wait_for("filters.big.where")
+        assert "hunter" not in page.text()
+        world.shop.file.write_text(text.replace("type: mock", "type: mock, seed: 5"))
+        page.wait_for("cannot change while the pipeline runs")
+        world.shop.file.write_text("outputs: [")
+        page.wait_for("The file cannot be taken as it is")
+    finally:
+        world.shop.file.write_text(text)
+    world.check(page)
+
+
+def test_many_outputs_are_one_node(world, tmp_path):
+    many = "".join(f"  o{number}: {{type: files, from: rows, path: out/o{number}}}\n" for number in range(160))
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "databus.yml").write_text(
+        f"name: many\nsources: {{many_db: {{type: mock}}}}\ninputs: {{rows: {{type: databus}}}}\noutputs:\n{many}"
+    )
+    with Pipeline(tmp_path / "many", "many") as crowd, Running(tmp_path / "d", [part_of_file(crowd.file)]) as running:
+        page = world.browser.page()
+        page.open(running.links[-1])
+        page.wait_for("160 outputs")
+        assert page.js("document.querySelectorAll('svg .edge').length") == 2
+        assert page.errors == []
 
 
 def test_a_trace_that_cannot_be_is_a_sentence_and_batches_are_checked(world):

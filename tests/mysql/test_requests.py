@@ -61,6 +61,24 @@ def test_a_reading_that_the_configuration_narrows_is_all_that_it_asks_for(server
     assert all(each["complete"] and each["as_configured"] for each in others)
 
 
+def test_a_reading_that_is_cancelled_ends_as_it_is_and_stays_so_over_a_restart(server, database, follower) -> None:
+    assert follower.source is not None
+    name = f"{database}.a"
+    controls = len(follower.copy().controls)
+    follower.source.request_snapshot([name])
+    follower.until(lambda: bool(follower.tape.groups[-1].snapshot and follower.tape.groups[-1].rows))
+    follower.source.cancel_snapshot([name])
+    follower.until(lambda: name not in follower.tape.groups[-1].commit.snapshots)
+    begin, end = follower.copy().controls[controls:]
+    assert (begin["kind"], end["kind"], end["complete"], end["as_configured"]) == (
+        "snapshot_begin", "snapshot_end", False, False,
+    )  # fmt: skip
+    assert end["generation"] == begin["generation"]
+    follower.kill()
+    follower.check(server, database)
+    assert len(follower.copy().controls) == controls + 2
+
+
 def test_a_condition_that_the_server_does_not_take_is_refused_at_once(server, database, follower) -> None:
     assert follower.source is not None
     for wrong in ("no_such_column = 1", "id = ", "1) OR (", "1) OR (1", "1; SELECT 2", "name = 'x", "id = (1 /* ) */"):

@@ -10,6 +10,7 @@ import pytest
 from databus.core import CorruptData
 from databus.pipeline import load_pipeline, run, validate
 from databus.pipeline.engine._query import limited, trigger_ms_of
+from databus.pipeline.telling import Throttle
 
 WAIT_S = 120.0
 BAD = """\
@@ -120,6 +121,11 @@ def test_what_an_output_says_of_its_query_wins_and_what_it_does_not_say_stays(tm
     config = limited(origin, [b, a]).config
     assert (config.max_rows_per_trigger, config.max_bytes_per_trigger) == (5, 1000)
     assert limited(origin, [b]) is origin
+    throttled = limited(origin, [b, a], Throttle(rows=2, bytes=5_000)).config
+    assert (throttled.max_rows_per_trigger, throttled.max_bytes_per_trigger) == (2, 1000), (
+        "never more than the file says"
+    )
+    assert limited(origin, [b], Throttle(rows=2)).config.max_rows_per_trigger == 2
     assert (trigger_ms_of([b, a], 100), trigger_ms_of([b], 100)) == (7, 100)
 
 

@@ -86,6 +86,7 @@ class Database:
     told: list[Mapping[str, Any]] = field(default_factory=list)
     resumes: list[Resume] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     polls: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -152,6 +153,9 @@ class ScriptedSource:
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         del where
         self._database.asked.extend(sources)
+
+    def cancel_snapshot(self, sources: Sequence[str]) -> None:
+        self._database.cancelled.extend(sources)
 
     def lag(self) -> SourceLag:
         return SourceLag(12.5, 3, 60_000.0, {"main.orders": 2}, bytes=4096)

@@ -213,6 +213,29 @@ def test_a_snapshot_asked_for_is_not_forgotten_by_a_restart(shop: Shop) -> None:
     assert [body["kind"] for body in controls_of(again)] == ["snapshot_begin", "snapshot_end"]
 
 
+def test_a_reading_that_is_cancelled_ends_as_it_is_and_stays_so_over_a_restart(shop: Shop) -> None:
+    shop.run(TABLE, FILL, "CREATE TABLE u(id INTEGER PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+    source = shop.start(chunk_rows_max=5)
+    drain(source, shop.log)
+    rows, controls = len(shop.log.mirror().rows["main.t"]), len(controls_of(shop.log.groups))
+    source.request_snapshot(["main.t", "main.u"])
+    drain_until(source, shop.log, lambda: bool(shop.log.groups[-1].rows))
+    source.cancel_snapshot(["main.t", "main.u"])
+    drain(source, shop.log)
+    (begin, end) = controls_of(shop.log.groups)[controls:]
+    assert (begin["kind"], begin["source"], end["kind"]) == ("snapshot_begin", "main.t", "snapshot_end")
+    assert (end["generation"], end["complete"]) == (begin["generation"], False)
+    assert shop.log.groups[-1].commit.snapshots == {}
+    source.close()
+    shop.run("DELETE FROM t WHERE id > 20")
+    again = drain(shop.start(), shop.log)
+    assert controls_of(again) == [], "nothing of it is read, nor begun again"
+    assert len(shop.log.mirror().rows["main.t"]) == rows - 20
+    assert_identical(shop.path, shop.log, ["t", "u"])
+    with pytest.raises(UnknownSource, match=r"main\.nope"):
+        shop.opened[-1].cancel_snapshot(["main.nope"])
+
+
 def test_never_means_only_changes_but_a_table_that_comes_later_is_read(shop: Shop) -> None:
     shop.run(TABLE, FILL)
     source = shop.start(snapshot="never")

@@ -20,7 +20,7 @@ from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to
 _PANELS: Final = {
     "Start": "init demo check-source prepare validate test run relay bootstrap warm-up schema plugins archive bench",
     "Look": "status dashboard tail trace history audit diff state sources consumers graph checkpoints compare",
-    "Steer": "pause resume drain stop reload snapshot",
+    "Steer": "pause resume drain stop throttle reload snapshot",
     "Repair": "rebuild dead-letters position skip sqlite remove",
 }
 """How `databus --help` groups the commands, in its order."""

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from databus.cli._dashboard_beside import dashboard_beside
 from databus.cli._demo_stage import Stage
 from databus.cli._demo_target import Target
 from databus.cli._run_view import source_line
@@ -44,7 +46,15 @@ class Demo:
     """
 
     def __init__(
-        self, folder: Path, stage: Stage, target: Target, seconds: float, screen: Screen, *, rate: int
+        self,
+        folder: Path,
+        stage: Stage,
+        target: Target,
+        seconds: float,
+        screen: Screen,
+        *,
+        rate: int,
+        dashboard: bool = False,
     ) -> None:
         self._folder = folder
         self._seconds = seconds
@@ -64,6 +74,8 @@ class Demo:
         self._client: Client | None = None
         self._waits_for: list[SourceLine] = []
         self._kills = 0
+        self._has_dashboard = dashboard
+        self._beside = ExitStack()
 
     def run(self) -> str:
         """Play it all; returns the last line. Raises `FatalError` for any difference."""
@@ -79,6 +91,9 @@ class Demo:
         (self._folder / "databus.yml").write_text(
             _PIPELINE.format(url=self._relay.url, tables=self._tables) + self._target.sections()
         )
+        shown = [str(self._folder / "databus.yml"), "--relay", self._relay.url]
+        folder = self._folder / "dashboard"
+        self._beside.enter_context(dashboard_beside(self._has_dashboard, shown, self._screen.say, folder))
         self._client = Client(self._relay.url, self._copy, sources=[self._tables])
         self._client.start()
         self._wait_until("capture (the first one on a machine compiles its decoder)", self._is_capturing, 300)
@@ -267,6 +282,7 @@ class Demo:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         self._relay.stop()
+        self._beside.close()
 
 
 class Copy(Consumer):

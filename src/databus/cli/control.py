@@ -1,4 +1,4 @@
-"""`databus pause`, `resume`, `drain`, `stop` and `reload`: asked of a running pipeline, by its control socket."""
+"""`databus pause`, `resume`, `drain`, `stop`, `throttle`, `reload`: what a running pipeline is asked by its socket."""
 
 import time
 from collections.abc import Mapping
@@ -49,6 +49,21 @@ def drain(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 3600.
         _wait_for_end(file, found, wait)
 
 
+@app.command(epilog="Example: databus throttle copy --rows 1000")
+def throttle(
+    outputs: Outputs = None,
+    file: File = DEFAULT_FILE,
+    rows: Annotated[int | None, typer.Option(min=1, help="So many rows in a batch at most.")] = None,
+    size: Annotated[int | None, typer.Option("--bytes", min=1, help="So many bytes in a batch at most.")] = None,
+) -> None:
+    """Have outputs write slowly, until `databus resume` or the pipeline's next start.
+
+    A batch that is being written ends first. Those of the same lane are throttled together.
+    """
+    found = _ask(file, "throttle", outputs, rows=rows, bytes=size)
+    typer.echo(f"{', '.join(found['outputs'])}: throttled")
+
+
 @app.command(epilog="Example: databus stop")
 def stop(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """End a running pipeline in order, as Ctrl-C does; or stop some of its outputs until it is started again."""
@@ -78,10 +93,10 @@ def reload(file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     _wait_for_start(file, [*found["changed"], *found["added"]], wait)
 
 
-def _ask(file: Path, verb: str, outputs: list[str] | None) -> dict[str, Any]:
+def _ask(file: Path, verb: str, outputs: list[str] | None, **more: Any) -> dict[str, Any]:
     from databus.pipeline import ask, state_of
 
-    return ask(state_of(file), verb, outputs=outputs or [])
+    return ask(state_of(file), verb, outputs=outputs or [], **more)
 
 
 def _wait_for(file: Path, found: Mapping[str, Any], state: str, seconds: float) -> None:

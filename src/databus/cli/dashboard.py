@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, TokenFile, app
+from databus.cli._dashboard_beside import FOLDER, end_with_input
 
 if TYPE_CHECKING:
-    from databus.dashboard import DashboardConfig, Hook, Push
+    from databus.dashboard import Alerting, DashboardConfig, Hook, Push
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11117"
 _LOOKED_FOR: Final = ("databus.yml", "relay.yml")
@@ -41,7 +42,10 @@ def dashboard(
     public_url: Annotated[
         str | None, typer.Option(help="Where people find it, if a proxy stands before it: https://databus.example.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder of its audit log.")] = Path(".databus/dashboard"),
+    folder: Annotated[Path, typer.Option(help="Folder of its audit log.")] = FOLDER,
+    alerts: Annotated[
+        Path | None, typer.Option(help="File with rules of your own, and who else is told of alerts.")
+    ] = None,
     webhook: Annotated[str | None, typer.Option(help="Address that alerts are sent to, as JSON.")] = None,
     webhook_secret_file: Annotated[
         Path | None, typer.Option(help="File with the secret by which they are signed, as those of the output `http`.")
@@ -54,6 +58,7 @@ def dashboard(
         Export | None, typer.Option(help="Print a dashboard for Grafana, or the rules for Prometheus, and end.")
     ] = None,
     token_file: TokenFile = None,
+    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -65,17 +70,22 @@ def dashboard(
     import asyncio
     from contextlib import suppress
 
-    from databus.dashboard import Dashboard
+    from databus.dashboard import Alerting, Dashboard
     from databus.operate import configure_logs
 
+    alerting = Alerting() if alerts is None else Alerting.in_file(alerts)
     if export is not None:
-        _say_exported(export)
+        _say_exported(export, alerting)
         return
     config = replace(
         _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file),
         hook=_hook(webhook, webhook_secret_file),
+        alerting=alerting,
         pushes=[_push(each) for each in push or []],
+        takes_any_port=beside,
     )
+    if beside:
+        end_with_input()
     configure_logs(level=log_level, style=log_format)
     made = Dashboard(config, on_link=lambda link: typer.echo(f"sign in: {link}"))
 
@@ -86,7 +96,7 @@ def dashboard(
         asyncio.run(made.run(is_ready))
 
 
-def _say_exported(what: Export) -> None:
+def _say_exported(what: Export, alerting: "Alerting") -> None:
     import yaml
 
     from databus.dashboard import grafana_dashboard, prometheus_rules
@@ -94,7 +104,7 @@ def _say_exported(what: Export) -> None:
     if what is Export.GRAFANA:
         typer.echo(json.dumps(grafana_dashboard(), indent=2))
     else:
-        typer.echo(yaml.safe_dump(prometheus_rules(), sort_keys=False, width=120), nl=False)
+        typer.echo(yaml.safe_dump(prometheus_rules(alerting.rules), sort_keys=False, width=120), nl=False)
 
 
 def _hook(url: str | None, secret_file: Path | None) -> "Hook | None":

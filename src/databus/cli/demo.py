@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from databus.cli._app import app
+from databus.cli._dashboard_beside import Beside
 
 
 class Source(StrEnum):
@@ -39,6 +40,7 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option(help="Folder to leave everything in; else it is removed, unless the demo fails.")
     ] = None,
+    dashboard: Beside = False,
 ) -> None:
     """Capture a busy shop, copy it with Spark, kill relay, pipeline and servers once each, and compare every table."""
     import shutil
@@ -61,7 +63,7 @@ def demo(
                 target.build()
                 stage.build()
                 screen.say(f"created {stage.name}: 4 tables")
-                last = Demo(folder, stage, target, seconds, screen, rate=rate).run()
+                last = Demo(folder, stage, target, seconds, screen, rate=rate, dashboard=dashboard).run()
             finally:
                 for server in (stage.server, target.server):
                     if server is not None:

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, app
+from databus.cli._dashboard_beside import Beside, dashboard_beside
 
 
 @app.command(epilog="Example: databus relay relay.yml")
 def relay(
     config: Annotated[Path, typer.Argument(help="The relay's configuration.")],
+    dashboard: Beside = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -29,4 +31,5 @@ def relay(
         from databus.relay import load_relay, run_relay
 
         loaded = load_relay(config)
-    run_relay(loaded)
+    with dashboard_beside(dashboard, [str(config)], typer.echo):
+        run_relay(loaded)

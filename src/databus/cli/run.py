@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, app, say_error, say_table
+from databus.cli._dashboard_beside import Beside, dashboard_beside
 from databus.cli._file import DEFAULT_FILE, File
 from databus.cli._screen import in_time
 from databus.core import DatabusError
@@ -34,6 +35,7 @@ def run(
         bool,
         typer.Option("--dry-run", help="Count what goes over each edge of the graph; touch neither targets nor state."),
     ] = False,
+    dashboard: Beside = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -72,7 +74,8 @@ def run(
         _end_now(code)
 
     try:
-        with screen, _state_for_once(dry_run) as dry_in:
+        beside = dashboard_beside(dashboard, [str(pipeline)], screen.say)
+        with screen, _state_for_once(dry_run) as dry_in, beside:
             if log_file is not None:
                 screen.say(f"logs go to {log_file}; Ctrl-C stops")
             code = run_pipeline(

@@ -11,6 +11,7 @@ from databus.cli._app import (
     say_json,
 )
 from databus.cli._relay_of import Ask, asks_relay
+from databus.core import InputError
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -29,6 +30,9 @@ def snapshot(
         str | None, typer.Option(help="Only rows for which this holds, in the server's own SQL; copies delete nothing.")
     ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to wait for a source that is still starting.")] = 60.0,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Read them no further instead; copies keep what they have.")
+    ] = False,
     ask: Ask,
     as_json: AsJson = False,
 ) -> None:
@@ -38,10 +42,22 @@ def snapshot(
     code 75, and nothing was asked for. One that is paused reads when it is resumed. One that is suspended has to be
     resumed first: exit code 3, with the reason.
 
+    With --cancel, a reading that is under way, or waits, ends where it is. Outputs that had begun with it ask for the
+    table again when they start the next time.
+
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
     asked = ask()
     client = asked.client()
+    if cancel:
+        if where is not None:
+            raise InputError("--where: with --cancel it has no meaning")
+        told = client.cancel_snapshot(physical, tables)
+        if as_json:
+            say_json({"physical": physical, "tables": tables, "status": told["status"]})
+        else:
+            typer.echo(f"{physical}: {', '.join(tables)} will be read no further")
+        return
     _wait_until_started(client, physical, wait_s)
     status = client.request_snapshot(physical, tables, where)["status"]
     if as_json:

@@ -1,5 +1,6 @@
 """What flows where, how fast, and stepping in: pages and an API over pipelines and relays. Start with `Dashboard`."""
 
+from databus.dashboard._alert_config import Alerting
 from databus.dashboard._alert_rules import grafana_dashboard, prometheus_rules
 from databus.dashboard._api_pages import api_markdown, openapi
 from databus.dashboard._parts import Part, part_of_file, part_of_pipeline, part_of_relay
@@ -8,6 +9,7 @@ from databus.dashboard._server import Dashboard, DashboardConfig
 from databus.dashboard._watcher import Hook, Push
 
 __all__ = [
+    "Alerting",
     "Dashboard",
     "DashboardConfig",
     "Form",

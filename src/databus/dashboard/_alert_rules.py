@@ -1,33 +1,27 @@
 """The rules of alerts, declared once: the dashboard evaluates them, and Prometheus gets the same as a file. Pure."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from databus.dashboard._samples import UP, Sample
+
 
 class Is(StrEnum):
-    """How a sample is compared with a rule's value."""
+    """How samples are compared with a rule's value."""
 
     ABOVE = ">"
     BELOW = "<"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One number of now. node, project: what it is about, and whose that is."""
-
-    metric: str
-    labels: Mapping[str, str]
-    value: float
-    node: str = ""
-    project: str | None = None
+    ABSENT = "absent"
+    """There is none whose labels match."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Fires where a sample of `metric` whose labels match has been so for `for_s`."""
+    """Fires where a sample of `metric` whose labels match has been so for `for_s`; or where there is none, once."""
 
     name: str
     metric: str
@@ -35,30 +29,35 @@ class Rule:
     value: float
     says: str
     """What it means, and what to do."""
-    for_s: int = 0
+    for_s: float = 0
     severity: str = "warning"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions."""
 
-    def holds(self, sample: Sample) -> bool:
-        """Whether a sample is one to be alarmed at."""
+    def is_about(self, sample: Sample) -> bool:
+        """Whether it looks at a sample."""
         if sample.metric != self.metric:
             return False
-        if not all(re.fullmatch(each, sample.labels.get(name, "")) for name, each in self.labels.items()):
+        return all(re.fullmatch(each, sample.labels.get(name, "")) for name, each in self.labels.items())
+
+    def holds(self, sample: Sample) -> bool:
+        """Whether a sample that it looks at is one to be alarmed at."""
+        if self.compared is Is.ABSENT:
             return False
         return sample.value > self.value if self.compared is Is.ABOVE else sample.value < self.value
 
     @property
     def expression(self) -> str:
         """The same in PromQL."""
-        chosen = ",".join(f'{name}=~"{pattern}"' for name, pattern in self.labels.items())
-        return f"{self.metric}{f'{{{chosen}}}' if chosen else ''} {self.compared} {self.value:g}"
+        chosen = ",".join(f"{name}=~{json.dumps(each, ensure_ascii=False)}" for name, each in self.labels.items())
+        vector = f"{self.metric}{f'{{{chosen}}}' if chosen else ''}"
+        return f"absent({vector})" if self.compared is Is.ABSENT else f"{vector} {self.compared} {self.value:.15g}"
 
 
 RULES: Final[Sequence[Rule]] = (
     Rule(
         "Down",
-        "up",
+        UP,
         Is.BELOW,
         1,
         "It does not answer. Is its process running? `systemctl status`, and its log, tell.",
@@ -147,6 +146,24 @@ RULES: Final[Sequence[Rule]] = (
         0,
         "critical",
     ),
+    Rule(
+        "JournalBreak",
+        "databus_journal_breaks",
+        Is.ABOVE,
+        0,
+        "The batches of the output do not follow each other, or have not the rows that the log has: `databus audit`.",
+        0,
+        "critical",
+    ),
+    Rule(
+        "DiskFull",
+        "databus_disk_free_ratio",
+        Is.BELOW,
+        0.05,
+        "The disk of a log, or of a pipeline's state, is nearly full; capture waits when it is. Make room on it.",
+        60,
+        "critical",
+    ),
 )
 """Of what the dashboard sees. docs/operations.md has the same for Prometheus, and those of consumers."""
 
@@ -157,7 +174,13 @@ def prometheus_rules(rules: Sequence[Rule] = RULES) -> dict[str, Any]:
         {
             "alert": each.name,
             "expr": each.expression,
-            **({"for": f"{each.for_s}s"} if each.for_s else {}),
+            **(
+                {"for": f"{each.for_s * 1e3:.0f}ms"}
+                if each.for_s % 1
+                else {"for": f"{each.for_s:.0f}s"}
+                if each.for_s
+                else {}
+            ),
             "labels": {"severity": each.severity},
             "annotations": {"summary": each.says},
         }

@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from databus.core import UnknownSource
-from databus.dashboard._alert_rules import RULES, Rule, Sample
+from databus.core import TooManyRequests, UnknownSource
+from databus.dashboard._alert_rules import RULES, Is, Rule
+from databus.dashboard._samples import Sample
 
 GROUP_S: Final = 30
 REPEAT_S: Final = 4 * 3_600
 SILENCE_S_MAX: Final = 30 * 86_400
 _ALERTS_MAX: Final = 1_000
 _HISTORY_MAX: Final = 1_000
+_SILENCED_MAX: Final = 1_000
+_ACKED_BEFORE_S_MAX: Final = 3_600
+"""How long after a start an alert counts as acknowledged that was so before it."""
+_VERSION: Final = 1
 
 
 class State(StrEnum):
@@ -92,6 +97,8 @@ class Alerts:
         self._over: deque[Alert] = deque(maxlen=_HISTORY_MAX)
         self._silenced: dict[str, float] = {}  # by id of an alert: until when
         self._told_s: dict[tuple[str, State], float] = {}  # by rule and state: when one was told last
+        self._acked_before: dict[str, str] = {}  # by id of an alert: by whom, before the start
+        self._acked_until_s = 0.0
 
     def step(self, now_s: float, samples: Iterable[Sample]) -> list[Notice]:
         """Take what is so now; returns what is to be told now."""
@@ -99,12 +106,20 @@ class Alerts:
         by_metric: dict[str, list[Rule]] = {}
         for rule in self.rules:
             by_metric.setdefault(rule.metric, []).append(rule)
+        absent = {rule.name: rule for rule in self.rules if rule.compared is Is.ABSENT}
         for sample in samples:
             for rule in by_metric.get(sample.metric, ()):
+                if not rule.is_about(sample):
+                    continue
+                absent.pop(rule.name, None)
                 if rule.holds(sample):
                     there.add(self._hold(now_s, rule, sample))
+        for rule in absent.values():
+            there.add(self._hold(now_s, rule, Sample(rule.metric, {}, 0.0)))
         for id_ in self._open.keys() - there:
             self._end(now_s, self._open.pop(id_))
+        if now_s >= self._acked_until_s:
+            self._acked_before.clear()
         self._silenced = {id_: until_s for id_, until_s in self._silenced.items() if until_s > now_s}
         return self._due(now_s)
 
@@ -115,6 +130,8 @@ class Alerts:
             if len(self._open) >= _ALERTS_MAX:
                 return id_
             alert = self._open[id_] = Alert(rule, sample.labels, sample.node, sample.project, now_s, sample.value)
+            if id_ in self._acked_before and now_s < self._acked_until_s:
+                alert.acked_by, alert.told_s = self._acked_before.pop(id_), now_s  # somebody has heard of it
         alert.value, alert.project = sample.value, sample.project
         if alert.state is State.PENDING and now_s - alert.since_s >= rule.for_s:
             alert.state, alert.fired_s = State.FIRING, now_s
@@ -164,8 +181,27 @@ class Alerts:
         self.find(id_).acked_by = who
 
     def silence(self, id_: str, until_s: float) -> None:
-        """It is not told until then, whether it ends and begins again or not."""
+        """It is not told until then, whether it ends and begins again or not. Raises `TooManyRequests`."""
+        if len(self._silenced) >= _SILENCED_MAX and id_ not in self._silenced:
+            raise TooManyRequests(f"{_SILENCED_MAX} alerts are silenced already")
         self._silenced[self.find(id_).id] = until_s
+
+    def remembered(self) -> dict[str, Any]:
+        """What people have said of alerts, for the next start, as JSON."""
+        acked = {each.id: each.acked_by for each in self._open.values() if each.acked_by}
+        return {"v": _VERSION, "silenced": dict(self._silenced), "acked": {**self._acked_before, **acked}}
+
+    def remember(self, value: Any, now_s: float) -> None:
+        """Take what `remembered` made before a start. Raises `ValueError` for anything else."""
+        try:
+            if value["v"] != _VERSION:
+                raise ValueError(f"version {value['v']}")
+            silenced = {str(id_): float(until_s) for id_, until_s in value["silenced"].items()}
+            acked = {str(id_): str(who) for id_, who in value["acked"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(repr(error)) from error
+        self._silenced = {id_: min(until_s, now_s + SILENCE_S_MAX) for id_, until_s in silenced.items()}
+        self._acked_before, self._acked_until_s = acked, now_s + _ACKED_BEFORE_S_MAX
 
     def open_ones(self) -> list[Alert]:
         """Those that are pending or firing, the firing ones first."""

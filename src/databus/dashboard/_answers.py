@@ -19,6 +19,7 @@ from databus.dashboard._api_pages import openapi
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
+from databus.dashboard._error_texts import entry_for, event_for, text_for
 from databus.dashboard._guard import Guard
 from databus.dashboard._operations import Operation, Operations
 from databus.dashboard._parts import why
@@ -32,6 +33,8 @@ _READ_AT_ONCE: Final = 8
 _STREAMS_MAX: Final = 200
 _WRITE_S_MAX: Final = 30.0
 _OVER_MAX: Final = 200
+_CHART_US: Final = 6 * 3_600_000_000
+"""How far back charts go where nobody says it."""
 _FAILURES_MAX: Final = 30
 """Sign-ins that fail, in a minute."""
 _NOBODY: Final = Principal("", frozenset(), frozenset())
@@ -67,6 +70,7 @@ class Answers:
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
         self._failures: deque[float] = deque(maxlen=_FAILURES_MAX)
         self._streams = 0
+        self._texts: dict[Principal, tuple[float, str]] = {}
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -133,7 +137,7 @@ class Answers:
         try:
             await response.prepare(ask.request)
             while not self._ending.is_set() and self._still_admits(ask):
-                text = json.dumps(self.board.status(ask.principal), default=str)
+                text = self._status_text(ask.principal)
                 await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), LOOK_S)
@@ -142,6 +146,16 @@ class Answers:
         finally:
             self._streams -= 1
         return response
+
+    def _status_text(self, principal: Principal) -> str:
+        """The same for all tabs of somebody, made twice a second at most."""
+        now_s = time.monotonic()
+        made_s, text = self._texts.get(principal, (0.0, ""))
+        if now_s - made_s >= LOOK_S / 2:
+            text = json.dumps(self.board.status(principal), default=str)
+            self._texts = {who: each for who, each in self._texts.items() if now_s - each[0] < LOOK_S}
+            self._texts[principal] = now_s, text
+        return text
 
     def _still_admits(self, ask: Ask) -> bool:
         """Whether who follows is still signed in: a page may stay open for days."""
@@ -156,8 +170,15 @@ class Answers:
         wanted = ask.given["node"]
         if wanted is not None and wanted not in there:
             raise UnknownSource(f"no node {wanted[:100]!r} here")
-        nodes = iter(there if wanted is None else [wanted])
-        return json_answer(self.board.numbers.history(nodes, ask.given["since_us"]))
+        nodes = there if wanted is None else [wanted]
+        since_us = ask.given["since_us"] or time.time_ns() // 1000 - _CHART_US
+        return json_answer(await self._read(partial(self.board.numbers.history, nodes, since_us)))
+
+    async def source(self, ask: Ask) -> web.Response:
+        """GET /sources/{relay}/{source}."""
+        source = ask.path["source"]
+        _, part = self.board.source(ask.path["relay"], source, ask.principal)
+        return json_answer(await self._read(partial(part.show_source, source)))
 
     async def journal(self, ask: Ask) -> web.Response:
         """GET /journal."""
@@ -166,7 +187,8 @@ class Answers:
         found = await self._of_pipelines(
             ask, "journal", **{name: each for name, each in asked.items() if each is not None}
         )
-        return json_answer(_merged(found, "events", "at_us", given["limit"]))
+        told = _merged(found, "events", "at_us", given["limit"])
+        return json_answer({**told, "events": [event_for(ask.principal, each) for each in told["events"]]})
 
     async def audit(self, ask: Ask) -> web.Response:
         """GET /audit: of this dashboard, and of the pipelines."""
@@ -174,7 +196,8 @@ class Answers:
         if ask.given["pipeline"] is None:
             here = await self._read(lambda: {"entries": list(self._audit_here(ask.principal))})
             found["dashboard"] = here
-        return json_answer(_merged(found, "entries", "at", ask.given["limit"]))
+        told = _merged(found, "entries", "at", ask.given["limit"])
+        return json_answer({**told, "entries": [entry_for(ask.principal, each) for each in told["entries"]]})
 
     def _audit_here(self, principal: Principal) -> Iterator[dict[str, Any]]:
         for entry in read_audit(self._folder):
@@ -254,20 +277,21 @@ class Answers:
                 machine.silence(alert.id, time.time() + 60 * ask.given["minutes"])
 
         act()  # here: the machine belongs to this thread
+        await self._watcher.save()
         await self._operations.do(operation, None, lambda: None)
         told = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
         return json_answer({"state": "done", "alert": told})
 
     async def operations(self, ask: Ask) -> web.Response:
         """GET /operations."""
-        found = [each.to_json() for each in self._operations.seen_by(ask.principal)]
+        found = [_told(each, ask.principal) for each in self._operations.seen_by(ask.principal)]
         return json_answer({"operations": found[: ask.given["limit"]]})
 
     async def operation(self, ask: Ask) -> web.Response:
         """GET /operations/{id}."""
         for each in self._operations.seen_by(ask.principal):
             if each.id == ask.path["id"]:
-                return json_answer(each.to_json())
+                return json_answer(_told(each, ask.principal))
         raise UnknownSource(f"no operation {ask.path['id'][:100]!r} here")
 
     async def _of_pipelines(self, ask: Ask, verb: str, **asked: Any) -> dict[str, Any]:
@@ -294,6 +318,14 @@ class Answers:
         work = partial(part.act, _verb(ask), [output], _who(ask), ask.given)
         return await self._do(ask, f"{pipeline}/outputs.{output}", output, watch.project, work)
 
+    async def on_table(self, ask: Ask) -> web.Response:
+        """POST /tables/{pipeline}/{output}/{table}/{verb}."""
+        pipeline, output, table = (ask.path[name] for name in ("pipeline", "output", "table"))
+        watch, part = self.board.output(pipeline, output, ask.principal)
+        given = {**ask.given, "tables": [table]}
+        work = partial(part.act, _verb(ask), [output], _who(ask), given)
+        return await self._do(ask, f"{pipeline}/outputs.{output}/{table}", table, watch.project, work)
+
     async def on_pipeline(self, ask: Ask) -> web.Response:
         """POST /pipelines/{pipeline}/{verb}."""
         pipeline = ask.path["pipeline"]
@@ -306,12 +338,14 @@ class Answers:
         relay, source = ask.path["relay"], ask.path["source"]
         project, part = self.board.source(relay, source, ask.principal)
         asked = {name: ask.given.get(name) for name in ("tables", "reason", "if_seen")}
-        work = partial(part.act_on_source, _verb(ask), source, _who(ask), **asked)
+        verb = "cancel" if ask.endpoint.method == "DELETE" else _verb(ask)
+        work = partial(part.act_on_source, verb, source, _who(ask), **asked)
         return await self._do(ask, f"{relay}/sources.{source}", source, project, work)
 
     async def _do(self, ask: Ask, target: str, name: str, project: str | None, work: Callable[[], Any]) -> web.Response:
         asked = {key: each for key, each in ask.given.items() if each is not None}
         kind, verb = ask.endpoint.path.split("/")[1].removesuffix("s"), _verb(ask)
+        verb = f"cancel {verb}" if ask.endpoint.method == "DELETE" else verb
         operation = Operation(f"{kind} {verb}", target, ask.principal, ask.address, project, asked)
         if ask.given.get("confirm", name) != name:
             error = MalformedRequest(f"confirm: write {name!r}, the name of what this is about")
@@ -324,6 +358,11 @@ class Answers:
         answer = json_answer(done.to_json(), status=ask.endpoint.status)
         answer.headers["Location"] = f"/api/v1/operations/{done.id}"
         return answer
+
+
+def _told(operation: Operation, principal: Principal) -> dict[str, Any]:
+    message = text_for(principal, type(operation.error).__name__, str(operation.error or ""))
+    return {**operation.to_json(), "message": message}
 
 
 def _verb(ask: Ask) -> str:
@@ -364,6 +403,7 @@ def _answer_of(endpoint: Endpoint) -> Answer:
         "GET /status": Answers.status,
         "GET /events": Answers.events,
         "GET /metrics": Answers.metrics,
+        "GET /sources/{relay}/{source}": Answers.source,
         "GET /journal": Answers.journal,
         "GET /audit": Answers.audit,
         "GET /letters": Answers.letters,
@@ -378,6 +418,7 @@ def _answer_of(endpoint: Endpoint) -> Answer:
     of: dict[str, Answer] = {
         "outputs": Answers.on_output,
         "letters": Answers.on_output,
+        "tables": Answers.on_table,
         "sources": Answers.on_source,
         "pipelines": Answers.on_pipeline,
         "alerts": Answers.on_alert,

@@ -106,7 +106,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         return operation
     mark = {"name": MARK, "in": "header", "required": True, "schema": {"const": "1"}}
     operation["parameters"].append(mark)
-    if endpoint.method == "POST":
+    if endpoint.has_body:
         schema = {
             "type": "object",
             "additionalProperties": False,

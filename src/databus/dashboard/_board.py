@@ -12,6 +12,9 @@ from itertools import islice
 from typing import Any, Final
 
 from databus.core import UnknownSource
+from databus.dashboard._error_texts import text_for
+from databus.dashboard._flow_rates import dropped_by, edge_rates, filter_rates
+from databus.dashboard._history import History
 from databus.dashboard._numbers import Numbers
 from databus.dashboard._parts import Part, PipelinePart
 from databus.dashboard._rights import Principal
@@ -20,7 +23,18 @@ from databus.dashboard._watch import Watch
 _CHARS_MAX: Final = 2_000
 _ITEMS_MAX: Final = 100
 _PIPELINE: Final = ("state", "doing", "pid", "started_us", "ended_us", "code", "failure", "relay_error", "reload")
-_OUTPUT: Final = ("state", "error", "message", "rows", "batches", "retries", "last_batch_us", "refused")
+_OUTPUT: Final = (
+    "state",
+    "error",
+    "message",
+    "rows",
+    "batches",
+    "retries",
+    "last_batch_us",
+    "refused",
+    "throttle",
+    "tables",
+)
 _SOURCE: Final = (
     *(
         "status",
@@ -36,15 +50,24 @@ _SOURCE: Final = (
         "rows",
         "bytes",
     ),
-    *("retentionLeftMs", "snapshots", "snapshotRows", "missingTables", "restarts", "pausePending"),
+    *(
+        "retentionLeftMs",
+        "snapshots",
+        "snapshotProgress",
+        "snapshotRows",
+        "diskFree",
+        "missingTables",
+        "restarts",
+        "pausePending",
+    ),
 )
 
 
 class Board:
     """What is watched, by name. Any thread may ask."""
 
-    def __init__(self, parts: Sequence[tuple[str, Part]]) -> None:
-        self.numbers = Numbers()
+    def __init__(self, parts: Sequence[tuple[str, Part]], history: History) -> None:
+        self.numbers = Numbers(history)
         self.watches: dict[str, Watch] = {}
         for name, part in parts:
             chosen, number = name, 1
@@ -89,29 +112,44 @@ class Board:
             "at_us": time.time_ns() // 1000,
             "graph": hashlib.blake2b(json.dumps(graph).encode(), digest_size=8).hexdigest(),
             "parts": [
-                self._part(each)
+                self._part(each, principal)
                 for each in self.watches.values()
                 if principal.sees(each.project) or (each.part.kind == "relay" and any(self._sources(each, principal)))
             ],
-            "outputs": [each for watch, _ in self.pipelines(principal) for each in self._outputs(watch)],
+            "outputs": [each for watch, _ in self.pipelines(principal) for each in self._outputs(watch, principal)],
             "sources": [each for watch in self.watches.values() for each in self._sources(watch, principal)],
+            "filters": [
+                each
+                for watch, _ in self.pipelines(principal)
+                for each in filter_rates(watch.seen.status.get("outputs", {}), watch.name, self.numbers.of)
+            ],
+            "edges": [
+                each
+                for watch, _ in self.pipelines(principal)
+                for each in edge_rates(watch.seen.graph, watch.name, self.numbers.of)
+            ],
         }
 
     @staticmethod
-    def _part(watch: Watch) -> dict[str, Any]:
+    def _part(watch: Watch, principal: Principal) -> dict[str, Any]:
         seen = watch.seen
         told = {name: _bounded(seen.status.get(name)) for name in _PIPELINE}
+        told["failure"] = text_for(principal, "", told["failure"] or "") or None
         if watch.part.kind == "relay":
             told = {"state": "running" if not seen.error else "stopped"}
         about = {"name": watch.name, "kind": watch.part.kind, "where": watch.part.where, "project": watch.project}
         return {**about, **told, "seen_us": seen.at_us, "unseen": _bounded(seen.error)}
 
-    def _outputs(self, watch: Watch) -> Iterator[dict[str, Any]]:
+    def _outputs(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
         seen = watch.seen
         is_over = seen.status.get("state") in ("stopped", "ended")
         for name, output in seen.status.get("outputs", {}).items():
             node = f"{watch.name}/outputs.{name}"
             told = {each: _bounded(output.get(each)) for each in _OUTPUT}
+            told["message"] = text_for(principal, told["error"] or "", told["message"] or "")
+            told["refused"] = {
+                table: text_for(principal, "refused", why) for table, why in (told["refused"] or {}).items()
+            }
             if is_over and told["state"] in ("running", "starting"):
                 told["state"] = seen.status["state"]
             yield {
@@ -131,7 +169,9 @@ class Board:
                 continue
             node = f"{watch.name}/sources.{name}"
             about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
-            yield {**about, **{each: _bounded(source.get(each)) for each in _SOURCE}, **self.numbers.of(node)}
+            told = {each: _bounded(source.get(each)) for each in _SOURCE}
+            told["message"] = text_for(principal, told["error"] or "", told["message"] or "")
+            yield {**about, **told, **self.numbers.of(node)}
 
     def graph(self, principal: Principal) -> dict[str, Any]:
         """Nodes and edges of everything that a principal sees; nodes by `shop/outputs.copy`."""
@@ -185,7 +225,11 @@ class Board:
         for name, output in seen.status.get("outputs", {}).items():
             lag = lag_of(seen.backlog.get(name, {}))
             gauges = {"lag_s": lag["lag_s"], "lag_rows": lag["lag_rows"]}
-            self.numbers.note(f"{watch.name}/outputs.{name}", seen.at_us, {"rows_s": output.get("rows")}, gauges)
+            node, flow = f"{watch.name}/outputs.{name}", output.get("flow") or {}  # an earlier version has none
+            counters = {"rows_s": output.get("rows"), "in_rows_s": flow.get("rows"), "in_bytes_s": flow.get("bytes")}
+            self.numbers.note(node, seen.at_us, counters, gauges)
+            for path, rows in flow.get("dropped", {}).items():
+                self.numbers.note(dropped_by(node, path), seen.at_us, {"dropped_s": rows}, {})
         for name, source in seen.status.get("sources", {}).items():
             lag_ms = source.get("lagMs")
             counters = {"rows_s": source.get("rows"), "bytes_s": source.get("bytes")}

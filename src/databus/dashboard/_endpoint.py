@@ -52,6 +52,11 @@ class Endpoint:
         return self.method != "GET"
 
     @property
+    def has_body(self) -> bool:
+        """Whether its parameters are a JSON object."""
+        return self.changes and (self.method == "POST" or bool(self.parameters))
+
+    @property
     def names(self) -> list[str]:
         """The names of what is variable in the path."""
         return _NAMES.findall(self.path)

@@ -25,6 +25,11 @@ REASON: Final = Parameter("reason", "why; it stands in the audit logs", text(1_0
 IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is another one by now", text(40, "STATE"))
 CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
 TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True)
+READ_TABLES: Final = Parameter(
+    "tables", "of these tables, `main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True
+)
+ROWS: Final = Parameter("rows", "so many rows in a batch at most", whole(1, 2**31 - 1))
+BYTES: Final = Parameter("bytes", "so many bytes in a batch at most, as the relay's log has them", whole(1, 2**31 - 1))
 MINUTES: Final = Parameter("minutes", "for how long", whole(1, SILENCE_S_MAX // 60), is_required=True)
 SOME_TABLES: Final = Parameter("tables", "of these tables alone, with commas between", text(10_000, "NAME,NAME"))
 _WHY: Final = (REASON, IF_SEEN)
@@ -36,8 +41,8 @@ def _get(
     return Endpoint("GET", path, right, says, parameters, errors=errors)
 
 
-def _act(path: str, says: str, *parameters: Parameter, right: Right = Right.CONTROL) -> Endpoint:
-    return Endpoint("POST", path, right, f"{says}; answers with an operation", (*_WHY, *parameters), 202, errors=_ACT)
+def _act(path: str, says: str, *parameters: Parameter, right: Right = Right.CONTROL, method: str = "POST") -> Endpoint:
+    return Endpoint(method, path, right, f"{says}; answers with an operation", (*_WHY, *parameters), 202, errors=_ACT)
 
 
 _OUTPUT: Final = "/outputs/{pipeline}/{output}"
@@ -70,10 +75,15 @@ ENDPOINTS: Final = (
     ),
     _get(
         "/metrics",
-        "what was counted and measured since the dashboard started, as columns",
+        "what was counted and measured in the last 30 days, as columns of 2,000 points at most",
         Parameter("node", "of this node alone, such as `shop/outputs.copy`", text(2 * _NAME_MAX, "NODE")),
-        Parameter("since_us", "from this time on, in microseconds since 1970", whole(0, _US_MAX), 0),
+        Parameter("since_us", "from this time on, in microseconds since 1970; six hours", whole(0, _US_MAX), 0),
         errors=(404,),
+    ),
+    _get(
+        "/sources/{relay}/{source}",
+        "its tables with every version of their schemas, and who reads it",
+        errors=_TARGET,
     ),
     _get(
         "/journal",
@@ -115,7 +125,13 @@ ENDPOINTS: Final = (
     _get("/alerts", "alerts that are pending or fire, those that are over, and the rules"),
     _get("/operations", "what was asked for since the dashboard started, and what came of it", LIMIT),
     _get("/operations/{id}", "one of them", errors=(404,)),
-    _get("/config", "the file of a pipeline, without secrets", OF_PIPELINE, right=Right.CONTROL, errors=_TARGET),
+    _get(
+        "/config",
+        "the file of a pipeline as it runs, and what a reload would change, without secrets",
+        OF_PIPELINE,
+        right=Right.CONTROL,
+        errors=_TARGET,
+    ),
     *(
         _act(f"{_OUTPUT}/{verb}", says)
         for verb, says in (
@@ -123,6 +139,18 @@ ENDPOINTS: Final = (
             ("resume", "has an output go on where its target stands"),
             ("drain", "has an output write what the relay has now, and stop then"),
         )
+    ),
+    _act(
+        f"{_OUTPUT}/throttle",
+        "has an output write slowly until it is resumed, or its pipeline started again",
+        ROWS,
+        BYTES,
+    ),
+    _act(
+        "/tables/{pipeline}/{output}/{table}/rebuild",
+        "has a table of an output made anew: the output rests, the table is removed, and is read again",
+        CONFIRM,
+        right=Right.ADMIN,
     ),
     _act(f"{_OUTPUT}/stop", "has an output rest until the pipeline is started again", CONFIRM),
     Endpoint(
@@ -137,7 +165,7 @@ ENDPOINTS: Final = (
         "POST",
         "/alerts/{id}/silence",
         Right.CONTROL,
-        "has an alert told to nobody for a while, until the dashboard is started again at most",
+        "has an alert told to nobody for a while",
         (REASON, MINUTES),
         errors=(404,),
     ),
@@ -146,6 +174,7 @@ ENDPOINTS: Final = (
     _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
     _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
     _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),
+    _act(f"{_SOURCE}/snapshot", "has the reading of tables end where it is", READ_TABLES, method="DELETE"),
     _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now"),
     _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, and end then"),
     _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=Right.ADMIN),

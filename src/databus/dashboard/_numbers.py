@@ -1,22 +1,20 @@
-"""Numbers of nodes over time: rates from counters, and a history for charts. Pure; bounded in memory.
+"""Numbers of nodes now: rates from counters; each ten seconds they become a point of the history. Bounded in memory.
 
-A counter is noted at each look; its rate over the last second and the last five minutes follows from it. Every ten
-seconds the numbers of a node become a point of its history, which is kept for six hours.
+A counter is noted at each look; its rate over the last second and the last five minutes follows from it.
 """
 
 import threading
-from array import array
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+from databus.dashboard._history import FINE_S, History
 
 _SHORT_US: Final = 300_000_000
 _LOOKS_MAX: Final = 320
 """Of five minutes, one a second, and some more."""
-_POINT_US: Final = 10_000_000
-_POINTS_MAX: Final = 2_160
 NODES_MAX: Final = 1_000
-MEASURES: Final = ("rows_s", "bytes_s", "lag_s", "lag_rows", "batch_lag_s")
 
 
 class _Counter:
@@ -47,31 +45,16 @@ class _Counter:
 class _Node:
     def __init__(self) -> None:
         self.counters: dict[str, _Counter] = {}
-        self.gauges: dict[str, float | None] = {}
-        self.points_us = array("q")
-        self.points = {name: array("d") for name in MEASURES}
-
-    def add_point(self, at_us: int) -> None:
-        if self.points_us and at_us - self.points_us[-1] < _POINT_US:
-            return
-        since_us = self.points_us[-1] if self.points_us else at_us - _POINT_US
-        for name, values in self.points.items():
-            counter = self.counters.get(name)
-            value = self.gauges.get(name) if counter is None else counter.rate(since_us)
-            values.append(float("nan") if value is None else value)
-        self.points_us.append(at_us)
-        if len(self.points_us) > _POINTS_MAX:
-            del self.points_us[0]
-            for each in self.points.values():
-                del each[0]
+        self.point_us = 0
 
 
 class Numbers:
     """Told by any thread, asked by any other. Nodes by `shop/outputs.copy`."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
         self._lock = threading.Lock()
         self._nodes: dict[str, _Node] = {}
+        self._history = history
 
     def note(
         self, node: str, at_us: int, counters: Mapping[str, float | None], gauges: Mapping[str, float | None]
@@ -86,8 +69,12 @@ class Numbers:
             for name, value in counters.items():
                 if value is not None:
                     found.counters.setdefault(name, _Counter()).note(at_us, value)
-            found.gauges.update(gauges)
-            found.add_point(at_us)
+            since_us = at_us - FINE_S * 1_000_000
+            if found.point_us > since_us:
+                return
+            found.point_us = at_us
+            rates = {name: each.rate(since_us) for name, each in found.counters.items()}
+        self._history.put(node, at_us // 1_000_000, {**gauges, **rates})
 
     def of(self, node: str) -> dict[str, float | None]:
         """The rates of a node now: over the last second, and over five minutes with `_5m` behind their names."""
@@ -99,22 +86,11 @@ class Numbers:
                 **{f"{name}_5m": _round(each.rate()) for name, each in counters.items()},
             }
 
-    def history(self, nodes: Iterator[str], since_us: int) -> dict[str, Any]:
-        """By node, columns: `at_us`, and one for each measure of which something is known."""
-        with self._lock:
-            return {name: columns for name in nodes if (columns := self._columns(name, since_us)) is not None}
-
-    def _columns(self, name: str, since_us: int) -> dict[str, Any] | None:
-        node = self._nodes.get(name)
-        if node is None:
-            return None
-        first = next((at for at, us in enumerate(node.points_us) if us >= since_us), len(node.points_us))
-        found: dict[str, Any] = {"at_us": node.points_us[first:].tolist()}
-        for measure, values in node.points.items():
-            column = [None if value != value else _round(value) for value in values[first:]]  # noqa: PLR0124 - NaN
-            if any(value is not None for value in column):
-                found[measure] = column
-        return found
+    def history(self, nodes: Iterable[str], since_us: int) -> dict[str, Any]:
+        """By node, columns: see `History.of`."""
+        now_s = int(time.time())
+        found = {node: self._history.of(node, since_us // 1_000_000, now_s) for node in nodes}
+        return {node: columns for node, columns in found.items() if columns is not None}
 
 
 def _round(value: float | None) -> float | None:

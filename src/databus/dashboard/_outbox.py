@@ -1,10 +1,14 @@
-"""Requests to somebody who may be away: in order, each until it is taken; a bounded number of them waits."""
+"""Things to send to somebody who may be away: in order, each until it is taken; a bounded number of them waits."""
 
 import asyncio
+import smtplib
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -12,76 +16,156 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from databus.core import ConfigError
 from databus.operate import logger_of
 
-Headers = Callable[[], Mapping[str, str]]
-"""Asked for before each try: a signature may be of now."""
-
 _ANSWER_S_MAX: Final = 10.0
 _AGAIN_S: Final = (1.0, 60.0)
 _SUCCESS: Final = range(200, 300)
 _WRONG: Final = frozenset({400, 401, 403, 404, 405, 413, 422})
 """What asking again does not mend; where requests are worth little, the next one may be better."""
+_PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
+
+ThingT = TypeVar("ThingT")
 
 _logger = logger_of("databus.dashboard")
 
 
-class Outbox:
+class Sent(NamedTuple):
+    """What came of sending. trouble: empty where it was taken. is_refused: sending it again would not help."""
+
+    trouble: str = ""
+    is_refused: bool = False
+
+
+class Outbox(Generic[ThingT]):
     """`put` by the loop's thread, where `run` sends until it is cancelled. what: who is sent to, for people.
 
-    waiting_max: the oldest are dropped beyond that. gives_up: what is refused for good is dropped, not sent again.
+    waiting_max: the oldest are dropped beyond that; where only one waits, it is replaced, and nothing is lost by it.
+    gives_up: what is refused for good is dropped, not sent again.
     """
 
-    def __init__(self, what: str, url: str, waiting_max: int, *, gives_up: bool) -> None:
-        """Raises `ConfigError` for an address that is none."""
-        address = urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigError(f"{what}: {url}: expected an address, such as https://hooks.example/databus")
+    def __init__(self, what: str, waiting_max: int, *, gives_up: bool) -> None:
         self._what = what
-        self._url = url
         self._gives_up = gives_up
-        self._waiting: deque[tuple[bytes, Headers]] = deque()
+        self._waiting: deque[ThingT] = deque()
         self._waiting_max = waiting_max
         self._has_come = asyncio.Event()
         self.dropped = 0
         self.trouble = ""
         """Why nothing can be sent; empty where it can."""
 
-    def put(self, body: bytes, headers: Headers) -> None:
+    def put(self, thing: ThingT) -> None:
         """Send it when its turn comes."""
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()
-            self.dropped += 1
-        self._waiting.append((body, headers))
+            self.dropped += self._waiting_max > 1
+        self._waiting.append(thing)
         self._has_come.set()
 
     async def run(self) -> None:
         """Send what there is."""
-        async with ClientSession(timeout=ClientTimeout(total=_ANSWER_S_MAX)) as session:
-            wait_s = _AGAIN_S[0]
-            while True:
-                await self._has_come.wait()
-                if not self._waiting:
-                    self._has_come.clear()
-                    continue
-                first = self._waiting[0]
-                if await self._is_taken(session, *first):
-                    wait_s = _AGAIN_S[0]
-                    if self._waiting and self._waiting[0] is first:  # else it was dropped meanwhile
-                        self._waiting.popleft()
-                    continue
+        wait_s = _AGAIN_S[0]
+        while True:
+            await self._has_come.wait()
+            if not self._waiting:
+                self._has_come.clear()
+                continue
+            first = self._waiting[0]
+            sent = await self._send(first)
+            if sent.trouble and sent.trouble != self.trouble:
+                _logger.warning("not sent; tried again", to=self._what, why=sent.trouble)
+            self.trouble = f"{self._what} {sent.trouble}" if sent.trouble else ""
+            if sent.trouble and not (self._gives_up and sent.is_refused):
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _AGAIN_S[1])
+                continue
+            wait_s = _AGAIN_S[0]
+            self.dropped += bool(sent.trouble)
+            if self._waiting and self._waiting[0] is first:  # else it was dropped meanwhile
+                self._waiting.popleft()
 
-    async def _is_taken(self, session: ClientSession, body: bytes, headers: Headers) -> bool:
-        status = 0
-        with suppress(ClientError, TimeoutError, OSError):
-            async with session.post(self._url, data=body, headers=headers(), allow_redirects=False) as answer:
-                status = answer.status
-        is_taken = status in _SUCCESS
-        trouble = "" if is_taken else f"{self._what} answers {status}" if status else f"{self._what} does not answer"
-        if trouble and trouble != self.trouble:
-            _logger.warning("not sent; tried again", to=urlsplit(self._url).hostname, why=trouble)
-        self.trouble = trouble
-        if self._gives_up and status in _WRONG:
-            self.dropped += 1
-            return True
-        return is_taken
+    async def _send(self, thing: ThingT) -> Sent:
+        raise NotImplementedError
+
+
+class Request(NamedTuple):
+    """One to be posted. headers: asked for before each try, since a signature may be of now."""
+
+    body: bytes
+    headers: Callable[[], Mapping[str, str]]
+
+
+class HttpOutbox(Outbox[Request]):
+    """Posts requests to one address."""
+
+    def __init__(self, what: str, url: str, waiting_max: int, *, gives_up: bool) -> None:
+        """Raises `ConfigError` for an address that is none."""
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ConfigError(f"{what}: {url}: expected an address, such as https://hooks.example/databus")
+        super().__init__(what, waiting_max, gives_up=gives_up)
+        self._url = url
+        self._session: ClientSession | None = None
+
+    async def run(self) -> None:
+        """See `Outbox.run`."""
+        async with ClientSession(timeout=ClientTimeout(total=_ANSWER_S_MAX)) as self._session:
+            await super().run()
+
+    async def _send(self, thing: Request) -> Sent:
+        assert self._session is not None  # noqa: S101 - `run` has opened it
+        try:
+            posting = self._session.post(self._url, data=thing.body, headers=thing.headers(), allow_redirects=False)
+            async with posting as answer:
+                if answer.status in _SUCCESS:
+                    return Sent()
+                return Sent(f"answers {answer.status}", answer.status in _WRONG)
+        except (ClientError, TimeoutError, OSError):
+            return Sent("does not answer")
+
+
+@dataclass(frozen=True)
+class MailServer:
+    """Who takes mail, and for whom. password_file: of `user`."""
+
+    host: str
+    sender: str
+    to: tuple[str, ...]
+    security: Literal["none", "starttls", "tls"] = "starttls"
+    port: int | None = None
+    user: str | None = None
+    password_file: Path | None = None
+
+
+class MailOutbox(Outbox[EmailMessage]):
+    """Hands messages to a server of mail."""
+
+    def __init__(self, server: MailServer, waiting_max: int) -> None:
+        super().__init__("the server of mail", waiting_max, gives_up=True)
+        self._server = server
+
+    async def _send(self, thing: EmailMessage) -> Sent:
+        try:
+            await asyncio.to_thread(self._hand_over, thing)
+        except smtplib.SMTPRecipientsRefused:
+            return Sent("refuses all recipients", is_refused=True)
+        except smtplib.SMTPResponseException as error:
+            return Sent(f"answers {error.smtp_code}", error.smtp_code >= 500)
+        except (smtplib.SMTPException, OSError) as error:
+            return Sent(f"does not answer: {type(error).__name__}")
+        return Sent()
+
+    def _hand_over(self, message: EmailMessage) -> None:
+        server = self._server
+        port = server.port or _PORTS[server.security]
+        context = ssl.create_default_context()
+        made = (
+            smtplib.SMTP_SSL(server.host, port, timeout=_ANSWER_S_MAX, context=context)
+            if server.security == "tls"
+            else smtplib.SMTP(server.host, port, timeout=_ANSWER_S_MAX)
+        )
+        with made as connection:
+            if server.security == "starttls":
+                connection.starttls(context=context)
+            if server.user is not None:
+                password = "" if server.password_file is None else server.password_file.read_text().strip()
+                connection.login(server.user, password)
+            connection.send_message(message, server.sender, server.to)

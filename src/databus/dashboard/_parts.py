@@ -30,9 +30,11 @@ _ANSWER_BYTES_MAX: Final = 1 << 24
 _PATHS: Final = {"status": "/status/light", "backlog": "/status"}
 _ACT_S_MAX: Final = 150.0
 """A reload examines the whole file, a replay asks the target for each row, and a trace reads a log."""
+_CONSUMERS_MAX: Final = 50
+_TABLES_MAX: Final = 500
 _QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
 """What is asked each second or so."""
-_CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "reload", "replay", "drop"})
+_CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "throttle", "rebuild", "reload", "replay", "drop"})
 _ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
 
 Who = Mapping[str, str]
@@ -89,15 +91,36 @@ class PipelineUrl:
             connection.close()
 
 
-class PipelinePart:
-    """One pipeline. relay: where its relay answers and how it is asked, as far as that can be known."""
+class _WithRelay:
+    """relay: where the relay answers and how it is asked, as far as that can be known."""
+
+    def __init__(self, where: str, relay: Callable[[], tuple[str | None, Access]]) -> None:
+        self.where = where
+        self._relay = relay
+
+    def act_on_source(self, verb: str, source: str, who: Who, **asked: Any) -> Any:
+        """Pause, resume, read tables again, or no longer."""
+        return act_on_source(*self._asked_relay(), verb, source, who, **asked)
+
+    def show_source(self, source: str) -> dict[str, Any]:
+        """Its tables with their schemas, and who reads it."""
+        return show_source(*self._asked_relay(), source)
+
+    def _asked_relay(self) -> tuple[str, Access]:
+        url, access = self._relay()
+        if url is None:
+            raise ServiceUnavailable(f"{self.where}: its relay does not run, or is not known here")
+        return url, access
+
+
+class PipelinePart(_WithRelay):
+    """One pipeline."""
 
     kind: Final = "pipeline"
 
     def __init__(self, where: str, asked: AsksPipeline, relay: Callable[[], tuple[str | None, Access]]) -> None:
-        self.where = where
+        super().__init__(where, relay)
         self._asked = asked
-        self._relay = relay
 
     def look(self) -> Mapping[str, Any]:
         """What it says of itself without asking anybody."""
@@ -114,48 +137,30 @@ class PipelinePart:
     def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have it do something; without outputs, itself. given: the parameters of the request."""
         seen = None if given.get("if_seen") is None else dict.fromkeys(outputs or [""], given["if_seen"])
-        tables = given["tables"].split(",") if given.get("tables") else None
+        tables = given.get("tables") or None
+        tables = tables.split(",") if isinstance(tables, str) else tables
         asked = {"by": dict(who), "reason": given["reason"], "if_seen": seen, "tables": tables}
+        asked |= {name: given[name] for name in ("rows", "bytes") if given.get(name) is not None}
         return self._asked.ask(verb, outputs=list(outputs), **asked)
 
-    def act_on_source(self, verb: str, source: str, who: Who, **asked: str | None) -> Any:
-        """See `RelayPart.act_on_source`."""
-        url, access = self._relay()
-        if url is None:
-            raise ServiceUnavailable(f"{self.where}: its relay does not run, or is not known here")
-        return act_on_source(url, access, verb, source, who, **asked)
 
-
-class RelayPart:
+class RelayPart(_WithRelay):
     """One relay."""
 
     kind: Final = "relay"
 
-    def __init__(self, where: str, relay: Callable[[], tuple[str | None, Access]]) -> None:
-        self.where = where
-        self._relay = relay
-
     def look(self) -> Mapping[str, Any]:
         """The states of its sources, as a pipeline's status has them."""
-        url, access = self._relay()
-        if url is None:
-            raise ServiceUnavailable(f"{self.where}: names no address of a relay that runs")
+        url, access = self._asked_relay()
         states = _client(url, access).states()
         return {"relay": url, "sources": {str(each["name"]): each for each in states}}
-
-    def act_on_source(self, verb: str, source: str, who: Who, **asked: str | None) -> Any:
-        """Pause, resume, or read tables again."""
-        url, access = self._relay()
-        if url is None:
-            raise ServiceUnavailable(f"{self.where}: names no address of a relay that runs")
-        return act_on_source(url, access, verb, source, who, **asked)
 
 
 Part = PipelinePart | RelayPart
 
 
-def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **asked: str | None) -> Any:
-    """Have a relay do something with a source: pause, resume, snapshot. It notes who wanted it, and why."""
+def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **asked: Any) -> Any:
+    """Have a relay do something with a source: pause, resume, snapshot, cancel. It notes who wanted it, and why."""
     client = _client(url, access, f"dashboard: {who['principal']} at {who['address']}")
     tables = asked.pop("tables", None)
     match verb:
@@ -163,8 +168,30 @@ def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **
             return client.pause([source], **asked)
         case "resume":
             return client.resume([source], **asked)
+        case "cancel":
+            return client.cancel_snapshot(source, (tables or "").split(","), **asked)
         case _:
             return client.request_snapshot(source, (tables or "").split(","), **asked)
+
+
+def show_source(url: str, access: Access, source: str) -> dict[str, Any]:
+    """The tables of a source, every version of their schemas, and who reads it; no value of a row."""
+    client = _client(url, access)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for each in client.register([f"{source}/*"]):
+        table = each.table
+        columns = [{"name": column.name, "type": column.db_type or column.type} for column in table.columns]
+        version = {"version": each.version, "key": list(table.key), "columns": columns}
+        tables.setdefault(table.source, []).append(version)
+    consumers = [
+        {"client": told["name"], "seen_us": told["timestampLastAccessMs"] * 1000, "bytes": stream["numBytes"],
+         "scn": stream["position"].get("scn"), "is_at_end": stream["atTail"], "sources": stream["sources"]}
+        for told in client.consumers(_CONSUMERS_MAX)
+        for stream in told["streams"]
+        if stream["physical"] == source
+    ]  # fmt: skip
+    listed = [{"table": name, "versions": versions} for name, versions in sorted(tables.items())[:_TABLES_MAX]]
+    return {"tables": listed, "more_tables": max(len(tables) - _TABLES_MAX, 0), "consumers": consumers}
 
 
 def _client(url: str, access: Access, name: str = "dashboard") -> RelayClient:
@@ -195,7 +222,8 @@ def part_of_pipeline(url: str, access: Access) -> tuple[str, Part]:
 
 
 def part_of_relay(url: str, access: Access) -> tuple[str, Part]:
-    """A relay by its address."""
+    """A relay by its address. Raises `ConfigError` for one that is none."""
+    _client(url, access)
     return _host_of(url), RelayPart(url, lambda: (url, access))
 
 

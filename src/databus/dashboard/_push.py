@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from databus.dashboard._alert_rules import Sample
+from databus.dashboard._samples import Sample
 
-_TOTAL: Final = "_total"
+_TOTALS: Final = ("_total", "_bucket", "_sum", "_count")
 _CUMULATIVE: Final = 2  # AGGREGATION_TEMPORALITY_CUMULATIVE
 _SPECIAL: Final = str.maketrans({",": "\\,", " ": "\\ ", "=": "\\=", "\n": "\\ ", "\r": "\\ ", "\\": "\\\\"})
 
@@ -55,7 +55,7 @@ def otlp_json(samples: Iterable[Sample], at_ns: int) -> dict[str, Any]:
         points.setdefault(each.metric, []).append(point)
     metrics = [
         {"name": name, "sum": {"dataPoints": found, "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}}
-        if name.endswith(_TOTAL)
+        if name.endswith(_TOTALS)
         else {"name": name, "gauge": {"dataPoints": found}}
         for name, found in points.items()
     ]

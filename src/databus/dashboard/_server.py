@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +17,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing
+from databus.dashboard._alert_config import Alerting
 from databus.dashboard._answers import ANSWERS, Answers, Ask
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import PREFIX, Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._guard import PAGE_HEADERS, Guard
+from databus.dashboard._history import History
 from databus.dashboard._parts import Part
 from databus.dashboard._rights import Principals
 from databus.dashboard._sessions import COOKIE, Sessions
@@ -52,14 +54,18 @@ class DashboardConfig:
     listen: tuple[str, int]
     parts: Sequence[tuple[str, Part]]
     folder: Path
-    """Where its audit log is."""
+    """Where its audit log is, the history of charts, and what people have said of alerts."""
     principals_file: Path | None = None
     public_url: str | None = None
     """Where people find it, if a proxy stands before it."""
     hook: Hook | None = None
     """Who is told of alerts."""
+    alerting: Alerting = field(default_factory=Alerting)
+    """Rules, and who else is told."""
     pushes: Sequence[Push] = ()
     """Where numbers are sent."""
+    takes_any_port: bool = False
+    """Whether it listens at another port where another program has its own."""
 
 
 class Dashboard:
@@ -78,7 +84,8 @@ class Dashboard:
         self._principals = None if config.principals_file is None else Principals.in_file(config.principals_file)
         self._on_link = on_link
         self._pages = dict(_pages())
-        self.board = Board(config.parts)
+        self._history = History(config.folder)
+        self.board = Board(config.parts, self._history)
         self.url = ""
 
     async def run(self, is_ready: Callable[[], None] = lambda: None) -> None:
@@ -93,7 +100,8 @@ class Dashboard:
             handler_cancellation=True,
         )
         sessions = Sessions(self._principals, lambda once: self._on_link(f"{self.url}/#once={once}"))
-        watcher = Watcher(self.board, self._config.hook, self._config.pushes)
+        config = self._config
+        watcher = Watcher(self.board, config.folder, config.hook, config.alerting, config.pushes)
         answers = Answers(self.board, watcher, sessions, guard, self._config.folder)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -113,6 +121,7 @@ class Dashboard:
             await runner.cleanup()
             for watch in self.board.watches.values():
                 watch.stop()
+            self._history.close()
 
     def _route(self, app: web.Application, guard: Guard, answers: Answers) -> None:
         async def answer(endpoint: Endpoint | None, request: web.Request) -> web.StreamResponse:
@@ -129,6 +138,10 @@ class Dashboard:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and self._config.takes_any_port and port:
+                self._config = replace(self._config, listen=(host, 0))
+                await self._bind(runner)
+                return
             reason = error.strerror or str(error)
             if error.errno == errno.EADDRINUSE:
                 reason = "another program listens there, perhaps another dashboard; choose another port by --listen"
@@ -190,7 +203,7 @@ async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, session
     """The request, read and checked. Raises what it is answered with instead."""
     cookie, bearer = request.cookies.get(COOKIE, ""), request.headers.get("Authorization", "")
     if endpoint.changes:
-        has_body = request.can_read_body or endpoint.method == "POST"
+        has_body = request.can_read_body or endpoint.has_body
         guard.check_change(request.headers, request.host, has_cookie=bool(cookie) and not bearer, has_body=has_body)
     else:
         guard.check_page(request.headers, request.host)
@@ -207,7 +220,7 @@ async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, session
             raise AccessDenied("sign in first: by the link that the dashboard printed, or with your token")
         if endpoint.right not in principal.rights:
             raise RightMissing(f"{endpoint.key}: needs the right `{endpoint.right}`, which {principal.name} lacks")
-    ask.given = endpoint.check(await _body_of(request) if endpoint.method == "POST" else _query_of(request))
+    ask.given = endpoint.check(await _body_of(request) if endpoint.has_body else _query_of(request))
     return ask
 
 

@@ -76,6 +76,8 @@ class Watch:
         while not self._stopping.is_set():
             try:
                 status = self.part.look()
+                if self.seen.error:
+                    _logger.info("answers again", part=self.name)
                 self._put(status=status, at_us=time.time_ns() // 1000, error="")
                 if isinstance(self.part, PipelinePart) and time.monotonic() - graph_at_s > _GRAPH_S:
                     self._put(graph=self.part.show("graph"))
@@ -84,6 +86,8 @@ class Watch:
             except Exception as error:  # whatever it is, it is shown, and it is looked at again
                 if not isinstance(error, DatabusError):
                     _logger.exception("looking at a part ended by a defect", part=self.name)
+                elif not self.seen.error:  # once: whoever has mistyped an address is told where they typed it
+                    _logger.warning("does not answer", part=self.name, where=self.part.where, why=str(error))
                 self._put(error=why(error))
                 wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
             self._on_seen(self)

@@ -4,24 +4,30 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from email.message import EmailMessage
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from databus.core import ConfigError
-from databus.dashboard._alert_rules import Sample
+from databus.core import ConfigError, DatabusError
+from databus.dashboard._alert_config import Alerting
 from databus.dashboard._alerts import Alerts, Notice
-from databus.dashboard._board import Board, lag_of
-from databus.dashboard._outbox import Outbox
-from databus.dashboard._parts import PipelinePart
+from databus.dashboard._board import Board
+from databus.dashboard._notices import RESENT_S, alertmanager_body, firing, hook_body, mail_of
+from databus.dashboard._outbox import HttpOutbox, MailOutbox, MailServer, Outbox, Request
 from databus.dashboard._push import CONTENT_TYPES, Form, body_of
-from databus.dashboard._watch import LOOK_S, Watch
+from databus.dashboard._samples import Sample, samples_of
+from databus.dashboard._watch import LOOK_S
+from databus.disk import replace_file
 from databus.operate import logger_of
 from databus.sinks.http import headers_of_request, key_of_secret
 
 _NOTICES_MAX: Final = 1_000
 _PUSHES_MAX: Final = 60
+_FILE: Final = "alerts.json"
+_JSON: Final = {"Content-Type": "application/json"}
 
 _logger = logger_of("databus.dashboard")
 
@@ -51,34 +57,117 @@ class Push:
     every_s: float = 10.0
 
 
-class Watcher:
-    """`run` until it is cancelled. All of it belongs to the loop's thread."""
+class _Telling:
+    """Whom alerts are told, each by an outbox of their own. `look` after each look at the alerts, with what is new."""
 
-    def __init__(self, board: Board, hook: Hook | None, pushes: Sequence[Push] = ()) -> None:
+    def __init__(self, hook: Hook | None, alerting: Alerting) -> None:
+        self.boxes: list[Outbox[Any]] = []
+        self._looks: list[Callable[[Alerts, float, Sequence[Notice]], None]] = []
+        self._sent: tuple[float, frozenset[str]] = (float("-inf"), frozenset())  # to Alertmanager: when, of what
+        self._beat_s = float("-inf")
+        if hook is not None:
+            box = HttpOutbox("the web hook", hook.url, _NOTICES_MAX, gives_up=False)
+            self._add(box, partial(self._to_hook, box, hook.keys))
+        if alerting.mail is not None:
+            mail = MailOutbox(alerting.mail, _NOTICES_MAX)
+            self._add(mail, partial(self._to_mail, mail, alerting.mail))
+        if alerting.alertmanager is not None:
+            url = f"{alerting.alertmanager.rstrip('/')}/api/v2/alerts"
+            box = HttpOutbox("Alertmanager", url, 1, gives_up=True)
+            self._add(box, partial(self._to_alertmanager, box))
+        if alerting.heartbeat_url is not None:
+            box = HttpOutbox("who hears the heartbeat", alerting.heartbeat_url, 1, gives_up=True)
+            self._add(box, partial(self._beat, box))
+
+    def _add(self, box: Outbox[Any], look: Callable[[Alerts, float, Sequence[Notice]], None]) -> None:
+        self.boxes.append(box)
+        self._looks.append(look)
+
+    def look(self, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
+        """Have told what there is to tell."""
+        for each in self._looks:
+            each(alerts, now_s, notices)
+
+    def _to_hook(
+        self, box: HttpOutbox, keys: tuple[bytes, ...], alerts: Alerts, now_s: float, notices: Sequence[Notice]
+    ) -> None:
+        del alerts, now_s
+        for notice in notices:
+            body, request_id = hook_body(notice), f"msg_{uuid.uuid4().hex}"
+            box.put(Request(body, partial(_signed, request_id, body, keys)))
+
+    def _to_mail(
+        self, box: MailOutbox, server: MailServer, alerts: Alerts, now_s: float, notices: Sequence[Notice]
+    ) -> None:
+        del alerts, now_s
+        for notice in notices:
+            message: EmailMessage = mail_of(notice, server.sender, server.to)
+            box.put(message)
+
+    def _to_alertmanager(self, box: HttpOutbox, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
+        del notices  # it groups and repeats by itself
+        ids = frozenset(each.id for each in firing(alerts))
+        sent_s, sent = self._sent
+        if ids == sent and now_s - sent_s < RESENT_S:
+            return
+        self._sent = now_s, ids
+        if ids or sent:
+            box.put(Request(alertmanager_body(alerts, now_s), partial(dict, _JSON)))
+
+    def _beat(self, box: HttpOutbox, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
+        del alerts, notices
+        if now_s - self._beat_s >= RESENT_S:
+            self._beat_s = now_s
+            box.put(Request(b"", dict))
+
+
+def _signed(request_id: str, body: bytes, keys: tuple[bytes, ...]) -> Mapping[str, str]:
+    return {**headers_of_request(request_id, round(time.time()), body, keys), **_JSON}
+
+
+class Watcher:
+    """`run` until it is cancelled. All of it belongs to the loop's thread. folder: where it keeps what people have said
+    of alerts.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        folder: Path,
+        hook: Hook | None = None,
+        alerting: Alerting | None = None,
+        pushes: Sequence[Push] = (),
+    ) -> None:
         """Raises `ConfigError` for an address that is none."""
-        self.alerts = Alerts()
+        alerting = alerting or Alerting()
+        self.alerts = Alerts(alerting.rules)
         self._board = board
-        self._hook = hook
-        self._hooks = None if hook is None else Outbox("the web hook", hook.url, _NOTICES_MAX, gives_up=False)
+        self._path = folder / _FILE
+        self._saved: dict[str, Any] = {}
+        self._telling = _Telling(hook, alerting)
         self._pushes = [
-            (each, Outbox(f"the {each.form} database", each.url, _PUSHES_MAX, gives_up=True)) for each in pushes
+            (each, HttpOutbox(f"the {each.form} database", each.url, _PUSHES_MAX, gives_up=True)) for each in pushes
         ]
         self._pushed_s: dict[int, float] = {}
+        self._load()
+
+    @property
+    def _boxes(self) -> list[Outbox[Any]]:
+        return [*self._telling.boxes, *(box for _, box in self._pushes)]
 
     @property
     def troubles(self) -> list[str]:
         """Why notices or numbers are not sent, and how many were dropped."""
-        boxes = [*([] if self._hooks is None else [self._hooks]), *(box for _, box in self._pushes)]
-        return [f"{each.trouble}; {each.dropped} dropped" for each in boxes if each.trouble]
+        return [f"{each.trouble}; {each.dropped} dropped" for each in self._boxes if each.trouble]
 
     async def run(self) -> None:
         """Look once a second, and send what there is to tell."""
-        boxes = [*([] if self._hooks is None else [self._hooks]), *(box for _, box in self._pushes)]
-        sending = [asyncio.ensure_future(each.run()) for each in boxes]
+        sending = [asyncio.ensure_future(each.run()) for each in self._boxes]
         try:
             while True:
                 try:
                     self._look(list(samples_of(self._board)))
+                    await self.save()
                 except Exception:  # a defect is in the log; nobody would hear of an alert if this ended
                     _logger.exception("looking for alerts ended by a defect")
                 await asyncio.sleep(LOOK_S)
@@ -86,88 +175,37 @@ class Watcher:
             for each in sending:
                 each.cancel()
 
+    async def save(self) -> None:
+        """Keep what people have said of alerts, for the next start. What cannot be kept is in the log."""
+        value = self.alerts.remembered()
+        if value == self._saved:
+            return
+        self._saved = value
+        try:
+            await asyncio.to_thread(replace_file, self._path, [json.dumps(value).encode()], durable=True)
+        except (DatabusError, OSError) as error:
+            _logger.warning("silences and acknowledgements are not kept over a restart", why=str(error))
+
+    def _load(self) -> None:
+        try:
+            self.alerts.remember(json.loads(self._path.read_bytes()), time.time())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            _logger.warning("what was silenced before is not known", path=str(self._path), why=str(error))
+        self._saved = self.alerts.remembered()
+
     def _look(self, samples: Sequence[Sample]) -> None:
         now_s = time.time()
         for number, (push, box) in enumerate(self._pushes):
             if now_s - self._pushed_s.get(number, 0.0) >= push.every_s:
                 self._pushed_s[number] = now_s
                 headers = {"Content-Type": CONTENT_TYPES[push.form]}
-                box.put(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers))
-        for notice in self.alerts.step(now_s, samples):
+                box.put(Request(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers)))
+        if not all(each.seen.at_us or each.seen.error for each in self._board.watches.values()):
+            return  # what is not there now may only not have been looked at yet
+        notices = self.alerts.step(now_s, samples)
+        for notice in notices:
             names = [f"{name}={value}" for alert in notice.alerts for name, value in alert.labels.items()]
             _logger.warning("alert", rule=notice.rule.name, state=notice.state, of=names[:20], says=notice.rule.says)
-            self._tell(notice)
-
-    def _tell(self, notice: Notice) -> None:
-        if self._hook is None or self._hooks is None:
-            return
-        body = json.dumps(notice.to_json(), ensure_ascii=False).encode(errors="backslashreplace")
-        request_id, keys = f"msg_{uuid.uuid4().hex}", self._hook.keys
-
-        def headers() -> Mapping[str, str]:
-            signed = headers_of_request(request_id, round(time.time()), body, keys)
-            return {**signed, "Content-Type": "application/json"}
-
-        self._hooks.put(body, headers)
-
-
-def samples_of(board: Board) -> Iterator[Sample]:
-    """What the board shows, by the names that relays and pipelines have for it in their `/metrics`."""
-    for watch in board.watches.values():
-        labels = {watch.part.kind: watch.name}
-        up = float(not watch.seen.error) if watch.seen.at_us or watch.seen.error else None
-        is_over = watch.seen.status.get("state") in ("stopped", "ended")
-        if up is not None:
-            yield Sample(
-                "up",
-                labels,
-                0.0 if is_over and watch.seen.status["state"] == "stopped" else up,
-                watch.name,
-                watch.project,
-            )
-        if is_over:
-            continue
-        if isinstance(watch.part, PipelinePart):
-            yield from _of_pipeline(watch, labels)
-        yield from _of_sources(watch, labels)
-
-
-def _of_pipeline(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
-    status, project = watch.seen.status, watch.project
-    if status:
-        answers = float(not status.get("relay_error"))
-        yield Sample("databus_pipeline_relay_answers", labels, answers, watch.name, project)
-    for name, output in status.get("outputs", {}).items():
-        of, node = {**labels, "output": name}, f"{watch.name}/outputs.{name}"
-        yield Sample("databus_output_state", {**of, "state": str(output["state"])}, 1.0, node, project)
-        lag = lag_of(watch.seen.backlog.get(name, {}))
-        for counted in ("rows", "batches", "retries"):
-            yield Sample(f"databus_output_{counted}_total", of, float(output.get(counted) or 0), node, project)
-        for metric, value in (
-            ("databus_output_lag_seconds", lag["lag_s"]),
-            ("databus_output_lag_rows", lag["lag_rows"]),
-            ("databus_output_held", lag["held"]),
-            ("databus_output_dead_letters", lag["dead_letters"]),
-        ):
-            if value is not None:
-                yield Sample(metric, of, float(value), node, project)
-
-
-def _of_sources(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
-    for name, source in watch.seen.status.get("sources", {}).items():
-        of, node = {**labels, "physical": name}, f"{watch.name}/sources.{name}"
-        project = source.get("project") or watch.project
-        if source.get("state"):
-            yield Sample("databus_capture_state", {**of, "state": str(source["state"])}, 1.0, node, project)
-        if isinstance(watch.part, PipelinePart):
-            captured = float(bool(source.get("is_well", True)))
-            yield Sample("databus_pipeline_source_captured", {**labels, "source": name}, captured, node, project)
-        for metric, value, unit in (
-            ("databus_capture_lag_seconds", source.get("lagMs"), 1e3),
-            ("databus_capture_rows_total", source.get("rows"), 1),
-            ("databus_capture_bytes_total", source.get("bytes"), 1),
-            ("databus_capture_lag_bytes", source.get("lagBytes"), 1),
-            ("databus_capture_retention_left_seconds", source.get("retentionLeftMs"), 1e3),
-        ):
-            if value is not None:
-                yield Sample(metric, of, float(value) / unit, node, project)
+        self._telling.look(self.alerts, now_s, notices)

@@ -6,6 +6,7 @@ Start with `replace_file`, then `Location`.
 from databus.disk._files import (
     BUFFERS_A_CALL_MAX,
     disk_full,
+    free_ratio,
     is_no_room,
     is_readable_by_all,
     make_folder,
@@ -41,6 +42,7 @@ __all__ = [
     "WriteConflict",
     "disk_full",
     "finished_name",
+    "free_ratio",
     "is_no_room",
     "is_readable_by_all",
     "is_uri",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
 from databus.core import (
     UNREAD_TABLES,
@@ -219,6 +220,11 @@ class RelayClient:
         told: list[Mapping[str, Any]] = self._get("/controlSources/status", {"look": 1 if look else None})
         return told
 
+    def consumers(self, most: int) -> list[dict[str, Any]]:
+        """Who has asked in the last hour, so many at most, each with what is open."""
+        names = self._get("/relayStats/outbound/http/clients", {})[:most]
+        return [dict(self._get(f"/relayStats/outbound/http/client/{quote(name, safe='')}", {})) for name in names]
+
     def physicals(self) -> dict[str, bool]:
         """The physical sources that the relay is to capture, and whether it has a log of each by now."""
         return {str(each["name"]): each["SCN"] is not None for each in self.states()}
@@ -250,6 +256,13 @@ class RelayClient:
         """
         query = {"sources": physical, "tables": ",".join(tables), "where": where, **why}
         (told,) = self._post("/controlSources/snapshot", query)
+        state: Mapping[str, Any] = told
+        return state
+
+    def cancel_snapshot(self, physical: str, tables: Iterable[str], **why: str | None) -> Mapping[str, Any]:
+        """Have tables (`db.table`) read no further, and say what the source is doing. Copies keep what they have."""
+        query = {"sources": physical, "tables": ",".join(tables), **why}
+        (told,) = self._post("/controlSources/cancelSnapshot", query)
         state: Mapping[str, Any] = told
         return state
 

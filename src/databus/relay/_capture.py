@@ -28,6 +28,7 @@ from databus.core import (
     ServiceUnavailable,
     SystemClock,
     TransientError,
+    UnsupportedFeature,
     crash_point,
 )
 from databus.log import Guard, Log, LogConfig, LogOrigin
@@ -39,7 +40,7 @@ from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._lag import LagWatch
 from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._missing_tables import MissingTables
-from databus.sources import Source, SourceConfig, SourceLag
+from databus.sources import CancelsSnapshots, Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
 OpenSource = Callable[[str, SourceConfig], Source]
@@ -135,6 +136,12 @@ class Capture:
         last = self._last_commit
         return [] if last is None else sorted([*last.snapshots, *([UNREAD_TABLES] if last.has_unread else [])])
 
+    @property
+    def progress(self) -> list[dict[str, Any]]:
+        """How far the tables are that are being read, from a source that says it."""
+        ask = getattr(self._source, "progress", None)
+        return [] if ask is None else [each.to_json() for each in ask()]
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
@@ -190,14 +197,27 @@ class Capture:
             )
 
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
-        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises `SourceSuspended` where
-        somebody has to decide first, and `ServiceUnavailable` while the source is not connected, or has not started.
+        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises as `_connected`."""
+        self._connected().request_snapshot(tables, where)
+
+    def cancel_snapshot(self, tables: Sequence[str]) -> None:
+        """Have tables read no further. Raises as `_connected`, and `UnsupportedFeature` where the source cannot."""
+        source = self._connected()
+        if not isinstance(source, CancelsSnapshots):
+            raise UnsupportedFeature(
+                f"{self.physical}: a source of type {self.config.type} reads no tables that it could stop at"
+            )
+        source.cancel_snapshot(tables)
+
+    def _connected(self) -> Source:
+        """The source, once it runs. Raises `SourceSuspended` where somebody has to decide first, and
+        `ServiceUnavailable` while it is not connected, or has not started.
         """
         source = self._source
         check_not_suspended(self.physical, self._status, self.config)
         if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again when it is")
-        source.request_snapshot(tables, where)
+        return source
 
     def look(self, wait_s: float) -> bool:
         """Have the lag measured once nothing more comes from the source; returns whether it was, within so long."""

@@ -271,6 +271,14 @@ def _controls() -> Sequence[Command]:
             errors=errors,
         ),
         Command(
+            "/controlSources/cancelSnapshot",
+            Answer.array("the states after it; these tables are read no further, and copies keep what they have"),
+            Right.CONTROL,
+            post,
+            (PHYSICALS, Parameter("tables", "the tables to read no further", NAMES, is_required=True), *why),
+            errors=errors,
+        ),
+        Command(
             "/reload",
             Answer.object(
                 "reads the relay's file again: the physical sources `unchanged`, `changed`, `added`, `removed`, and "

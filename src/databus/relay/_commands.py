@@ -266,7 +266,7 @@ class Commands:
         return _json(await self._in_thread(lambda: _control.states(ask.catalog, sources, looks=looks)))
 
     async def act(self, ask: "Ask") -> web.Response:
-        """POST /controlSources/{pause,unpause,snapshot}."""
+        """POST /controlSources/{pause,unpause,snapshot,cancelSnapshot}."""
         verb, given = ask.path[-1], ask.given
         asked = {name: given.get(name) for name in ("sources", "tables", "where", "reason")}
 
@@ -274,6 +274,8 @@ class Commands:
             _control.check_seen(ask.catalog, given["sources"], given["if_seen"])
             if verb == "snapshot":
                 return _control.read_again(ask.catalog, given["sources"], given["tables"], given["where"])
+            if verb == "cancelSnapshot":
+                return _control.read_no_further(ask.catalog, given["sources"], given["tables"])
             return _control.pause(ask.catalog, given["sources"], pauses=verb == "pause")
 
         return _json(await self._in_thread(lambda: self._audited(verb, ask, asked, act)))
@@ -370,6 +372,7 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/controlSources/pause": Commands.act,
     "/controlSources/unpause": Commands.act,
     "/controlSources/snapshot": Commands.act,
+    "/controlSources/cancelSnapshot": Commands.act,
     "/reload": Commands.reload,
     "/config": Commands.config,
     "/admin": Commands.live,

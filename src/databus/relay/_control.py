@@ -1,7 +1,7 @@
 """What operators see and do: states, statistics, pausing, snapshots. Plain functions that return JSON."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from databus.core import (
@@ -14,6 +14,7 @@ from databus.core import (
     is_pattern,
     split_physical,
 )
+from databus.disk import free_ratio
 from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State, remedy_of
@@ -69,12 +70,14 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "valuesOmitted": {each: n for each, n in lag.values_omitted.items() if grant.sees(of, each)},
         "statementsUnknown": lag.statements_unknown,
         "snapshots": [each for each in capture.reading if each == UNREAD_TABLES or grant.sees(of, each)],
+        "snapshotProgress": [each for each in capture.progress if grant.sees(of, each["table"])],
         "snapshotRows": counters.snapshot_rows,
         "rows": counters.rows,
         "bytes": counters.bytes,
         "type": capture.config.type,
         "project": capture.config.project,
         "restarts": counters.restarts,
+        "diskFree": None if capture.log is None else free_ratio(capture.log.folder),
     }
 
 
@@ -147,17 +150,31 @@ def read_again(
     catalog: Catalog, sources: Sequence[str] | None, tables: Sequence[str] | None, where: str | None
 ) -> list[dict[str, Any]]:
     """Have tables read by a snapshot; answers with the states after that."""
+    if where is not None and catalog.grant.is_limited:  # by what comes then, one could tell hidden columns
+        raise RightMissing("where: is for those only whose access is not limited by tables or columns")
+    return _with_tables(catalog, sources, tables, lambda capture, names: capture.snapshot(names, where), "where")
+
+
+def read_no_further(
+    catalog: Catalog, sources: Sequence[str] | None, tables: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Have the reading of tables end where it is; answers with the states after that."""
+    return _with_tables(catalog, sources, tables, lambda capture, names: capture.cancel_snapshot(names), "tables")
+
+
+def _with_tables(
+    catalog: Catalog,
+    sources: Sequence[str] | None,
+    tables: Sequence[str] | None,
+    do: Callable[[Capture, Sequence[str]], None],
+    refused: str,
+) -> list[dict[str, Any]]:
+    """Do something with tables: full names, or `db.table` where one physical source is meant. refused: the parameter
+    that a source is to blame for which cannot do it.
+    """
     captures = catalog.physicals(sources)
     if tables is None:
         raise MalformedRequest("tables: name those to read: /controlSources/snapshot?tables=main.orders")
-    _snapshot(catalog, captures, tables, where)
-    return [_capture_json(capture, catalog) for capture in captures]
-
-
-def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str], where: str | None) -> None:
-    """Have tables read anew: full names, or `db.table` where one physical source is meant."""
-    if where is not None and catalog.grant.is_limited:  # by what comes then, one could tell hidden columns
-        raise RightMissing("where: is for those only whose access is not limited by tables or columns")
     wanted: dict[str, list[str]] = {}
     for table in tables:
         owner, name = split_physical(table)
@@ -175,9 +192,10 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
             if catalog.grant.is_limited and (is_pattern(name) or not catalog.grant.sees(physical, name)):
                 raise unknown(name, catalog.all_names())
         try:
-            catalog.physical(physical).snapshot(names, where)
+            do(catalog.physical(physical), names)
         except UnsupportedFeature as error:
-            raise MalformedRequest(f"where: {error}") from error
+            raise MalformedRequest(f"{refused}: {error}") from error
+    return [_capture_json(capture, catalog) for capture in captures]
 
 
 def buffer_info(log: Log) -> dict[str, Any]:

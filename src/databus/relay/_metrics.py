@@ -11,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus import __version__
 from databus.core import DatabusError, SourceCheckpoint
+from databus.disk import free_ratio
 from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State
@@ -198,6 +199,13 @@ def _log(families: _Families, log: Log) -> None:
     of, head = (log.physical,), log.head()
     families.gauge("log_bytes", "Size of the log on disk.", _BY_SOURCE, of, head.bytes)
     families.gauge("log_segments", "Files that the log consists of.", _BY_SOURCE, of, head.segments)
+    families.gauge(
+        "disk_free_ratio",
+        "How much of the disk is free that holds the log: 1 is all.",
+        _BY_SOURCE,
+        of,
+        free_ratio(log.folder),
+    )
     families.gauge(
         "log_unsynced_bytes",
         "Bytes appended to the log and not yet synced to disk.",

@@ -3,6 +3,7 @@
 from databus.core import Contains, Identity
 from databus.log import Resume
 from databus.sources._capabilities import (
+    CancelsSnapshots,
     Checkable,
     Comparable,
     Describable,
@@ -28,6 +29,7 @@ from databus.sources._registry import (
 from databus.sources._scn_counter import ScnCounter
 
 __all__ = [
+    "CancelsSnapshots",
     "Checkable",
     "ColumnChoice",
     "Comparable",

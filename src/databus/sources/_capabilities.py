@@ -109,6 +109,17 @@ class Skippable(Protocol):
 
 
 @runtime_checkable
+class CancelsSnapshots(Protocol):
+    """A reading of tables that is under way, or waits, can end before its time."""
+
+    def cancel_snapshot(self, sources: Sequence[str]) -> None:
+        """Read these tables no further, from one of the next polls on. Any thread. A reading that has begun gets an end
+        that is not `complete`; of a table that is not read nothing happens. Raises `UnknownSource`.
+        """
+        ...
+
+
+@runtime_checkable
 class Comparable(Protocol):
     """The database can be read as it is now, for a comparison with a copy."""
 

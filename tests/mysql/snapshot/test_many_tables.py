@@ -144,6 +144,22 @@ def test_a_request_for_many_tables_waits_its_turn(server, database, many, follow
     assert most <= AT_A_TIME
 
 
+def test_what_waits_its_turn_can_be_cancelled(server, database, many, follow):
+    follower = follow(database, server, snapshot_tables_max=AT_A_TIME, snapshot="never")
+    follower.until(lambda: bool(follower.tape.groups))
+    follower.catch_up(server, database)
+    follower.source.request_snapshot(many[:20])
+    follower.until(lambda: follower.tape.groups[-1].commit.has_unread and not follower.tape.groups[-1].commit.continues)
+    follower.source.cancel_snapshot(many[:19])
+    follower.until(lambda: not follower.tape.groups[-1].commit.has_unread)
+    follower.start()  # another source
+    follower.catch_up(server, database)
+    assert len(follower.copy().tables[many[19]]) == 7
+    begun, ended, _ = readings(follower.tape.groups)
+    assert begun == ended
+    assert 0 < len(begun) < 20
+
+
 def long_gtids(server, size_bytes):
     """Have the server's own set of GTIDs be so long."""
     if server.flavor == "mysql":

@@ -29,11 +29,13 @@ function Dialog({ action, onEnd }) {
     const form = new FormData(event.target);
     const body = { reason: form.get("reason") };
     if (action.seen) body.if_seen = action.seen;
-    for (const { name } of action.fields || []) body[name] = form.get(name);
+    for (const { name, type } of action.fields || []) {
+      if (form.get(name) !== "") body[name] = type === "number" ? Number(form.get(name)) : form.get(name);
+    }
     if (action.confirm) body.confirm = form.get("confirm");
     work(true);
     try {
-      const done = await act(action.path, body, action.key);
+      const done = await act(action.path, body, action.key, action.method);
       onEnd(`${action.title}: ${done.state}${resultOf(done.result)}`);
     } catch (problem) {
       fail(problem.message);

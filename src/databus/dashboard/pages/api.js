@@ -32,7 +32,7 @@ export const get = (path, query = {}) => {
 };
 
 // One key for each wish of a person: asked twice, by a double click or a bad network, it is done once.
-export const act = (path, body, key) => call("POST", path, body, { "Idempotency-Key": key });
+export const act = (path, body, key, method = "POST") => call(method, path, body, { "Idempotency-Key": key });
 export const signIn = (token) => call("POST", "/session", { token });
 export const signOut = () => call("DELETE", "/session");
 

@@ -1,11 +1,12 @@
 // Charts of a node's history. Colours come from the style sheet, so they follow light and dark.
 
-import { html, useEffect, useRef } from "/vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "/vendor/htm-preact.js";
 import { useAnswer } from "/parts.js";
 import { bytes, count, seconds } from "/words.js";
 
 const EVERY_MS = 10_000;
 const HEIGHT_PX = 140;
+const SPANS = [["1 h", 1], ["6 h", 6], ["24 h", 24], ["7 days", 168], ["30 days", 720]];
 const MEASURES = [
   ["rows_s", "rows/s", count],
   ["bytes_s", "bytes/s", bytes],
@@ -43,9 +44,17 @@ function Chart({ title, show, at_us: at, values }) {
 }
 
 export function Charts({ node }) {
-  const [found] = useAnswer("/metrics", { node }, EVERY_MS);
+  const [hours, choose] = useState(6);
+  const [begun] = useState(Date.now());
+  const [found] = useAnswer("/metrics", { node, since_us: (begun - hours * 3_600_000) * 1000 }, EVERY_MS);
   const columns = found && found[node];
-  if (!columns || columns.at_us.length < 2) return html`<p class="wait">Charts begin some seconds after the start of the dashboard.</p>`;
+  const spans = html`<p class="actions" role="group" aria-label="How far back">${SPANS.map(([title, each]) =>
+    html`<button type="button" key=${title} aria-pressed=${each === hours ? "true" : "false"} onClick=${() => choose(each)}>${title}</button>`)}</p>`;
+  if (!columns || columns.at_us.length < 2) return html`${spans}<p class="wait">Nothing has been noted in this time; a point comes each ten seconds.</p>`;
+  return html`${spans}${plots(columns)}`;
+}
+
+function plots(columns) {
   return MEASURES.filter(([name]) => columns[name]).map(([name, title, show]) =>
     html`<${Chart} key=${name} title=${title} show=${show} at_us=${columns.at_us} values=${columns[name]} />`);
 }

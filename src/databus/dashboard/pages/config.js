@@ -3,7 +3,14 @@
 import { html } from "/vendor/htm-preact.js";
 import { pathOf } from "/api.js";
 import { Actions } from "/actions.js";
-import { State, Trouble, Unseen, useAnswer } from "/parts.js";
+import { State, Table, Trouble, Unseen, useAnswer } from "/parts.js";
+
+const written = (value) => (value === null || value === undefined ? "–" : html`<code>${JSON.stringify(value)}</code>`);
+const CHANGES = [
+  ["what", (row) => html`<code>${row.where}</code>`],
+  ["runs as", (row) => written(row.before)],
+  ["stands in the file", (row) => written(row.after)],
+];
 
 function actionsOf(name) {
   const verb = (verb, title, says, more) => ({ verb, title, says, name, path: `/pipelines${pathOf(name)}/${verb}`, ...more });
@@ -15,8 +22,11 @@ function actionsOf(name) {
 }
 
 function File({ name }) {
-  const [found, error] = useAnswer("/config", { pipeline: name });
-  return html`<${Trouble} text=${error} />${found && html`<p>${found.file}</p><pre tabindex="0">${JSON.stringify(found.config, null, 2)}</pre>`}`;
+  const [found, error] = useAnswer("/config", { pipeline: name }, 5_000);
+  return html`<${Trouble} text=${error} />${found && html`<h2>What a reload would change</h2>
+    <${Trouble} text=${found.problem && `The file cannot be taken as it is: ${found.problem}`} />
+    <${Table} label="Changes of the file" columns=${CHANGES} rows=${found.changes} empty="Nothing: the file is as it was taken." />
+    <h2>As it runs</h2><p>${found.file}</p><pre tabindex="0">${JSON.stringify(found.config, null, 2)}</pre>`}`;
 }
 
 export function Config({ status, names: [chosen], rights, onDone }) {

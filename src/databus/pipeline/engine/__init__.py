@@ -7,7 +7,7 @@ from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed, QueryPlan, Way, plan_queries, way_of, why_stopped
 from databus.pipeline.engine._positions import OutputPositions, positions_of, with_positions
-from databus.pipeline.engine._query import QueryThread, RunSettings, check_options
+from databus.pipeline.engine._query import QueryThread, RunSettings, can_throttle, check_options
 from databus.pipeline.engine._query_filters import into_output, named
 from databus.pipeline.engine._typed_steps import TypedSteps, analysis_error, check_keeps, no_column
 
@@ -28,6 +28,7 @@ __all__ = [
     "Way",
     "analysis_error",
     "begin",
+    "can_throttle",
     "check_keeps",
     "check_options",
     "into_output",

@@ -223,6 +223,12 @@ class OutputHandle:
             else:
                 self._put(physical, position)
 
+    def tables(self) -> list[str]:
+        """Of which the target may have something, by full names; for a target that can remove them."""
+        with self._held():
+            written = {name for each in self._taken().positions.values() for name in (*each.marks, *each.seeds)}
+            return sorted(written.union(self.output.tables() if isinstance(self.output, Removes) else ()))
+
     def make_anew(self, tables: Collection[str]) -> None:
         """Have the target forget tables, by full names, and the ledger too. Raises `InputError` where it cannot."""
         with self._held():

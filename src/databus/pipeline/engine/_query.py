@@ -44,7 +44,7 @@ from databus.pipeline.engine._typed_steps import first_lines
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.pipeline.engine._writer import Report, Writer
 from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig, Problem, RunSection
-from databus.pipeline.telling import Reminders, in_background
+from databus.pipeline.telling import Reminders, Throttle, in_background
 from databus.plugins import Input, OutputConfig, RunContext, Shape
 
 if TYPE_CHECKING:
@@ -70,10 +70,23 @@ def on_failure_of(outputs: Iterable[OutputConfig]) -> Literal["stop", "retry", "
     return found or "stop"
 
 
-def limited(origin: InputT, outputs: Sequence[OutputConfig]) -> InputT:
-    """The input with the limits that these outputs ask for; itself where they ask for none that it has."""
+def can_throttle(origin: NodeSpec, throttle: Throttle) -> bool:
+    """Whether an input knows such limits."""
+    wanted = dict(zip(_LIMITS, (throttle.rows, throttle.bytes), strict=True))
+    return all(name in type(origin.config).model_fields for name, most in wanted.items() if most is not None)
+
+
+def limited(origin: InputT, outputs: Sequence[OutputConfig], throttle: Throttle | None = None) -> InputT:
+    """The input with the limits that these outputs ask for, and somebody who throttles them; itself where nobody asks
+    for one that it has.
+    """
     said = {name: _said(outputs, name) for name in _LIMITS if name in type(origin.config).model_fields}
     asked = {name: value for name, value in said.items() if value is not None}
+    most = {} if throttle is None else dict(zip(_LIMITS, (throttle.rows, throttle.bytes), strict=True))
+    for name in said:
+        before, wished = asked.get(name, getattr(origin.config, name)), most.get(name)
+        if wished is not None:
+            asked[name] = wished if before is None else min(before, wished)
     return type(origin)(origin.config.model_copy(update=asked)) if asked else origin
 
 
@@ -205,6 +218,7 @@ class QueryThread(threading.Thread):
         plan: QueryPlan,
         feeds: Sequence[tuple[Feed, OutputHandle]],
         on_end: Callable[["QueryThread"], None],
+        throttle: Throttle | None = None,
     ) -> None:
         super().__init__(name=f"query {plan.name}", daemon=True)
         self.plan = plan
@@ -213,6 +227,7 @@ class QueryThread(threading.Thread):
         self._feeds = feeds
         self._on_end = on_end
         self.once = settings.once
+        self.throttle = throttle
         self.is_resting = False
         self._ends_batch = threading.Event()
         self._is_ending = threading.Event()
@@ -391,7 +406,9 @@ class QueryThread(threading.Thread):
 
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
-        inputs = {path: limited(settings.graph.inputs[path], self._output_configs) for path in plan.inputs}
+        inputs = {
+            path: limited(settings.graph.inputs[path], self._output_configs, self.throttle) for path in plan.inputs
+        }
         origin, context = inputs[plan.inputs[0]], self._context()
         self._typed = self._typed_tables(inputs)
         if plan.shape is Shape.TYPED:

@@ -279,6 +279,8 @@ class PipelineConfig:
     sections: PipelineSections
     sources: Mapping[str, SourceConfig]
     nodes: Mapping[str, NodeSpec]
+    written: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The file as it was read, with references in the place of what they stand for."""
 
     def context_of(self, output: str) -> OutputContext:
         """Where an output of this name works."""
@@ -442,6 +444,7 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
         sections=sections,
         sources=dict(reader.sources(sections.sources)),
         nodes={node.path: node for node in reader.nodes(sections)},
+        written=value,
     )
     return config, reader.problems
 

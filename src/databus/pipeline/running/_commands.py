@@ -1,23 +1,25 @@
 """What can be asked of a running pipeline, verb by verb. Start with `Commands.answer`."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from databus.core import InputError, StateDiffers
+from databus.pipeline.engine import can_throttle
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
 from databus.pipeline.running._dead_letters import steer_letters
 from databus.pipeline.running._shown import SHOWN, shown
-from databus.pipeline.telling import Rest, Resting
+from databus.pipeline.telling import Rest, Resting, Throttle
 
 if TYPE_CHECKING:
     from databus.relay import Audit
 
-OF_LETTERS: Final = ("replay", "drop")
-CHANGING: Final = ("pause", "resume", "drain", "stop", "reload", *OF_LETTERS)
+OF_TABLES: Final = ("replay", "drop", "rebuild")
+CHANGING: Final = ("pause", "resume", "drain", "stop", "throttle", "reload", *OF_TABLES)
 VERBS: Final = (*CHANGING, "status", "backlog", *SHOWN)
 _OUTPUTS_MAX: Final = 1_000
+_LIMIT_MAX: Final = 2**31 - 1
 
 
 class Run(Protocol):
@@ -42,6 +44,9 @@ class Run(Protocol):
 
     def ask_to_stop(self, why: str) -> None:
         """Have it end."""
+
+    def rebuild(self, output: str, tables: Sequence[str]) -> list[str]:
+        """Have tables of an output made anew, by patterns; returns their full names. Blocks until they are removed."""
 
 
 class Commands:
@@ -81,7 +86,7 @@ class Commands:
             result = f"{type(error).__name__}: {error}"
             raise
         finally:
-            asked = {name: request.get(name) for name in ("outputs", "tables", "reason")}
+            asked = {name: request.get(name) for name in ("outputs", "tables", "rows", "bytes", "reason")}
             self._audit.note(verb, {"asker": asker, **_who(request)}, asked, result)
 
     @cached_property
@@ -103,13 +108,13 @@ class Commands:
     def _done(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == "reload":
             return {**self._reload("databus reload"), "pid": self._status(False)["pid"]}
-        if verb in OF_LETTERS:
-            return self._letters(verb, request)
+        if verb in OF_TABLES:
+            return self._of_tables(verb, request)
         given = request.get("outputs") or []
         if not isinstance(given, list) or len(given) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")
         named = [str(each) for each in given]
-        outputs = self._together(named)
+        outputs = together(self._run.config, named)
         answer = {"outputs": outputs, "pid": self._status(False)["pid"]}
         match verb:
             case "pause":
@@ -117,6 +122,8 @@ class Commands:
             case "resume":
                 self._resting.resume(outputs)
                 self._run.retry(outputs)
+            case "throttle":
+                self._throttle(outputs, request)
             case "stop" if named:
                 self._check_not_paused(outputs, "so it rests already")
                 self._resting.stop(outputs)
@@ -127,14 +134,32 @@ class Commands:
         self._run.look()
         return answer
 
-    def _letters(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _of_tables(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         outputs, tables = (request.get(name) or [] for name in ("outputs", "tables"))
         if not isinstance(outputs, list) or len(outputs) != 1:
-            raise InputError("`outputs`: expected one name, of the output whose dead letters are meant")
+            raise InputError("`outputs`: expected one name, of the output whose tables are meant")
         if not isinstance(tables, list) or not all(isinstance(each, str) for each in tables):
             raise InputError("`tables`: expected names or patterns of tables")
-        done = steer_letters(self._run.graph, verb, str(outputs[0]), tables)
-        return {"outputs": outputs, "pid": self._status(False)["pid"], **done}
+        if verb == "rebuild" and not tables:
+            raise InputError("`tables`: expected names or patterns of those that are to be made anew")
+        output = str(outputs[0])
+        done: Mapping[str, Any]
+        if verb == "rebuild":
+            done = {"tables": self._run.rebuild(output, tables)}
+        else:
+            done = steer_letters(self._run.graph, verb, output, tables)
+        return {"outputs": [output], "pid": self._status(False)["pid"], **done}
+
+    def _throttle(self, outputs: Sequence[str], request: Mapping[str, Any]) -> None:
+        throttle = Throttle(*(_limit(request, name) for name in ("rows", "bytes")))
+        if not throttle.to_json():
+            raise InputError("`rows` or `bytes`: expected how many a batch may have at most")
+        graph = self._run.graph
+        inputs = {way.input for output in outputs for way in graph.branches(f"outputs.{output}")}
+        for path in sorted(inputs):
+            if not can_throttle(graph.config.nodes[path], throttle):
+                raise InputError(f"{path}: an input of this type has no such limit, so nothing is throttled")
+        self._resting.throttle(outputs, throttle)
 
     def _drain(self, outputs: Iterable[str], *, is_all: bool) -> list[str]:
         if not is_all:
@@ -150,20 +175,30 @@ class Commands:
         if paused:
             raise InputError(f"{', '.join(paused)}: paused, {why}; `databus resume` it first")
 
-    def _together(self, named: Collection[str]) -> list[str]:
-        """The outputs of these names, all where there are none, with those that share their lanes.
 
-        Raises `InputError` for a name that is none.
-        """
-        nodes = [each for each in self._run.config.nodes.values() if each.kind is Kind.OUTPUT]
-        names = [each.name for each in nodes]
-        for name in named:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names)}"
-                raise InputError(f'the pipeline that runs has no output called "{name}"; {hint}')
-        lanes = {each.config.lane for each in nodes if each.name in named and each.config.lane is not None}
-        return [each.name for each in nodes if not named or each.name in named or each.config.lane in lanes]
+def together(config: PipelineConfig, named: Collection[str]) -> list[str]:
+    """The outputs of these names, all where there are none, with those that share their lanes.
+
+    Raises `InputError` for a name that is none.
+    """
+    nodes = [each for each in config.nodes.values() if each.kind is Kind.OUTPUT]
+    names = [each.name for each in nodes]
+    for name in named:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names)}"
+            raise InputError(f'the pipeline that runs has no output called "{name}"; {hint}')
+    lanes = {each.config.lane for each in nodes if each.name in named and each.config.lane is not None}
+    return [each.name for each in nodes if not named or each.name in named or each.config.lane in lanes]
+
+
+def _limit(request: Mapping[str, Any], name: str) -> int | None:
+    most = request.get(name)
+    if most is None:
+        return None
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _LIMIT_MAX:
+        raise InputError(f"`{name}`: {str(most)[:100]!r} is not a whole number in 1..{_LIMIT_MAX}")
+    return most
 
 
 def _who(request: Mapping[str, Any]) -> dict[str, str]:

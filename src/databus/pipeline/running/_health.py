@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus.core import ConfigError, DatabusError, MalformedRequest
@@ -220,6 +220,11 @@ class _Collector:
         rows = CounterMetricFamily("databus_output_rows", "Rows written since the pipeline started.", labels=by_output)
         batches = CounterMetricFamily("databus_output_batches", "Batches written since then.", labels=by_output)
         retries = CounterMetricFamily("databus_output_retries", "Restarts after an error since then.", labels=by_output)
+        breaks = GaugeMetricFamily(
+            "databus_journal_breaks",
+            "Breaks between its batches, and batches without all rows of the log, found since then.",
+            labels=by_output,
+        )
         age = GaugeMetricFamily("databus_output_batch_age_seconds", "Time since its last batch.", labels=by_output)
         lag_s = GaugeMetricFamily(
             "databus_output_lag_seconds",
@@ -243,6 +248,11 @@ class _Collector:
         answers = GaugeMetricFamily(
             "databus_pipeline_relay_answers", "0 while the relay does not answer the pipeline, else 1.", value=None
         )
+        free = GaugeMetricFamily(
+            "databus_disk_free_ratio", "How much of the disk is free that holds the pipeline's state: 1 is all."
+        )
+        if self._status.get("disk_free") is not None:
+            free.add_metric((), self._status["disk_free"])
         answers.add_metric((), float(not self._status["relay_error"]))
         for name, source in self._status["sources"].items():
             captured.add_metric((name,), float(source["is_well"]))
@@ -252,6 +262,7 @@ class _Collector:
             rows.add_metric((name,), output["rows"])
             batches.add_metric((name,), output["batches"])
             retries.add_metric((name,), output["retries"])
+            breaks.add_metric((name,), output.get("journal_breaks", 0))
             if output.get("dead_letters") is not None:
                 letters.add_metric((name,), output["dead_letters"])
             if output["last_batch_us"]:
@@ -260,7 +271,48 @@ class _Collector:
                 for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
                     if value is not None:
                         family.add_metric((name, physical), float(value))
-        yield from (answers, captured, state, rows, batches, retries, letters, age, lag_s, lag_rows, held)
+        yield from (answers, captured, free, state, rows, batches, retries, breaks, letters, age, lag_s, lag_rows, held)
+        yield from _flow_families(self._status["outputs"])
+
+
+def _flow_families(outputs: Mapping[str, Any]) -> Iterator[Metric]:
+    """What came to outputs, what became of it on the way, and how long it took."""
+    rows = CounterMetricFamily(
+        "databus_output_rows_read",
+        "Rows that came to it since the pipeline started, those included that filters drop.",
+        labels=("output",),
+    )
+    size = CounterMetricFamily(
+        "databus_output_bytes_read", "Bytes of the relay's log that came to it since then.", labels=("output",)
+    )
+    dropped = CounterMetricFamily(
+        "databus_output_rows_dropped",
+        "Rows that a filter on its way has dropped since then.",
+        labels=("output", "filter"),
+    )
+    spent = CounterMetricFamily(
+        "databus_output_stage_seconds",
+        "Time spent on its batches since then, by stage, over all tasks together.",
+        labels=("output", "stage"),
+    )
+    visible = HistogramMetricFamily(
+        "databus_output_commit_to_visible_seconds",
+        "Of each batch since then: time from its newest commit until the target had it.",
+        labels=("output",),
+    )
+    for name, output in outputs.items():
+        flow = output.get("flow")
+        if flow is not None:
+            rows.add_metric((name,), flow["rows"])
+            size.add_metric((name,), flow["bytes"])
+            for path, count in flow["dropped"].items():
+                dropped.add_metric((name, path.partition(".")[2]), count)
+            for stage, ms in flow["ms"].items():
+                spent.add_metric((name, stage), ms / 1e3)
+        if output.get("visible") is not None:
+            buckets = [(bound, float(count)) for bound, count in output["visible"]["buckets"].items()]
+            visible.add_metric((name,), buckets, output["visible"]["sum_s"])
+    yield from (rows, size, dropped, spent, visible)
 
 
 def render_pipeline_metrics(status: Status) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from databus.core import ConfigError, CorruptData, DatabusError, ServiceUnavailable
+from databus.disk import free_ratio
 from databus.filters import names_for_relay
 from databus.pipeline.checks import http_address, load_pipeline
 from databus.pipeline.engine import QueryPlan, positions_of, with_positions
@@ -134,7 +135,8 @@ class Published:
         if asks_relay:
             outputs = with_letters(self._config, with_positions(self._config, outputs))
             outputs = with_backlog(outputs, self._about["relay"], self._config.access)
-        return {**self._about, "sources": self._sources, "outputs": outputs}
+        free = free_ratio(self._config.state)
+        return {**self._about, "disk_free": free, "sources": self._sources, "outputs": outputs}
 
 
 def status_of(path: "Path") -> dict[str, Any] | None:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from databus.core import Clock, DatabusError, ServiceUnavailable, SystemClock, UnknownSource
+from databus.core import Clock, DatabusError, InputError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.operate import logger_of
 from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
 from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig
 from databus.pipeline.running._published import Published
 from databus.pipeline.running._reload_changes import Changes, changes
-from databus.pipeline.telling import Reminders, Rest, Resting, in_background, why_refused
+from databus.pipeline.telling import Reminders, Rest, Resting, Throttle, in_background, why_refused
 
 Say = Callable[..., None]
 _CUT_S_MAX: Final = 10.0
 """How long a query may take to end once its batch was cut off."""
-_EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped"}
+_EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped", Rest.REBUILDING: "paused"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class _Wanted:
     plan: QueryPlan
     once: bool
     """Up to the relay's present end only."""
+    throttle: Throttle | None
 
     @property
     def outputs(self) -> list[str]:
@@ -87,6 +88,7 @@ class Queries:
         self._ended: set[QueryThread] = set()
         self._given_up: set[QueryThread] = set()
         self._at_rest: dict[str, Rest] = {}
+        self._throttled: dict[str, Throttle] = {}  # by query, as was said
         self._leaving: list[_Leaving] = []
         self._waits: dict[str, list[_Leaving]] = {}  # by name of an output: what has to be closed before it starts
         self._logger = logger_of("databus.pipeline").bind(pipeline=graph.config.name)
@@ -252,6 +254,17 @@ class Queries:
         }
         self.look()
 
+    def idle(self, output: str) -> OutputHandle | None:
+        """By which an output is written, if nothing writes by it, nor is about to. Raises `InputError` for one that is
+        gone.
+        """
+        handle = self.handles.get(f"outputs.{output}")
+        if handle is None:
+            raise InputError(f"outputs.{output}: is not in the file any more")
+        mine = [each for each in self.threads if each.writes_by(handle)]
+        is_busy = output in self._waits or any(each not in self._ended or each.is_writing for each in mine)
+        return None if is_busy else handle
+
     @property
     def refused(self) -> list[str]:
         """A line for each output and query with tables that the output refuses."""
@@ -283,7 +296,8 @@ class Queries:
         for plan in self._plans:
             rest = self._resting.of(_names(plan))
             if rest in (None, Rest.DRAINING):
-                found[plan.name] = _Wanted(plan, once=self._settings.once or rest is Rest.DRAINING)
+                throttle = self._resting.throttle_of(_names(plan))
+                found[plan.name] = _Wanted(plan, self._settings.once or rest is Rest.DRAINING, throttle)
         return found
 
     def _has(self, wanted: _Wanted) -> bool:
@@ -292,7 +306,9 @@ class Queries:
 
     def _is(self, thread: QueryThread, wanted: _Wanted | None) -> bool:
         """Whether a query is the one that is wanted."""
-        if wanted is None or thread.is_resting or thread.plan != wanted.plan or thread.once != wanted.once:
+        if wanted is None or thread.is_resting or thread.plan != wanted.plan:
+            return False
+        if (thread.once, thread.throttle) != (wanted.once, wanted.throttle):
             return False
         return all(thread.writes_by(self.handles[feed.output]) for feed in wanted.plan.feeds)
 
@@ -307,11 +323,26 @@ class Queries:
         self._published.expect([each.plan for each in wanted])
         for each in wanted:
             feeds = [(feed, self.handles[feed.output]) for feed in each.plan.feeds]
-            thread = QueryThread(replace(settings, once=each.once), each.plan, feeds, self._on_end)
+            thread = QueryThread(replace(settings, once=each.once), each.plan, feeds, self._on_end, each.throttle)
+            self._tell_throttle(each)
             self._threads[each.plan.name] = thread
             self._at_rest.pop(each.plan.name, None)
             thread.start()
         self._say("running", queries=[each.plan.name for each in wanted])
+
+    def _tell_throttle(self, wanted: _Wanted) -> None:
+        """Say that a query is throttled otherwise than before."""
+        name, throttle = wanted.plan.name, wanted.throttle
+        if self._throttled.get(name) == throttle:
+            return
+        if throttle is None:
+            del self._throttled[name]
+        else:
+            self._throttled[name] = throttle
+        most = {} if throttle is None else throttle.to_json()
+        listed = " and ".join(f"{count} {unit}" for unit, count in most.items())
+        message = f"a batch has {listed} at most, until it is resumed" if most else "as the file says"
+        self._say("throttled", query=name, outputs=wanted.outputs, throttle=most, message=message)
 
     def _stop_what_is_drained(self) -> None:
         """What was to go on up to the relay's end, and has come there, rests."""

@@ -1,13 +1,18 @@
-"""Making an output, or some of its tables, anew: what it has is removed, and read again when the pipeline next runs."""
+"""Making an output, or some of its tables, anew: what it has is removed, and read again.
+
+`rebuild` is for a pipeline that does not run: its next run reads. In one that runs, the output rests meanwhile, and
+reads when it goes on: `rebuild_at_rest`.
+"""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from databus.core import ConfigError, CorruptData, InputError
 from databus.disk import Location
 from databus.filters import matches, nearest
 from databus.pipeline.checks import check_sources
-from databus.pipeline.engine import Ledger, ledger_path
+from databus.pipeline.engine import Ledger, OutputHandle, ledger_path
 from databus.pipeline.graph import Graph, Kind, StateLock
 from databus.plugins import Output, Removes
 
@@ -23,15 +28,8 @@ def rebuild(
     pipeline runs.
     """
     config, target = graph.config, _target(graph, output)
-    if not isinstance(target, Removes):
-        raise InputError(
-            f"outputs.{output}: its target keeps nothing that could be removed and written again. Under another name "
-            f"the output begins as at a first start, and the target gets again what the relay holds"
-        )
-    found = [each for each in check_sources(graph, asks=True) if not each.path.startswith("sources.")]
-    wrong = [each.in_file(config.path) for each in found if not each.is_warning]
-    if wrong:  # what is removed now could not be written again
-        raise ConfigError("\n".join(wrong))
+    _check(graph, target)
+    assert isinstance(target, Removes)  # noqa: S101 - it was checked
     lock = StateLock(config.state, config.name)
     lock.take()
     try:
@@ -49,6 +47,33 @@ def rebuild(
     finally:
         target.close()
         lock.release()
+
+
+def rebuild_at_rest(
+    graph: Graph, output: str, patterns: Sequence[str], at_rest: Callable[[], AbstractContextManager[OutputHandle]]
+) -> list[str]:
+    """Have tables of an output of the pipeline that runs made anew; returns their full names. Raises as `rebuild` does.
+
+    at_rest: has the output rest meanwhile, and gives what writes to it.
+    """
+    _check(graph, _target(graph, output))
+    with at_rest() as handle:
+        chosen = _chosen(handle.tables(), patterns, output)
+        handle.make_anew(chosen)
+    return chosen
+
+
+def _check(graph: Graph, target: Output) -> None:
+    """Raise where the target keeps nothing, or what is removed now could not be written again."""
+    if not isinstance(target, Removes):
+        raise InputError(
+            f"outputs.{target.context.output}: its target keeps nothing that could be removed and written again. Under "
+            f"another name the output begins as at a first start, and the target gets again what the relay holds"
+        )
+    found = [each for each in check_sources(graph, asks=True) if not each.path.startswith("sources.")]
+    wrong = [each.in_file(graph.config.path) for each in found if not each.is_warning]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
 def keeps_changes(graph: Graph, output: str) -> bool:

@@ -7,7 +7,7 @@ run takes the new graph, or nothing at all.
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable
 from databus.operate import logger_of
@@ -20,6 +20,8 @@ _OTHERS_S_MAX: Final = 60.0
 _TAKE_S_MAX: Final = 30.0
 _LOOK_S: Final = 1.0
 _READS_MAX: Final = 3  # an editor may write a file in several steps
+
+T = TypeVar("T")
 
 _logger = logger_of("databus.pipeline")
 
@@ -41,16 +43,16 @@ class Run(Protocol):
         """Publish how a reload ended."""
 
 
-class Handed:
+class Handed(Generic[T]):
     """Something to do for another thread. It takes it in time, or who handed it over has it back; never both."""
 
-    def __init__(self, do: Callable[[], Changes]) -> None:
+    def __init__(self, do: Callable[[], T]) -> None:
         self._do = do
         self._lock = threading.Lock()
         self._is_taken = False
         self._is_withdrawn = False
         self._has_ended = threading.Event()
-        self._changes = Changes()
+        self._done: T
         self._error: DatabusError | None = None
 
     def take(self) -> None:
@@ -60,16 +62,16 @@ class Handed:
                 return
             self._is_taken = True
         try:
-            self._changes = self._do()
+            self._done = self._do()
         except DatabusError as error:
             self._error = error
         except Exception as error:  # such as of a plugin's class; what runs goes on
-            _logger.exception("a reload ended by a defect")
+            _logger.exception("what was handed over ended by a defect")
             self._error = FatalError(f"a defect: {type(error).__name__}: {error}; see the pipeline's log")
         finally:
             self._has_ended.set()
 
-    def wait(self) -> Changes:
+    def wait(self) -> T:
         """What came of it. Raises what it raised, `ServiceUnavailable` where nobody took it."""
         if not self._has_ended.wait(_TAKE_S_MAX):
             with self._lock:
@@ -82,7 +84,7 @@ class Handed:
             self._has_ended.wait()
         if self._error is not None:
             raise self._error
-        return self._changes
+        return self._done
 
 
 class Reloads:

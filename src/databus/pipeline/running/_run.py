@@ -1,27 +1,29 @@
 """Running a pipeline: lock, relay, Spark, queries; and their end. Start with `run`."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from databus.core import Clock, DatabusError, InputError, SystemClock
+from databus.core import Clock, DatabusError, InputError, ServiceUnavailable, SystemClock
 from databus.filters import full_pattern, patterns_meet
 from databus.operate import logger_of
 from databus.pipeline.checks import check_renamed, load_pipeline
 from databus.pipeline.engine import Engine, OutputHandle, QueryThread, RunSettings, SparkEngine
 from databus.pipeline.graph import Graph, PipelineConfig, StateLock
-from databus.pipeline.running._commands import Commands
+from databus.pipeline.running._commands import Commands, together
 from databus.pipeline.running._control import ControlServer
 from databus.pipeline.running._own_relay import OwnRelay, states_of
 from databus.pipeline.running._physicals import Physicals
 from databus.pipeline.running._published import Published
 from databus.pipeline.running._queries import Hanging, Queries
+from databus.pipeline.running._rebuild import rebuild_at_rest
 from databus.pipeline.running._reload import Handed, Reloads
 from databus.pipeline.running._reload_changes import Changes
 from databus.pipeline.running._reports import Reports
@@ -44,9 +46,12 @@ from databus.pipeline.trying import dry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+
 _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _LOOK_S: Final = 0.5
+_REST_LOOK_S: Final = 0.05
 _RELAY_DIED: Final = "relay died"
 _LOOK: Final = "something else is wanted of the outputs"
 
@@ -158,6 +163,7 @@ class _Run:
         self._report = report
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
+        self._resting = resting
         self._is_stopping = threading.Event()
         self._is_asked_to_stop = False
         self._doing = ""
@@ -208,6 +214,36 @@ class _Run:
         """See `Run`."""
         self._ends_when_drained = True
 
+    def rebuild(self, output: str, tables: Sequence[str]) -> list[str]:
+        """See `Run`."""
+        self.check_reloads()
+        rebuilt = rebuild_at_rest(self._graph, output, tables, partial(self._at_rest, output))
+        message = f"made anew: {', '.join(rebuilt)}"
+        self._say("rebuilt", output=output, tables=rebuilt, message=message)
+        return rebuilt
+
+    @contextmanager
+    def _at_rest(self, output: str) -> Iterator[OutputHandle]:
+        """Have an output rest, with those that share its query. Raises `ServiceUnavailable` if that takes too long."""
+        deadline = time.monotonic() + self._config.sections.run.stop_batch_ms_max / 1e3
+        try:
+            with self._resting.rebuilding(together(self._config, [output])):
+                self.look()
+                while (handle := self._handed(partial(self._queries.idle, output))) is None:
+                    if self._is_stopping.wait(_REST_LOOK_S) or time.monotonic() > deadline:
+                        raise ServiceUnavailable(
+                            f"outputs.{output}: the batch that is being written has not ended; nothing was removed. "
+                            f"Ask again, or give it more time by `run.stop_batch_ms_max`"
+                        )
+                yield handle
+        finally:
+            self.look()
+
+    def _handed(self, do: Callable[[], T]) -> T:
+        handed = Handed(do)
+        self._events.put(handed)
+        return handed.wait()
+
     def check_reloads(self) -> None:
         """See `databus.pipeline.running._reload.Run`."""
         if self._is_asked_to_stop or self._is_stopping.is_set() or self._ends_when_drained:
@@ -219,9 +255,7 @@ class _Run:
 
     def change(self, graph: Graph) -> Changes:
         """See `databus.pipeline.running._reload.Run`."""
-        handed = Handed(partial(self._change, graph))
-        self._events.put(handed)
-        return handed.wait()
+        return self._handed(partial(self._change, graph))
 
     def _change(self, graph: Graph) -> Changes:
         self.check_reloads()

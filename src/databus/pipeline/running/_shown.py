@@ -16,10 +16,11 @@ from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.formats import load_yaml
 from databus.pipeline.checks import load_pipeline
 from databus.pipeline.comparing import audit
-from databus.pipeline.graph import Graph, edge_label, is_held, name_of, physical_edges, state_of
+from databus.pipeline.graph import Graph, NodeSpec, edge_label, is_held, name_of, physical_edges, state_of
 from databus.pipeline.running._control import ask
 from databus.pipeline.running._dead_letters import outputs_with_letters
 from databus.pipeline.running._published import status_of
+from databus.pipeline.running._reload_changes import refusals
 from databus.pipeline.telling import read_journal, read_status
 
 LIMIT_MAX: Final = 1_000
@@ -48,12 +49,17 @@ def graph_json(graph: Graph) -> dict[str, Any]:
         for name, each in config.sources.items()
     ]
     nodes += [
-        {"id": path, "kind": each.kind.word, "name": each.name, "type": each.type}
+        {"id": path, "kind": each.kind.word, "name": each.name, "type": each.type, **_lane_of(each)}
         for path, each in config.nodes.items()
     ]
     edges = [{"from": f"sources.{name}", "to": path, "label": "log"} for name, path in physical_edges(graph)]
     edges += [{"from": each.source, "to": each.target, "label": edge_label(graph, each)} for each in graph.edges]
     return {"pipeline": config.name, "nodes": nodes, "edges": edges}
+
+
+def _lane_of(node: NodeSpec) -> dict[str, str]:
+    lane = getattr(node.config, "lane", None)
+    return {} if lane is None else {"lane": lane}
 
 
 def _journal(graph: Graph, request: Request) -> dict[str, Any]:
@@ -101,9 +107,34 @@ def _letters(graph: Graph, request: Request) -> dict[str, Any]:
 
 
 def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
-    """The file as it is written: references stand for their values, and whatever else sounds secret is hidden."""
-    path = graph.config.path
-    return {"file": str(path), "config": without_secrets(load_yaml(path))}
+    """The file as it was written when it was taken, and what a reload would change: references stand for their values,
+    and whatever else sounds secret is hidden.
+    """
+    path, written = graph.config.path, graph.config.written
+    told: dict[str, Any] = {"file": str(path), "config": without_secrets(written), "changes": [], "problem": ""}
+    try:
+        told["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
+        refused = refusals(graph.config, load_pipeline(path).config) if told["changes"] else []
+        told["problem"] = "\n".join(each.in_file(path) for each in refused)
+    except ConfigError as error:
+        told["problem"] = str(error)
+    return told
+
+
+def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = False) -> Iterator[dict[str, Any]]:
+    """Where two configurations differ: `where`, and both values, None for what is not there.
+
+    >>> list(differences({"a": {"b": 1, "password": "x"}}, {"a": {"password": "y"}}))
+    [{'where': 'a.b', 'before': 1, 'after': None}, {'where': 'a.password', 'before': '(hidden)', 'after': '(hidden)'}]
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            inner = f"{where}.{name}" if where else str(name)
+            secret = is_secret or _is_secret(str(name))
+            yield from differences(before.get(name), after.get(name), inner, is_secret=secret)
+    elif before != after:
+        both = {"before": before, "after": after}
+        yield {"where": where, **{name: without_secrets(each, is_secret=is_secret) for name, each in both.items()}}
 
 
 def without_secrets(value: Any, *, is_secret: bool = False) -> Any:

@@ -5,7 +5,7 @@ from databus.pipeline.telling._events import OnEvent, reporting
 from databus.pipeline.telling._journal import Journal, read_journal
 from databus.pipeline.telling._progress import OutputState, Progress, unwell, why_refused, worst_backlogs
 from databus.pipeline.telling._reminders import Reminders
-from databus.pipeline.telling._resting import Rest, Resting
+from databus.pipeline.telling._resting import Rest, Resting, Throttle
 from databus.pipeline.telling._status import StatusFile, read_status, with_backlog
 from databus.pipeline.telling._stopping import (
     LET_GO_S_MAX,
@@ -33,6 +33,7 @@ __all__ = [
     "Rest",
     "Resting",
     "StatusFile",
+    "Throttle",
     "in_background",
     "left_after",
     "read_batches",

@@ -32,7 +32,7 @@ _CHARS_MAX: Final = 2_000
 _KEPT: Final = frozenset(
     {
         *("failed", "retry", "table_failed", "table_retry", "table_well", "refused", "hanging", "answered"),
-        *("no_source", "relay_died", "source", "reload", "stopped"),
+        *("no_source", "relay_died", "source", "reload", "stopped", "throttled", "rebuilt"),
     }
 )
 _FIELDS: Final = frozenset(

@@ -4,9 +4,12 @@ A query writes to one or more outputs, and an output may have several queries: i
 """
 
 import threading
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, Final
 
 
@@ -24,6 +27,9 @@ class OutputState(StrEnum):
 
 
 _TOLD_MAX: Final = 5
+_TABLES_MAX: Final = 1_000
+VISIBLE_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
+"""Bounds of the buckets in which batches are counted, by the time from a commit until the target has it."""
 UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.RETRYING})
 """In these an output has something to say for itself."""
 
@@ -67,12 +73,63 @@ class _Query:
 
 
 @dataclass
+class _Flow:
+    """What came to an output since the pipeline started, as tasks have counted it."""
+
+    rows: int = 0
+    bytes: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """By the path of a filter."""
+    ms: Counter[str] = field(default_factory=Counter)
+    """By stage, over all tasks together."""
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """A batch is in the target. Its counts are of those tables of which not all was written as it came."""
+        counts: Mapping[str, Mapping[str, Any]] = event["counts"]
+        self.rows += sum(each.get("in", 0) for each in counts.values())
+        self.rows += sum(rows for table, rows in event["rows"].items() if table not in counts)
+        self.bytes += event.get("bytes", 0)
+        for each in counts.values():
+            self.dropped.update(each.get("dropped", {}))
+        for stage, ms in event.get("spent_ms", {}).items():
+            self.ms[stage] += round(ms)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": self.rows, "bytes": self.bytes, "dropped": dict(self.dropped), "ms": dict(self.ms)}
+
+
+@dataclass
+class _Visible:
+    """Batches, by the time from the newest commit in them until the target had it."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(VISIBLE_S) + 1))
+    sum_s: float = 0.0
+
+    def take(self, lag_ms: float) -> None:
+        self.counts[bisect_left(VISIBLE_S, lag_ms / 1e3)] += 1
+        self.sum_s += max(lag_ms / 1e3, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As Prometheus has histograms: each bucket counts those below it too."""
+        names = [*(f"{bound:g}" for bound in VISIBLE_S), "+Inf"]
+        buckets = dict(zip(names, accumulate(self.counts), strict=True))
+        return {"buckets": buckets, "sum_s": round(self.sum_s, 3), "count": sum(self.counts)}
+
+
+@dataclass
 class _Output:
     rows: int = 0
     batches: int = 0
     retries: int = 0
     last_batch_us: int = 0
     hangs_since_us: int = 0
+    tables: dict[str, None] = field(default_factory=dict)
+    """Full names of those of which something was written."""
+    flow: _Flow | None = None
+    """None where nothing has been counted."""
+    visible: _Visible = field(default_factory=_Visible)
+    throttle: Mapping[str, int] = field(default_factory=dict)
+    """How many `rows` and `bytes` a micro-batch may have by somebody's wish; empty where nobody has one."""
     refused: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """By query: full names of tables that are not written, and why."""
     queries: dict[str, _Query] = field(default_factory=dict)
@@ -95,6 +152,10 @@ class _Output:
             "batches": self.batches,
             "retries": self.retries,
             "last_batch_us": self.last_batch_us,
+            "throttle": dict(self.throttle),
+            "tables": sorted(self.tables),
+            "flow": None if self.flow is None else self.flow.to_json(),
+            "visible": self.visible.to_json(),
             "refused": {table: why for refused in self.refused.values() for table, why in sorted(refused.items())},
             "queries": {name: each.to_json() for name, each in self.queries.items()},
         }
@@ -132,13 +193,10 @@ class Progress:
             match event["event"]:
                 case "batch":
                     self._batch(event)
-                case "hanging" | "answered":
-                    since_us = event["since_us"] if event["event"] == "hanging" else 0
-                    if event["output"] in self._outputs:  # else it is no longer in the file
-                        self._outputs[event["output"]].hangs_since_us = since_us
-                case "refused":
-                    if event["output"] in self._outputs:
-                        self._outputs[event["output"]].refused[event["query"]] = event["tables"]
+                case "hanging" | "answered" | "refused" | "advanced" | "throttled":
+                    for name in event.get("outputs") or [event["output"]]:
+                        if name in self._outputs:  # else it is no longer in the file
+                            self._of_output(self._outputs[name], event)
                 case "table_retry" | "table_failed" | "table_well":
                     self._table(event)
                 case said if said in _STATE_AFTER:
@@ -151,11 +209,29 @@ class Progress:
         output.batches += 1
         output.rows += event.get("rows") or 0
         output.last_batch_us = event["at_us"]
+        for table in event.get("tables", {}):
+            if len(output.tables) < _TABLES_MAX:
+                output.tables[f"{event['physical']}/{table}"] = None
+        if event.get("lag_ms") is not None:
+            output.visible.take(event["lag_ms"])
         query = self._queries.get(event["query"])
         if query is None:
             return
         if query.state not in (OutputState.RUNNING, OutputState.STARTING):  # of the query before, perhaps
             query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
+
+    @staticmethod
+    def _of_output(output: _Output, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "hanging" | "answered":
+                output.hangs_since_us = event["since_us"] if event["event"] == "hanging" else 0
+            case "refused":
+                output.refused[event["query"]] = event["tables"]
+            case "throttled":
+                output.throttle = event["throttle"]
+            case "advanced" if event.get("counts") is not None:
+                output.flow = output.flow or _Flow()
+                output.flow.take(event)
 
     def _table(self, event: Mapping[str, Any]) -> None:
         query = self._queries.get(event["query"])

@@ -1,20 +1,22 @@
-"""Which outputs rest, by whose wish: `databus pause`, `stop` and `drain` say so, `resume` takes it back.
+"""Which outputs rest, or write slowly: `databus pause`, `stop`, `drain` and `throttle` say so, `resume` takes it back.
 
     paused.json: {"v": 1, "outputs": {"copy": 1764000000000000}}
 
 A paused output stays so until `resume`, also when the pipeline is started again: who paused it may still be at work in
-its target. A stopped one rests until the end of the run.
+its target. A stopped one rests until the end of the run; a throttled one writes slowly until then.
 """
 
 import json
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import CorruptData
+from databus.core import CorruptData, InputError
 from databus.disk import replace_file
 
 FILE: Final = "paused.json"
@@ -26,8 +28,22 @@ class Rest(StrEnum):
 
     PAUSED = "paused"
     STOPPED = "stopped"
+    REBUILDING = "rebuilding"
+    """Tables of it are being made anew."""
     DRAINING = "draining"
     """It goes on up to the relay's present end, and is stopped then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """How much a micro-batch may have at most, whatever the file says; None for what is not limited."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def to_json(self) -> dict[str, int]:
+        """For events and the status."""
+        return {name: most for name, most in (("rows", self.rows), ("bytes", self.bytes)) if most is not None}
 
 
 class Resting:
@@ -38,12 +54,15 @@ class Resting:
         self._lock = threading.Lock()
         self._paused_us = _read(self._path)
         self._others: dict[str, Rest] = {}
+        self._rebuilding: set[str] = set()
+        self._throttles: dict[str, Throttle] = {}
 
     def of(self, outputs: Collection[str]) -> Rest | None:
         """What is wanted of outputs that share a query; they rest together."""
         with self._lock:
             found = {Rest.PAUSED for each in outputs if each in self._paused_us}
             found.update(self._others[each] for each in outputs if each in self._others)
+            found.update(Rest.REBUILDING for each in outputs if each in self._rebuilding)
         return next((each for each in Rest if each in found), None)
 
     def pause(self, outputs: Collection[str]) -> None:
@@ -70,6 +89,32 @@ class Resting:
             if left != self._paused_us:
                 self._save(left)
             self._forget(outputs)
+            self._throttles = {name: each for name, each in self._throttles.items() if name not in outputs}
+
+    def throttle(self, outputs: Collection[str], throttle: Throttle) -> None:
+        """Have them write slowly until they are resumed, or the run ends."""
+        with self._lock:
+            self._throttles |= dict.fromkeys(outputs, throttle)
+
+    def throttle_of(self, outputs: Collection[str]) -> Throttle | None:
+        """How slowly outputs are to write that share a query; they are throttled together."""
+        with self._lock:
+            return next((self._throttles[each] for each in outputs if each in self._throttles), None)
+
+    @contextmanager
+    def rebuilding(self, outputs: Collection[str]) -> Iterator[None]:
+        """They rest meanwhile, whoever resumes them. Raises `InputError` where they do so already."""
+        with self._lock:
+            if self._rebuilding.intersection(outputs):
+                raise InputError(
+                    f"{', '.join(sorted(outputs))}: tables are being made anew already; ask again after that"
+                )
+            self._rebuilding.update(outputs)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._rebuilding.difference_update(outputs)
 
     def _forget(self, outputs: Collection[str]) -> None:
         self._others = {name: rest for name, rest in self._others.items() if name not in outputs}

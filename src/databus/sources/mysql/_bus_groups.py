@@ -58,6 +58,7 @@ class BusGroups:
         self._unread = unread
         self._tables_max = config.snapshot_tables_max if isinstance(config, MysqlConfig) else 1
         self._asked: deque[Asked] = deque()
+        self._cancelled: deque[str] = deque()
         self._read: deque[str] = deque()  # tables read to the last row, of which the log does not say so yet
         self.advance()
 
@@ -123,6 +124,10 @@ class BusGroups:
     def want(self, sources: Sequence[str], where: str | None) -> None:
         """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
         self._asked.extend(Asked(name, where) for name in sources)
+
+    def want_no_more(self, sources: Sequence[str]) -> None:
+        """Read these tables no further, from the next place between two transactions on. Any thread."""
+        self._cancelled.extend(sources)
 
     @property
     def is_reading(self) -> bool:
@@ -199,8 +204,8 @@ class BusGroups:
 
     def add(self) -> list[Group] | None:
         """Begin a snapshot that was asked for, or place a chunk, which may be empty; None if nothing is to be added."""
-        if self._read or self._asked or self._unread:
-            groups = self._end_read() or self._begin_asked() or self._begin_unread()
+        if self._read or self._cancelled or self._asked or self._unread:
+            groups = self._end_read() or self._end_cancelled() or self._begin_asked() or self._begin_unread()
             if groups:
                 return as_one(groups, self._position.place.position)
         placed = None if self._reader is None else self._reader.take()
@@ -220,6 +225,20 @@ class BusGroups:
             if table is not None and opened is not None and opened.last_key == READ:  # else it was begun again
                 groups.append(self._end(table))
         return groups
+
+    def _end_cancelled(self) -> list[Group]:
+        names = {self._cancelled.popleft() for _ in range(len(self._cancelled))}
+        if not names:
+            return []
+        asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        self._asked.extendleft(reversed([each for each in asked if each.source not in names]))
+        self._unread.remove(names)
+        groups: list[Group] = []
+        for name in sorted(names.intersection(self._position.snapshots)):
+            if self._reader is not None:
+                self._reader.drop(name)
+            groups.append(self._end(self._tables.in_force[name], is_cancelled=True))
+        return groups or [Group(self._position.commit())]  # so that the log says that they do not wait
 
     def _begin_asked(self) -> list[Group]:
         asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
@@ -312,7 +331,7 @@ class BusGroups:
         if placed.is_last:
             yield self._end(placed.table)
 
-    def _end(self, table: TableSchema) -> Group:
+    def _end(self, table: TableSchema, *, is_cancelled: bool = False) -> Group:
         where = self._where(table.source)
         opened = self._position.snapshots.pop(table.source)
         body: Mapping[str, Any] = {
@@ -320,8 +339,8 @@ class BusGroups:
             "source": table.source,
             "generation": opened.generation,
             "begin": list(opened.begin),
-            "complete": where is None,
-            "as_configured": opened.where is None,
+            "complete": where is None and not is_cancelled,
+            "as_configured": opened.where is None and not is_cancelled,
         }
         return self._position.control(ControlKind.SNAPSHOT_END, table, body)
 

@@ -146,6 +146,11 @@ class BinlogSession:
         self._bus_groups.want(sources, where)
         self._feed.wake()
 
+    def want_no_more(self, sources: Sequence[str]) -> None:
+        """Read these tables no further. Any thread."""
+        self._bus_groups.want_no_more(sources)
+        self._feed.wake()
+
     def poll(self, wait_ms: int) -> Group | None:
         """The next group, or None if nothing came in time."""
         self._polled_s = time.monotonic()

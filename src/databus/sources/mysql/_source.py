@@ -16,6 +16,7 @@ from databus.core import (
     ConfigError,
     Identity,
     UnknownSource,
+    UnsupportedFeature,
     make_scn,
     ordinal_of,
 )
@@ -66,7 +67,7 @@ from databus.sources.mysql.server import (
 from databus.sources.mysql.snapshot import MysqlSnapshotReader
 from databus.sources.mysql.snapshot._condition import try_condition
 from databus.sources.mysql.tables import ServerKind, TableHistory
-from databus.sources.snapshots import SnapshotOptions
+from databus.sources.snapshots import Progress, SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
@@ -179,6 +180,24 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`. `where` is tried on the server at once."""
+        session = self._session_with(sources)
+        if where is not None:
+            assert self._facts is not None  # noqa: S101 - a session that has started follows a server
+            try_condition(self.physical, self._config, self._facts, sources, where)
+        session.want(sources, where)
+
+    def cancel_snapshot(self, sources: Sequence[str]) -> None:
+        """See `CancelsSnapshots`. A table of which a change was not understood is read all the same."""
+        session = self._session_with(sources)
+        held = [] if self._tables is None else sorted(self._tables.held.keys() & set(sources))
+        if held:
+            raise UnsupportedFeature(
+                f"{self.physical}: {', '.join(held)}: nothing of it is captured until it has been read, since a change "
+                f"of it was not understood; leave it out of `tables` of the source if it is not wanted"
+            )
+        session.want_no_more(sources)
+
+    def _session_with(self, sources: Sequence[str]) -> BinlogSession:
         session = self._started()
         if session.is_over:
             raise UnknownSource(f"{self.physical}: `snapshot: only` has read all tables, and follows the log no more")
@@ -186,10 +205,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             if self._tables is None or name not in self._tables.in_force:
                 known = ", ".join(sorted(self._tables.in_force if self._tables else ()))
                 raise UnknownSource(f"{self.physical}: no captured table {name!r} to read; there are {known or 'none'}")
-        if where is not None:
-            assert self._facts is not None  # noqa: S101 - a session that has started follows a server
-            try_condition(self.physical, self._config, self._facts, sources, where)
-        session.want(sources, where)
+        return session
 
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
@@ -201,6 +217,10 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
         return lag
+
+    def progress(self) -> list[Progress]:
+        """How far each table is that is being read. Any thread."""
+        return [] if self._session is None else self._session.progress()
 
     def close(self) -> None:
         """See `Source.close`."""

@@ -9,7 +9,7 @@ is lost, it is unknown which tables waited.
 import json
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -89,6 +89,13 @@ class Unread:
         at = self._first - self._kept[0][0]
         self._first += 1
         return self._kept[at][1]
+
+    def remove(self, sources: Collection[str]) -> None:
+        """Have these wait no longer; durable as `add` is."""
+        left = [request for number, request in self._kept if number >= self._first and request.source not in sources]
+        if len(left) < len(self):
+            self.clear()
+            self.add(left)
 
     def clear(self) -> None:
         """Remove all."""

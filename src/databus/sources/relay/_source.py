@@ -9,7 +9,7 @@ too, and everything up to the very frame that the log ends with is skipped.
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -272,8 +272,15 @@ class RelaySource:
 
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: asked of the relay upstream, with the token that it knows us by."""
+        self._asked_upstream(lambda: self._client.request_snapshot(self.physical, sources, where))
+
+    def cancel_snapshot(self, sources: Sequence[str]) -> None:
+        """See `CancelsSnapshots`: asked of the relay upstream too."""
+        self._asked_upstream(lambda: self._client.cancel_snapshot(self.physical, sources))
+
+    def _asked_upstream(self, ask: Callable[[], object]) -> None:
         try:
-            self._client.request_snapshot(self.physical, sources, where)
+            ask()
         except (AccessDenied, RightMissing) as error:
             raise type(error)(
                 f"{self.physical} is copied from the relay at {self._config.url}, which does not let this relay ask "

@@ -182,6 +182,12 @@ class Progress:
             return None
         return min(100.0 * self.rows / self.rows_estimate, 99.9)
 
+    def to_json(self) -> dict[str, Any]:
+        """For people: without what only logs tell."""
+        left_s = self.left_s
+        left = None if left_s is None else round(left_s)
+        return {"table": self.source, "rows": self.rows, "of": self.rows_estimate, "leftS": left, "says": self.said}
+
     @property
     def left_s(self) -> float | None:
         """Until the end, by the estimate."""

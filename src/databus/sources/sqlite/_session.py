@@ -44,6 +44,7 @@ from databus.sources.sqlite._store import (
     live_versions,
     read_version,
     schema_version,
+    want_no_snapshot,
     want_snapshot,
     wanted,
 )
@@ -85,6 +86,7 @@ class SqliteSession:
         }
         self._chunk: SnapshotChunk | None = None
         self._ending: str | None = None
+        self._cut_short: str | None = None  # read no further, of which the log does not say so yet
         self._is_new = resume.position is None
         self._live = live_versions(db)
         self._seen = -1
@@ -120,6 +122,27 @@ class SqliteSession:
             asked.popleft()
         self._wanted = wanted(self._db)
 
+    def want_no_more(self, cancelled: deque[str]) -> None:
+        """Read these tables no further: one that waits is forgotten, one that is being read ends as it is."""
+        if not cancelled:
+            return
+        names = [name for name in cancelled if name in self._wanted and self._wanted[name] > self._generation]
+        is_read = [name for name in names if self._is_open(name)]
+        try:
+            with write_lock(self._db, self._config.busy_ms_max):
+                for name in names:
+                    if name not in is_read:  # else it is forgotten when its end is durable
+                        want_no_snapshot(self._db, name)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return  # asked again at the next poll
+        cancelled.clear()
+        self._wanted = wanted(self._db)
+        for name in is_read:
+            if self._ending != name:  # else its last rows are out, and its end comes next
+                self._cut_short, self._chunk = name, None
+
     def next_group(self) -> Group | None:
         """What comes next, if anything waits."""
         if self._is_new:  # a commit alone, so that the log has a position from the first moment on
@@ -131,6 +154,8 @@ class SqliteSession:
                 group = self._control(*self._events.popleft())
             elif not self._backlog.is_empty:
                 group = self._window(self._take())
+            elif self._cut_short is not None:
+                group = self._end_snapshot(self._cut_short, is_complete=False)
             elif self._ending is not None:
                 group = self._end_snapshot(self._ending)
             elif self._chunk is not None:
@@ -317,8 +342,8 @@ class SqliteSession:
         crash_point("sqlite.snapshot.after_chunk")
         return Group(commit, (rows,), snapshot=True)
 
-    def _end_snapshot(self, name: str) -> Group | None:
-        self._ending = None
+    def _end_snapshot(self, name: str, *, is_complete: bool = True) -> Group | None:
+        self._ending = self._cut_short = None
         opened = self._snapshots.pop(name, None)
         if opened is None:
             return None  # superseded after its last rows
@@ -329,7 +354,7 @@ class SqliteSession:
             "source": name,
             "generation": opened.generation,
             "begin": list(opened.begin),
-            "complete": True,
+            "complete": is_complete,
         }
         return self._bus_control(ControlKind.SNAPSHOT_END, self._live[name].table, body)
 

@@ -113,6 +113,7 @@ class SqliteSource:
         self._file: tuple[int, int] | None = None  # the one that `_db` has open
         self._session: SqliteSession | None = None
         self._asked: deque[str] = deque()
+        self._cancelled: deque[str] = deque()
 
     def identify(self) -> Identity:
         """See `Source.identify`. Puts the bus's tables into the database if they are not there."""
@@ -145,6 +146,8 @@ class SqliteSource:
             while True:
                 self._check_file()
                 session.want(self._asked)
+                if not self._asked:  # what was asked for before is noted by now
+                    session.want_no_more(self._cancelled)
                 group = session.next_group()
                 if group is not None:
                     return group
@@ -163,13 +166,23 @@ class SqliteSource:
         """See `Source.request_snapshot`."""
         if where is not None:
             raise UnsupportedFeature(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
+        session = self._session_with(sources)
+        self._asked.extend(sources)
+        session.watch.wake()
+
+    def cancel_snapshot(self, sources: Sequence[str]) -> None:
+        """See `CancelsSnapshots`."""
+        session = self._session_with(sources)
+        self._cancelled.extend(sources)
+        session.watch.wake()
+
+    def _session_with(self, sources: Sequence[str]) -> SqliteSession:
         session = self._started()
         for name in sources:
             if name not in session.sources:
                 known = ", ".join(sorted(session.sources))
                 raise UnknownSource(f"{self.physical}: no captured table {name!r} to read; there are {known}")
-        self._asked.extend(sources)
-        session.watch.wake()
+        return session
 
     def lag(self) -> SourceLag:
         """See `Source.lag`. How old a change is, is known from the moment that it was noticed."""

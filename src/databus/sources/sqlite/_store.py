@@ -204,6 +204,11 @@ def want_snapshot(db: sqlite3.Connection, source: str) -> None:
     db.execute(f"INSERT INTO {OWN_PREFIX}wanted(source, generation) VALUES (?, ?)", (source, generation))
 
 
+def want_no_snapshot(db: sqlite3.Connection, source: str) -> None:
+    """Note that a table is not to be read again."""
+    db.execute(f"DELETE FROM {OWN_PREFIX}wanted WHERE source = ?", (source,))
+
+
 def wanted(db: sqlite3.Connection) -> dict[str, int]:
     """The tables to be read again with their generations, in the order of those."""
     return dict(db.execute(f"SELECT source, generation FROM {OWN_PREFIX}wanted ORDER BY generation"))

@@ -4,7 +4,7 @@
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
 Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own,
-and so have `KafkaCluster` and `Chromium`, a browser for the tests of pages.
+and so have `KafkaCluster` and `Chromium`, a browser for the tests of pages. `promtool` is a program of Prometheus'.
 What a machine cannot have raises `ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
@@ -15,6 +15,7 @@ from databus.testing.servers._kafka import Kafka, KafkaCluster
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
+from databus.testing.servers._promtool import promtool
 from databus.testing.servers._search import SEARCH_KINDS, SearchServer, open_search_server
 from databus.testing.servers._server import Server
 from databus.testing.servers._server_process import ServerProcess
@@ -38,4 +39,5 @@ __all__ = [
     "make_certificates",
     "open_search_server",
     "open_server",
+    "promtool",
 ]

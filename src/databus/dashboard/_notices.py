@@ -1,0 +1,72 @@
+"""Alerts as others take them: a web hook, Prometheus' Alertmanager, a mail. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from typing import Any, Final
+
+from databus.dashboard._alerts import Alert, Alerts, Notice, State
+
+RESENT_S: Final = 60.0
+"""How often Alertmanager is told what still fires; Prometheus does so as well."""
+_ENDS_AFTER_S: Final = 4 * RESENT_S
+"""When it forgets an alert of which it hears nothing more."""
+_NAMED_MAX: Final = 5
+_IN_MAIL_MAX: Final = 100
+
+
+def hook_body(notice: Notice) -> bytes:
+    """The body of a web hook."""
+    return json.dumps(notice.to_json(), ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def firing(alerts: Alerts) -> list[Alert]:
+    """Those that others are told of."""
+    return [each for each in alerts.open_ones() if each.state is State.FIRING and not alerts.is_silenced(each.id)]
+
+
+def alertmanager_body(alerts: Alerts, now_s: float) -> bytes:
+    """What fires, and what has ended lately, for `POST /api/v2/alerts`; grouping and repeating is Alertmanager's."""
+    ended = [
+        each for each in alerts.history() if each.resolved_s is not None and now_s - each.resolved_s < _ENDS_AFTER_S
+    ]
+    told = [_for_alertmanager(each, each.resolved_s or now_s) for each in ended]
+    told += [_for_alertmanager(each, now_s + _ENDS_AFTER_S) for each in firing(alerts)]
+    return json.dumps(told, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def _for_alertmanager(alert: Alert, ends_s: float) -> dict[str, Any]:
+    labels: Mapping[str, str] = {**alert.labels, "alertname": alert.rule.name, "severity": alert.rule.severity}
+    return {
+        "labels": {name: value for name, value in labels.items() if value},
+        "annotations": {"summary": alert.rule.says, "value": f"{alert.value:g}", "node": alert.node},
+        "startsAt": _rfc3339(alert.fired_s or alert.since_s),
+        "endsAt": _rfc3339(ends_s),
+    }
+
+
+def mail_of(notice: Notice, sender: str, to: Sequence[str]) -> EmailMessage:
+    """A mail. What names hold stays text: no line of theirs becomes a header."""
+    nodes = list(dict.fromkeys(each.node for each in notice.alerts if each.node))
+    more = f" and {len(nodes) - _NAMED_MAX} more" if len(nodes) > _NAMED_MAX else ""
+    listed = f": {', '.join(nodes[:_NAMED_MAX])}{more}" if nodes else ""
+    message = EmailMessage()
+    message["From"] = sender
+    message["To"] = ", ".join(to)
+    message["Subject"] = _line(f"[databus] {notice.rule.name} {notice.state}{listed}")
+    lines = [notice.rule.says, ""]
+    for each in notice.alerts[:_IN_MAIL_MAX]:
+        labels = ", ".join(f"{name}={value}" for name, value in each.labels.items())
+        lines.append(f"{_rfc3339(each.fired_s or each.since_s)} {labels or notice.rule.metric}: {each.value:g}")
+    lines += ["", f"severity {notice.rule.severity}; fires when {notice.rule.expression}"]
+    message.set_content("\n".join(_line(each) for each in lines) + "\n")
+    return message
+
+
+def _line(text: str) -> str:
+    return " ".join(text.encode(errors="replace").decode().split())
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
