@@ -19,7 +19,7 @@ from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, 
 from databus.formats._avro_reading import AvroCursor, Wanted
 from databus.formats._avro_resolution import WrittenField, WrittenSchema, written_columns
 from databus.formats._avro_writing import constant, encoded, joined_bytes, longs, nullable
-from databus.formats._debezium import NEW_KEY, OLD_KEY, Events, events_of
+from databus.formats._debezium import Events, events_of
 from databus.formats._debezium_reader import KINDS, ImagesRead, bus_of, changes_of, check_available
 from databus.formats._debezium_schema import CONNECTOR, SOURCE_FIELDS, TRANSACTION_FIELDS
 from databus.formats._debezium_transactions import (
@@ -41,9 +41,9 @@ from databus.formats._read import (
     converted,
     kinds_of,
     moments_from,
-    names_said,
     present,
     rows_of,
+    table_names,
 )
 from databus.schema import Column, TableSchema, avro_schema, forms_of
 
@@ -110,15 +110,7 @@ def debezium_avro_messages(
     events = events_of(batch, images_of(table, batch), keys, tombstones=form.tombstones)
     is_event = events.ops.is_valid().to_numpy(zero_copy_only=False)
     values = _envelopes(table, batch, events.where(is_event), rows, physical, made_us)
-    values = rows_at(values, np.where(is_event, np.cumsum(is_event) - 1, -1))
-    if keys is None:
-        return Messages(values, pa.nulls(len(values), pa.large_binary()), pa.array(events.rows))
-    headers = {}
-    if (events.others >= 0).any():
-        is_create = pc.equal(events.ops, "c").fill_null(False).to_numpy(zero_copy_only=False)
-        headers[NEW_KEY] = rows_at(keys, np.where(is_create, -1, events.others))
-        headers[OLD_KEY] = rows_at(keys, np.where(is_create, events.others, -1))
-    return Messages(values, rows_at(keys, events.keys), pa.array(events.rows), headers)
+    return events.messages(values, keys)
 
 
 def _envelopes(
@@ -185,7 +177,7 @@ def debezium_avro_rows(
     chosen = np.flatnonzero(kinds)
     at = pa.array(chosen)
     source = {name: array.take(at) for name, array in source.items()}
-    check_table(table, names_said(source["db"], source["table"], source["schema"]), places[chosen])
+    check_table(table, table_names(source["db"], source["table"], source["schema"]), places[chosen])
     bus, is_ours = bus_of(source, ops.take(at))
     if not pc.all(is_ours).as_py():
         for column, *pair in zip(table.columns, firsts.columns, lasts.columns, strict=True):

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, TXID, name_parts
 from databus.formats._buffers import bytes_without_nulls, validity_of
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of, time_texts
-from databus.formats._images import ChangeImages, check_whole_rows, images_of, rows_at
-from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
+from databus.formats._images import check_whole_rows, images_of, rows_at
+from databus.formats._messages import Messages, dumps, joined, messages_of, object_pieces, old_texts
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
 
@@ -67,7 +67,7 @@ def canal_messages(table: TableSchema, batch: pa.RecordBatch, *, made_ms: int) -
         ',"id":',
         bus[COMMIT_VERSION].cast(_TEXT()),
         f',"isDdl":false,"mysqlType":{mysql_types},"old":',
-        _old(table, texts, images),
+        old_texts(table.names, texts, images, "[", "]", "null"),
         f',"pkNames":{dumps(list(table.key) or None)},"sql":"","sqlType":{sql_types},"table":{dumps(name)},'
         f'"ts":{made_ms},"type":"',
         pa.array(TYPES, _TEXT()).take(pa.array(images.kinds)),
@@ -118,19 +118,6 @@ def latin1_texts(values: pa.Array) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(
         len(large), pa.py_buffer(offsets), pa.py_buffer(held), validity_of(large), large.null_count
     )
-
-
-def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: ChangeImages) -> pa.LargeStringArray:
-    """The list `old` of each update that changed something; else null in words."""
-    null = pa.scalar("null", _TEXT())
-    updates = np.flatnonzero(images.has_before)
-    if not len(updates):
-        return pa.repeat(null, len(images.rows))
-    before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
-    lists = joined("[", changed_objects(table.names, before, after), "]")
-    places = np.full(len(images.rows), -1)
-    places[updates] = np.arange(len(updates))
-    return pc.coalesce(rows_at(lists, places), null)
 
 
 def _sql_type(column: Column) -> int:

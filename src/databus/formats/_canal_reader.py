@@ -21,9 +21,9 @@ from databus.formats._read import (
     kinds_of,
     members_of,
     moments_from,
-    names_said,
     present,
     rows_of,
+    table_names,
 )
 from databus.schema import Column, TableSchema, forms_of
 
@@ -62,7 +62,7 @@ def canal_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     message_kinds = np.where(is_ddl, 0, kinds_of(read.members["type"], _KINDS))
     chosen = np.flatnonzero(message_kinds > 0)
     fields = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
-    check_table(table, names_said(fields["database"], fields["table"]), places[chosen])
+    check_table(table, table_names(fields["database"], fields["table"]), places[chosen])
 
     counts, olds_there = (_lengths(fields[name]) for name in ("data", "old"))
     wrong = np.flatnonzero((olds_there > 0) & (olds_there != counts))

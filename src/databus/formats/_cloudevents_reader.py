@@ -18,9 +18,9 @@ from databus.formats._read import (
     kinds_of,
     members_of,
     moments_from,
-    names_said,
     present,
     rows_of,
+    table_names,
 )
 from databus.schema import TableSchema
 
@@ -51,7 +51,7 @@ def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: Deb
     kinds = kinds_of(members["iodebeziumop"], KINDS)
     chosen = np.flatnonzero(kinds)
     fields = {name: values.take(pa.array(chosen)) for name, values in members.items()}
-    names = names_said(*(fields[f"iodebezium{attribute}"] for attribute in ("db", "table", "schema")))
+    names = table_names(*(fields[f"iodebezium{attribute}"] for attribute in ("db", "table", "schema")))
     check_table(table, names, places[chosen])
     is_ours = pc.equal(fields["iodebeziumconnector"], CONNECTOR).fill_null(False)
     pairs = pc.extract_regex(fields["id"], _PAIR)

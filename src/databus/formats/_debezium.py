@@ -27,8 +27,8 @@ from databus.formats._images import ChangeImages, Places, images_of, rows_at
 from databus.formats._messages import Messages, dumps, joined, object_pieces
 from databus.schema import TableSchema
 
-NEW_KEY: Final = "__debezium.newkey"
-OLD_KEY: Final = "__debezium.oldkey"
+_NEW_KEY: Final = "__debezium.newkey"
+_OLD_KEY: Final = "__debezium.oldkey"
 _TEXT: Final = pa.large_string
 _OPS: Final = ("r", "c", None, "u", "d")  # by the number of the change type; 0 for a row that a snapshot read
 _US_A_MS: Final = 1_000
@@ -58,6 +58,19 @@ class Events(NamedTuple):
             *(column.take(places) if isinstance(column, np.ndarray) else rows_at(column, places) for column in self)
         )
 
+    def messages(self, envelopes: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None) -> Messages:
+        """The events as messages, tombstones among them. envelopes: of the others. keys: each row's key."""
+        is_event = self.ops.is_valid().to_numpy(zero_copy_only=False)
+        values = envelopes if is_event.all() else rows_at(envelopes, np.where(is_event, np.cumsum(is_event) - 1, -1))
+        if keys is None:
+            return Messages(values, pa.nulls(len(values), pa.large_binary()), pa.array(self.rows))
+        headers = {}
+        if (self.others >= 0).any():
+            is_create = pc.equal(self.ops, "c").fill_null(False).to_numpy(zero_copy_only=False)
+            headers[_NEW_KEY] = rows_at(keys, np.where(is_create, -1, self.others))
+            headers[_OLD_KEY] = rows_at(keys, np.where(is_create, self.others, -1))
+        return Messages(values, rows_at(keys, self.keys), pa.array(self.rows), headers)
+
 
 def debezium_messages(
     table: TableSchema, batch: pa.RecordBatch, *, physical: str, made_us: int, form: DebeziumForm | None = None
@@ -77,18 +90,8 @@ def debezium_messages(
     texts = _envelopes(table, batch, events.where(is_event), objects, physical, made_us)
     if form.with_schema:
         texts = joined(f'{{"schema":{value_schema(table, physical, form)},"payload":', texts, "}")
-    if not is_event.all():
-        texts = rows_at(texts, np.where(is_event, np.cumsum(is_event) - 1, -1))
     binary = pa.large_binary()
-    if keys is None:
-        return Messages(texts.cast(binary), pa.nulls(len(texts), binary), pa.array(events.rows))
-    keys = keys.cast(binary)
-    headers = {}
-    if (events.others >= 0).any():
-        is_create = pc.equal(events.ops, "c").fill_null(False).to_numpy(zero_copy_only=False)
-        headers[NEW_KEY] = rows_at(keys, np.where(is_create, -1, events.others))
-        headers[OLD_KEY] = rows_at(keys, np.where(is_create, events.others, -1))
-    return Messages(texts.cast(binary), rows_at(keys, events.keys), pa.array(events.rows), headers)
+    return events.messages(texts.cast(binary), None if keys is None else keys.cast(binary))
 
 
 def row_texts(

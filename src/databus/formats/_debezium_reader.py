@@ -33,9 +33,9 @@ from databus.formats._read import (
     kinds_of,
     members_of,
     moments_from,
-    names_said,
     present,
     rows_of,
+    table_names,
 )
 from databus.formats._twos_complement import decimals_from
 from databus.schema import Column, TableSchema, forms_of
@@ -89,7 +89,7 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     chosen = np.flatnonzero(kinds)
     fields = {name: values.take(pa.array(chosen)) for name, values in members.items()}
     source = members_of(fields["source"])
-    check_table(table, names_said(source["db"], source["table"], source["schema"]), places[chosen])
+    check_table(table, table_names(source["db"], source["table"], source["schema"]), places[chosen])
     bus, is_ours = bus_of(source, fields["op"])
     written = _written(table, messages.take(pa.array(chosen)), places[chosen], form) if form.with_schema else []
     firsts, lasts = (
@@ -159,11 +159,7 @@ def images_of_json(
 
 
 def changes_of(
-    firsts: ImagesRead,
-    lasts: ImagesRead,
-    kinds: npt.NDArray[np.int8],
-    bus: dict[str, pa.Array],
-    places: Places,
+    firsts: ImagesRead, lasts: ImagesRead, kinds: npt.NDArray[np.int8], bus: dict[str, pa.Array], places: Places
 ) -> ReadChanges:
     """The changes whose images were read. places: of the messages."""
     is_delete = kinds == ChangeType.DELETE

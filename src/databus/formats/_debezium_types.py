@@ -90,11 +90,7 @@ _PLAIN: Final = {
     "date": ConnectType("int32", "io.debezium.time.Date"),
     "timestamptz": ConnectType("string", "io.debezium.time.ZonedTimestamp"),
 }
-_STRINGS: Final = {
-    "enum": "io.debezium.data.Enum",
-    "set": "io.debezium.data.EnumSet",
-    "json": "io.debezium.data.Json",
-}
+_STRINGS: Final = {"enum": "io.debezium.data.Enum", "set": "io.debezium.data.EnumSet", "json": "io.debezium.data.Json"}
 
 
 def connect_type(column: Column, form: DebeziumForm) -> ConnectType:  # noqa: PLR0911 - one for each kind

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, name_parts
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of
-from databus.formats._images import ChangeImages, Places, check_whole_rows, images_of, rows_at
-from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
+from databus.formats._images import Places, check_whole_rows, images_of, rows_at
+from databus.formats._messages import Messages, dumps, joined, messages_of, object_pieces, old_texts
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
 
@@ -57,7 +57,7 @@ def maxwell_messages(table: TableSchema, batch: pa.RecordBatch, *, commits: pa.B
         texts_of(TXID, rows_at(batch.column(TXID), images.rows), big_in_string=False),
         ',"data":',
         *object_pieces(table.names, last),
-        _old(table, texts, images),
+        old_texts(table.names, texts, images, ',"old":', "", ""),
         "}",
     )
     return messages_of(text, _keys(table, database, name, last), images.rows)
@@ -104,18 +104,6 @@ def _commit(commits: pa.BooleanArray | None, rows: Places) -> list[pa.LargeStrin
     if commits is None:
         return []
     return [pc.if_else(rows_at(commits, rows), pa.scalar(',"commit":true', _TEXT()), pa.scalar("", _TEXT()))]
-
-
-def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: ChangeImages) -> pa.LargeStringArray:
-    """The member `old` of each update that changed something; else no text."""
-    updates = np.flatnonzero(images.has_before)
-    if not len(updates):
-        return pa.repeat(pa.scalar("", _TEXT()), len(images.rows))
-    before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
-    objects = joined(',"old":', changed_objects(table.names, before, after))
-    places = np.full(len(images.rows), -1)
-    places[updates] = np.arange(len(updates))
-    return pc.coalesce(rows_at(objects, places), pa.scalar("", _TEXT()))
 
 
 def _keys(table: TableSchema, database: str, name: str, texts: list[pa.LargeStringArray]) -> pa.LargeStringArray | None:

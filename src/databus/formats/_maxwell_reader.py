@@ -20,9 +20,9 @@ from databus.formats._read import (
     json_value,
     kinds_of,
     members_of,
-    names_said,
     present,
     rows_of,
+    table_names,
 )
 from databus.schema import Column, TableSchema
 
@@ -50,7 +50,7 @@ def maxwell_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     is_row = kinds > 0
     chosen = np.flatnonzero(is_row)
     fields = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
-    check_table(table, names_said(fields["database"], fields["table"]), places[chosen])
+    check_table(table, table_names(fields["database"], fields["table"]), places[chosen])
     data, old = members_of(fields["data"]), members_of(fields["old"])
     is_update = kinds[chosen] == ChangeType.UPDATE_POSTIMAGE
     olds = Olds(

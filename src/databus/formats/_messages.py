@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from databus.formats._images import ChangeImages, rows_at
+
 NO_HEADERS: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
@@ -63,7 +65,24 @@ def object_pieces(names: Iterable[str], texts: Iterable[pa.LargeStringArray]) ->
     return [*pieces, "}"]
 
 
-def changed_objects(
+def old_texts(
+    names: Sequence[str], texts: Sequence[pa.LargeStringArray], images: ChangeImages, begin: str, end: str, nothing: str
+) -> pa.LargeStringArray:
+    """Of each change what it replaced, as an object between two texts; `nothing` of all but updates that changed
+    something. texts: the columns' values, by row.
+    """
+    none = pa.scalar(nothing, pa.large_string())
+    updates = np.flatnonzero(images.has_before)
+    if not len(updates):
+        return pa.repeat(none, len(images.rows))
+    before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
+    objects = joined(begin, _changed_objects(names, before, after), end)
+    places = np.full(len(images.rows), -1)
+    places[updates] = np.arange(len(updates))
+    return pc.coalesce(rows_at(objects, places), none)
+
+
+def _changed_objects(
     names: Sequence[str], before: Sequence[pa.LargeStringArray], after: Sequence[pa.LargeStringArray]
 ) -> pa.LargeStringArray:
     """Objects of the members of `before` that are others in `after`; null where none is."""

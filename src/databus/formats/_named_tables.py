@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE
 from databus.formats._parse import parsed
-from databus.formats._read import members_of, names_said, present
+from databus.formats._read import members_of, present, table_names
 
 TableWords: TypeAlias = Literal["own", "debezium", "maxwell", "canal", "cloudevents", "cloudevents-debezium"]
 
@@ -35,15 +35,15 @@ def tables_named(words: TableWords, values: pa.Array, *, with_schema: bool = Fal
             members = members_of(pc.struct_field(payload, "source"))
         else:
             members = members_of(parsed(messages, pa.schema([source]), places).members["source"])
-        names = names_said(members["db"], members["table"], members["schema"])
+        names = table_names(members["db"], members["table"], members["schema"])
     elif words == "cloudevents-debezium":
         attributes = [f"iodebezium{field.name}" for field in _NAMES]
         members = parsed(messages, pa.schema([(attribute, pa.string()) for attribute in attributes]), places).members
         database, schema, name = (members[attribute] for attribute in attributes)
-        names = names_said(database, name, schema)
+        names = table_names(database, name, schema)
     else:
         members = parsed(messages, pa.schema([("database", pa.string()), ("table", pa.string())]), places).members
-        names = names_said(members["database"], members["table"])
+        names = table_names(members["database"], members["table"])
     at = np.full(len(values), -1, np.int64)
     at[places] = np.arange(len(places))
     return names.take(pa.array(at, mask=at < 0))

@@ -18,16 +18,7 @@ from databus.core import (
     UnrepresentableValue,
 )  # fmt: skip
 from databus.formats._parse import parsed
-from databus.formats._read import (
-    Places,
-    ReadRows,
-    converted,
-    json_type,
-    json_value,
-    kinds_of,
-    moments_from,
-    present,
-)
+from databus.formats._read import Places, ReadRows, converted, json_type, json_value, kinds_of, moments_from, present
 from databus.schema import BUS_FIELDS, TableSchema, frame_schema
 
 _BUS_TYPES: Final = {

@@ -101,7 +101,7 @@ def kinds_of(words: pa.Array, known: dict[str, ChangeType]) -> npt.NDArray[np.in
 
 
 def check_table(table: TableSchema, names: pa.StringArray, messages: Places) -> None:
-    """Raises `UnrepresentableValue` for a message that names another table. names: see `names_said`."""
+    """Raises `UnrepresentableValue` for a message that names another table. names: see `table_names`."""
     is_this = pc.equal(names, source_name(*name_parts(table.source))).fill_null(False)
     wrong = np.flatnonzero(~is_this.to_numpy(zero_copy_only=False))
     if len(wrong):
@@ -109,7 +109,7 @@ def check_table(table: TableSchema, names: pa.StringArray, messages: Places) -> 
         raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {other}, not of {table.source}")
 
 
-def names_said(databases: pa.Array, tables: pa.Array, schemas: pa.Array | None = None) -> pa.StringArray:
+def table_names(databases: pa.Array, tables: pa.Array, schemas: pa.Array | None = None) -> pa.StringArray:
     """The names (`db.table`) that messages say; null where they do not. schemas: where tables stand in schemas of a
     database (PostgreSQL, SQL Server, Oracle), of which two may have tables of one name: the schema belongs to the
     table's.
