@@ -15,7 +15,7 @@ from databus.core._change import (
     ChangeType,
     ControlKind,
 )
-from databus.core._checkpoint import UNBEGUN, UNREAD_TABLES, Checkpoint, SourceCheckpoint
+from databus.core._checkpoint import UNBEGUN, UNREAD_TABLES, Barrier, Checkpoint, SourceCheckpoint
 from databus.core._clock import Clock, SystemClock
 from databus.core._crash import CRASH_POINTS, crash_point, is_armed
 from databus.core._errors import (
@@ -53,9 +53,9 @@ from databus.core._errors import (
     UnknownSource,
     UnrepresentableValue,
     UnsupportedFeature,
+    how_to_install,
 )
 from databus.core._identity import COUNTED, Contains, Identity
-from databus.core._install import how_to_install
 from databus.core._names import (
     canonical_name,
     database_name,
@@ -108,6 +108,7 @@ __all__ = [
     "AccessDenied",
     "AnswerTooLarge",
     "Backoff",
+    "Barrier",
     "ChangeType",
     "Checkpoint",
     "Clock",

@@ -10,7 +10,7 @@ SCN are done. Checkpoints compare per physical source only; there is no order be
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from databus.core._errors import MalformedRequest
 from databus.core._scn import SEQ_DONE, Pair
@@ -154,3 +154,24 @@ class Checkpoint:
         if not isinstance(sources, dict):
             raise MalformedRequest(f"{where}.sources: expected an object, found {_name_of(sources)}")
         return cls({name: SourceCheckpoint.from_json(sources[name], f"{where}.sources.{name}") for name in sources})
+
+
+class Barrier(NamedTuple):
+    """A control that deals keys anew. Past it no partition of a group goes before all have saved it."""
+
+    physical: str
+    pair: Pair
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in calls and answers."""
+        return {"physical": self.physical, "scn": self.pair[0], "seq": self.pair[1]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Barrier":
+        """Read what `to_json` wrote."""
+        return cls(str(value["physical"]), (int(value["scn"]), int(value["seq"])))
+
+    def is_reached_by(self, checkpoint: Checkpoint) -> bool:
+        """Whether that stands at it or past it."""
+        position = checkpoint.sources.get(self.physical)
+        return position is not None and position.pair >= self.pair

@@ -250,3 +250,12 @@ class AnswerTooLarge(LimitExceeded):
     """A bootstrap service does not give an answer of that size; the message says how large it is."""
 
     http_status = 413
+
+
+def how_to_install(extra: str) -> str:
+    """What to say where a package of one of our extras is missing. databus is installed from a clone, from no registry.
+
+    >>> how_to_install("kafka")
+    "in your clone of databus, run pip install '.[kafka]'"
+    """
+    return f"in your clone of databus, run pip install '.[{extra}]'"
