@@ -6,7 +6,7 @@ above it does, by the source's own positions in them. Otherwise it belongs to an
 log is 410, and so are snapshots that were open and are not in it. What the log has not reached yet is waited for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +25,11 @@ from databus.core import (
     timeline_of,
 )
 from databus.log._cursor import Cursor
+from databus.log._index import IndexEntry
 from databus.log._reader import FrameReader, GroupSpan
 from databus.log._segment import ORIGIN, End, Segment
 from databus.log._view import LogView
-from databus.wire import ROWS, Commit, Frame, is_of_other_log
+from databus.wire import ROWS, Commit, Frame, Header, is_of_other_log
 
 
 class _GroupPlace(NamedTuple):
@@ -255,24 +256,24 @@ def _segment_of(segments: tuple[Segment, ...], pair: Pair) -> Segment:
 
 
 def _seek_pair(view: LogView, segment: Segment, published: End, pair: Pair) -> _GroupPlace:
-    limit = view.limit(segment, published)
-    entry = view.index(segment).before_pair(pair, limit)
-    offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
-    with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
-        for group in reader.groups(offset):
-            if group.commit.last > pair:
-                return _GroupPlace(segment, group.offset, group, before_offset)
-            before_offset = group.commit_offset
-    return _GroupPlace(segment, limit, None, before_offset)
+    entry = view.index(segment).before_pair(pair, view.limit(segment, published))
+    return _seek(view, segment, published, entry, lambda commit: commit.last > pair)
 
 
 def _seek_time(view: LogView, segment: Segment, published: End, time_us: int) -> _GroupPlace:
+    entry = view.index(segment).before_time(time_us, view.limit(segment, published))
+    return _seek(view, segment, published, entry, lambda commit: commit.commit_us >= time_us)
+
+
+def _seek(
+    view: LogView, segment: Segment, published: End, entry: IndexEntry | None, is_there: Callable[[Header], bool]
+) -> _GroupPlace:
+    """Before the first group whose commit is the one, read from an entry of the index on."""
     limit = view.limit(segment, published)
-    entry = view.index(segment).before_time(time_us, limit)
     offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
         for group in reader.groups(offset):
-            if group.commit.commit_us >= time_us:
+            if is_there(group.commit):
                 return _GroupPlace(segment, group.offset, group, before_offset)
             before_offset = group.commit_offset
     return _GroupPlace(segment, limit, None, before_offset)

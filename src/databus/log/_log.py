@@ -34,11 +34,9 @@ from databus.log._opening import create_segment, found_or_begun
 from databus.log._origin import LogOrigin
 from databus.log._recover import Recovered, cut_segments
 from databus.log._resume import Resume
-from databus.log._retention import Retention, remove_up_to
-from databus.log._room import Room
+from databus.log._retention import Retention, Room, remove_up_to
 from databus.log._schemas import SchemaStore
 from databus.log._segment import End, SegmentFile, SegmentHeader
-from databus.log._subscribers import Subscribers
 from databus.log._view import LogView
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
@@ -463,7 +461,7 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def as_origin(self, start: str) -> LogOrigin:
@@ -498,3 +496,34 @@ class Log:
     def locate(self, position: SourceCheckpoint) -> Cursor:
         """After `position`. Raises `PositionForeign`, `PositionPurged`, `ServiceUnavailable` if ahead of the log."""
         return _locate.locate(self._view, position)
+
+
+class Subscribers:
+    """Callbacks, and whether something was published that they do not know yet. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callable[[], None], ...] = ()
+        self._has_news = False
+
+    def add(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` from now on. Returns how to stop that."""
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+        def remove() -> None:
+            with self._lock:
+                self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return remove
+
+    def note(self) -> None:
+        """Something was published."""
+        self._has_news = True
+
+    def tell(self) -> None:
+        """Call them if something was published; with no lock held, for they may read at once."""
+        if self._has_news:
+            self._has_news = False
+            for callback in self._callbacks:
+                callback()

@@ -80,12 +80,7 @@ def found_or_begun(
 
 
 def begin(
-    folder: Path,
-    physical: str,
-    identity: Identity,
-    clock: Clock,
-    schemas: SchemaStore,
-    origin: LogOrigin | None = None,
+    folder: Path, physical: str, identity: Identity, clock: Clock, schemas: SchemaStore, origin: LogOrigin | None = None
 ) -> Recovered:
     """A new log, with one segment. origin: which log it is a copy of."""
     before = End(1, 0, -1, ORIGIN, 0)

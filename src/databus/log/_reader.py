@@ -7,7 +7,6 @@ where a map would kill the process, and with it every other consumer's stream.
 import os
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
@@ -52,9 +51,7 @@ class FrameReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _buffers.append(self._buffer)
 
     def place(self, offset: int) -> str:

@@ -138,8 +138,7 @@ class SegmentHeader:
         """
         facts = json.dumps(self._facts(), separators=(",", ":")).encode()
         table = json.dumps(
-            [{"id": s.source_id, "version": s.version, **version_json(s.table)} for s in schemas],
-            separators=(",", ":"),
+            [{"id": s.source_id, "version": s.version, **version_json(s.table)} for s in schemas], separators=(",", ":")
         ).encode()
         header_bytes = (_FIXED.size + len(facts) + len(table) + 63) & ~63
         if header_bytes > HEADER_BYTES_MAX:
