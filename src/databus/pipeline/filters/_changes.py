@@ -32,7 +32,7 @@ class SampleFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Sample:
         """See `TablesFilter.in_tasks`."""
-        return Sample(**self.about, fraction=self.config.fraction, by=tuple(self.config.by))
+        return self._of_options(Sample)
 
 
 class DedupeConfig(TablesFilterConfig):
@@ -62,8 +62,7 @@ class DedupeFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Dedupe:
         """See `TablesFilter.in_tasks`."""
-        columns = None if self.config.columns is None else tuple(self.config.columns)
-        return Dedupe(**self.about, columns=columns, ignore=tuple(self.config.ignore or ()))
+        return self._of_options(Dedupe, ignore=tuple(self.config.ignore or ()))
 
 
 class TombstonesConfig(TablesFilterConfig):
@@ -105,7 +104,7 @@ class TombstonesFilter(TablesFilter):
         """See `TablesFilter.in_tasks`."""
         given = self.config
         mark = given.column if given.deletes == "mark" else None
-        return Tombstones(**self.about, mark=mark, at=given.time_column, truncate=given.truncate)
+        return self._of_options(Tombstones, mark=mark, at=given.time_column)
 
 
 class OutboxConfig(TablesFilterConfig):
@@ -151,9 +150,7 @@ class OutboxFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Outbox:
         """See `TablesFilter.in_tasks`."""
-        given = self.config
-        named = {name: getattr(given, name) for name in ("id", "route", "key", "payload", "topic")}
-        return Outbox(**self.about, **named, keep=tuple(given.keep))
+        return self._of_options(Outbox)
 
     def option_of(self, name: str) -> str:
         """See `TablesFilter.option_of`."""

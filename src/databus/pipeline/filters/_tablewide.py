@@ -40,7 +40,7 @@ class WhereFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Where:
         """See `TablesFilter.in_tasks`."""
-        return Where(**self.about, condition=self.config.where)
+        return self._of_options(Where, condition=self.config.where)
 
     def problems(self) -> list[tuple[str, str]]:
         """A condition that is none."""
@@ -78,9 +78,7 @@ class ProjectFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Project:
         """See `TablesFilter.in_tasks`."""
-        given = self.config.columns, self.config.exclude
-        columns, exclude = (None if each is None else tuple(each) for each in given)
-        return Project(**self.about, columns=columns, exclude=exclude)
+        return self._of_options(Project)
 
 
 class RenameConfig(TablesFilterConfig):
@@ -103,7 +101,7 @@ class RenameFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Rename:
         """See `TablesFilter.in_tasks`."""
-        return Rename(**self.about, columns=self.config.columns)
+        return self._of_options(Rename)
 
 
 _SALT_BYTES_MIN: Final = 16
@@ -155,14 +153,8 @@ class MaskFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Mask:
         """See `TablesFilter.in_tasks`."""
-        given = self.config
-        return Mask(
-            **self.about,
-            hash=tuple(given.hash),
-            redact=tuple(given.redact),
-            truncate=given.truncate,
-            salt=b"" if given.salt is None else given.salt.get_secret_value().encode(),
-        )
+        salt = self.config.salt
+        return self._of_options(Mask, salt=b"" if salt is None else salt.get_secret_value().encode())
 
     def form(self, branch: str | None) -> Mapping[str, Any]:
         """See `Filter.form`. The salt goes into a hash that nothing else is made of."""
@@ -244,16 +236,7 @@ class UnnestFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Unnest:
         """See `TablesFilter.in_tasks`."""
-        given = self.config
-        return Unnest(
-            **self.about,
-            column=given.column,
-            ordinal=given.ordinal,
-            members=given.columns,
-            required=tuple(given.required),
-            keep=tuple(given.keep),
-            on_error=given.on_error,
-        )
+        return self._of_options(Unnest, members=self.config.columns)
 
     def option_of(self, name: str) -> str:
         """See `TablesFilter.option_of`."""
