@@ -1,6 +1,7 @@
 """Pairs in rows: what is above a pair, and how a target remembers which pair it has."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair
-from databus.places import identity
+from databus.places import Seed, identity
 from databus.wire import is_inside_transaction
 
 Int = npt.NDArray[np.int64]
@@ -75,12 +76,25 @@ def parted(rows: pa.Table, rows_max: int) -> list[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a target says of itself: all up to `pair` is in it, and came from the log of this number."""
+    """What a target says of itself."""
 
     pair: Pair = (0, 0)
+    """All up to it is there."""
     log: int | None = None
+    """The number of the log that it came from."""
     ahead: Pair = (0, 0)
     """The last change of the schema that it has followed, where that stands later in the log."""
+    way: str = ""
+    """By which way its rows came, 63 bits in hexadecimal digits; empty where it does not say."""
+    db: str = ""
+    """The identity of the database that they are of, in the same form."""
+    seed: Seed | None = None
+    """See `Position.seeds`."""
+
+    @property
+    def nothing(self) -> Self:
+        """The same of a target that has no row yet."""
+        return replace(self, pair=(0, 0), ahead=(0, 0))
 
     @property
     def follows(self) -> Pair:
@@ -88,11 +102,14 @@ class Stored:
         return max(self.pair, self.ahead)
 
     def over(self, before: "Stored | None") -> "Stored":
-        """What the target says once this is stored over what was: only an `ahead` that is one is written."""
+        """What the target says once this is stored over what was: only an `ahead` that is one is written, and no way or
+        database that is not known.
+        """
         if before is None:
             return self if self.ahead > self.pair else replace(self, ahead=(0, 0))
         ahead = self.ahead if self.ahead > self.pair else before.ahead
-        return replace(self, ahead=ahead, log=before.log if self.log is None else self.log)
+        log = before.log if self.log is None else self.log
+        return replace(self, ahead=ahead, log=log, way=self.way or before.way, db=self.db or before.db)
 
     @property
     def is_part(self) -> bool:

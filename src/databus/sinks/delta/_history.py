@@ -108,7 +108,7 @@ class History:
     def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> Work[pa.Schema]:
         """Make room for columns and types. A commit of its own keeps the pair that the table has."""
         have = self._schema()
-        kept = self._target.stored() or Stored((0, 0), stored.log)
+        kept = self._target.stored() or stored.nothing
         added: list[pa.Field] = []
         wider: dict[str, pa.DataType] = {}
         for field in want:

@@ -111,7 +111,7 @@ class Mirror:
         have, want = self._target.schema(), mirror_schema(table)
         if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
             if self._target.is_empty:  # the table was dropped, and made again with other columns
-                self._target.overwrite(want, (), self._target.stored() or Stored((0, 0), stored.log))
+                self._target.overwrite(want, (), self._target.stored() or stored.nothing)
                 return
             raise UnsupportedFeature(
                 f"{self._target.path}: has {_columns(have)}, and rows of {table.source} came with {_columns(want)}, "

@@ -50,7 +50,7 @@ from databus.sinks.delta._mirror import Mirror, mirror_schema
 from databus.sinks.delta._read import dataset_of, opened_delta, pairs_in
 from databus.sinks.delta._rewrite_job import Work, run_all
 from databus.sinks.delta._shared import SOURCE_FIELD, SharedHistory, SharedMirror
-from databus.sinks.delta._table import DeltaTarget
+from databus.sinks.delta._table import DeltaTarget, give_names
 from databus.stores import NoteFolder
 
 StagedItem = StagedRows | TableControl
@@ -227,9 +227,28 @@ class DeltaOutput(Output):
 
     def _read_known(self) -> Known:
         if self._known is None:
-            root, output = root_of(self.config.path, self.context), self.context.output
-            self._known = Known.load(root / f".databus-{self.context.pipeline}-{output}.tables.json")
+            self._known = Known.load(self._known_file(self.context))
         return self._known
+
+    def _known_file(self, context: OutputContext) -> Location:
+        return root_of(self.config.path, context) / f".databus-{context.pipeline}-{context.output}.tables.json"
+
+    def take_name(self, before: OutputContext, tables: Collection[str]) -> int:
+        """See `TakesName.take_name`: one commit for each table. The file of tables goes last."""
+        known = Known.load(self._known_file(before))
+        by_path: dict[Location, dict[str, str]] = {}
+        for name in sorted({*known.tables, *tables}):
+            physical, source = name.split("/", 1)
+            old, new = (_application(each, physical, source) for each in (before, self.context))
+            by_path.setdefault(self.table_path(physical, source), {})[old] = new
+        count = 0
+        for path, ids in by_path.items():
+            owners = (_owner_of_several(before), _owner_of_several(self.context)) if self.config.merge else ("", "")
+            count += len(ids) if give_names(path, ids, *owners) else 0
+        if known.path.exists():
+            replace(known, path=self._known_file(self.context)).save()
+            known.path.remove()
+        return count
 
     def remove(self, tables: Collection[str]) -> list[Location]:
         """See `Removes.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
@@ -246,11 +265,7 @@ class DeltaOutput(Output):
     def erase(self, physical: str, source: str, finds: Finds, also: Collection[str]) -> Erased:
         """Take rows out of the table of `source` (`db.table`), and out of files besides; see `erase_rows`."""
         target = self._copy(physical, source).target
-        if not target.exists:
-            return Erased()
-        held = self._now(f"{physical}/{source}")
-        target.seed = None if held is None else held.seed
-        return erase_rows(target, finds, also)
+        return erase_rows(target, finds, also) if target.exists else Erased()
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -283,41 +298,34 @@ class DeltaOutput(Output):
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
-        self._tell(copy.target, batch, f"{batch.physical}/{source}")
+        name = f"{batch.physical}/{source}"
+        said = _said(batch, name)
         new = self._new_items(copy, batch, source, items)
         if not new:
             return 0
         is_new = not copy.target.exists or (self.config.merge and copy.target.stored() is None)
         if is_new:
             self._check_new(known, copy, batch, items[0])
-        self._make(copy, batch, new[0].table, is_new=is_new)
-        ahead = yield from self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
-        for index, item in enumerate(new):
-            is_last = index == len(new) - 1
-            if is_last:  # a snapshot that is open at the end counts only for who was given its begin
-                seeds = replace(batch, items=tuple(items)).seeds_after()
-                copy.target.seed = seeds.get(f"{batch.physical}/{source}", batch.end.snapshots.get(source))
-            pair = batch.end.pair if is_last else pair_of(item)
-            stored = Stored(pair, log_number(batch.end.log), ahead)
-            yield from self._apply_item(copy.kind, item, stored)
+        self._make(copy, said, new[0].table, is_new=is_new)
+        said = replace(said, ahead=(yield from self._follow_ahead(copy, batch, said, new[0].table, is_new=is_new)))
+        for item in new[:-1]:
+            yield from self._apply_item(copy.kind, item, replace(said, pair=pair_of(item)))
+        # A snapshot that is open at the end counts only for who was given its begin.
+        seed = replace(batch, items=tuple(items)).seeds_after().get(name, batch.end.snapshots.get(source))
+        yield from self._apply_item(copy.kind, new[-1], replace(said, pair=batch.end.pair, seed=seed))
         if copy.target.stored() is not None:
-            known.add(f"{batch.physical}/{source}", copy.target.path)
+            known.add(name, copy.target.path)
         if not self.config.merge:
             yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
-        self._note(f"{batch.physical}/{source}", copy, new[-1].table)
+        self._note(name, copy, new[-1].table)
         return sum(count_of(item) for item in new)
 
-    def _make(self, copy: _Copy, batch: StagedBatch, table: TableSchema, *, is_new: bool) -> None:
+    def _make(self, copy: _Copy, said: Stored, table: TableSchema, *, is_new: bool) -> None:
         """Have the table be there."""
         if not copy.target.exists:
             copy.target.create(self._schema(table))
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
-            copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
-
-    def _tell(self, target: DeltaTarget, batch: StagedBatch, name: str) -> None:
-        """Have the commits of a table say what is known of its rows."""
-        target.way, target.seed = batch.ways.get(name, ""), batch.seeds.get(name)
-        target.db = identity(batch.end.uuid) if batch.end.uuid else ""
+            copy.target.append(copy.target.schema().empty_table(), said)
 
     def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
         """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
@@ -339,9 +347,11 @@ class DeltaOutput(Output):
         else:
             yield from kind.commit(item, stored)
 
-    def _follow_ahead(self, copy: _Copy, batch: StagedBatch, table: TableSchema, *, is_new: bool) -> Work[Pair]:
+    def _follow_ahead(
+        self, copy: _Copy, batch: StagedBatch, said: Stored, table: TableSchema, *, is_new: bool
+    ) -> Work[Pair]:
         """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
-        stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
+        stored = copy.target.stored() or said
         if batch.ahead is None:
             return stored.ahead
         steps = None if is_new else batch.ahead.steps(stored.follows)
@@ -443,7 +453,7 @@ class DeltaOutput(Output):
         if copy is not None:
             return copy
         name = f"{physical}/{source}"
-        application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
+        application = _application(self.context, physical, source)
         config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
         points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
         rules: dict[str, Any] = {
@@ -465,7 +475,7 @@ class DeltaOutput(Output):
         kind: Mirror | History
         if self.config.merge:
             path = self.table_path(physical, source)
-            owner = f"several, by {self.context.pipeline}/{self.context.output}"
+            owner = _owner_of_several(self.context)
             seen = self._seen.setdefault(path, Seen())
             target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, seen=seen, **given)
             kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **history)
@@ -495,3 +505,20 @@ class DeltaOutput(Output):
                 f"table out of the output's input (`inputs: ... exclude: [{table.source}]`)"
             )
         return key
+
+
+def _said(batch: StagedBatch, name: str) -> Stored:
+    """What is known of the rows of a table, by its full name, before those of a batch are there."""
+    db = identity(batch.end.uuid) if batch.end.uuid else ""
+    way, seed = batch.ways.get(name, ""), batch.seeds.get(name)
+    return Stored(log=log_number(batch.end.log), way=way, db=db, seed=seed)
+
+
+def _application(context: OutputContext, physical: str, source: str) -> str:
+    """The id under which a table says how far the copy of a source has come."""
+    return f"databus/{context.pipeline}/{context.output}/{source}/{physical}"
+
+
+def _owner_of_several(context: OutputContext) -> str:
+    """Whose table it says to be that several sources share."""
+    return f"several, by {context.pipeline}/{context.output}"

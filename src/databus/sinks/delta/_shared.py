@@ -71,7 +71,7 @@ class SharedMirror(Mirror):
         """Make room for a source that has come in, or whose columns the table lacks."""
         steps = self._plan(table, {}, {}, (0, 0))
         if not steps.is_nothing:
-            kept = self._target.stored() or Stored((0, 0), stored.log)
+            kept = self._target.stored() or stored.nothing
             yield from self._carry_out(steps, table, "its columns", kept)
 
     def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> Work[None]:

@@ -28,7 +28,7 @@ from databus.core import (
 from databus.disk import Location, finished_name
 from databus.flow import GROUP_ROWS_MAX, DataFile, Stored, is_data_file, write_data_file
 from databus.operate import logger_of
-from databus.places import ASKED, Held, Seed, place_at
+from databus.places import ASKED, Held, place_at
 from databus.sinks.delta._commits import Mark, Seen, check_commits, commit_path, is_commit
 from databus.sinks.delta._layout import LiveFile, live_files
 from databus.sinks.delta._read import BATCH_ROWS, dataset_of, opened_delta
@@ -144,6 +144,8 @@ def engine_errors(path: Location, owner: str, verb: str) -> Iterator[None]:
 
 _OWNER: Final = "databus.source"
 _AHEAD: Final = ("/schema", "/schema/seq")
+_NUMBERS: Final = ("", "/seq", "/log", "/way", "/db", "/seed", *_AHEAD)
+"""What ids of transactions end with, whose versions say how far a table has come."""
 _SEEDS_FROM: Final = 2  # generations of snapshots; below stand none, and one that was asked for
 
 
@@ -188,8 +190,6 @@ class DeltaTarget:
     versions that these were to make: a store may carry out a commit after it has told us of an error.
     seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
     pinned: the files that upkeep leaves alone whatever the table says, by their names; None where there are none such.
-    way: by which rows come, 63 bits in hexadecimal digits; db: the identity of the database that they are of, in the
-    same form; seed: see `Position.seeds`. A commit stores them unless they are empty.
     """
 
     def __init__(
@@ -216,8 +216,6 @@ class DeltaTarget:
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
-        self.way = self.db = ""
-        self.seed: Seed | None = None
         self._version_seen = 0  # by `maintain`
         self._tried_on: int | None = None  # the version for which the last commit was made, if others came first
         self._vacuumed_s: float | None = None
@@ -281,7 +279,8 @@ class DeltaTarget:
         if not self._is_shared and self.stored() is None and table.file_uris():
             raise UnsupportedFeature(
                 f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
-                f"where its table stands. Give it its name back, or another `path`, where it begins as at a first start"
+                f"where its table stands. Have it told by `databus rename`, give it its name back, or another `path`, "
+                f"where it begins as at a first start"
             )
 
     @property
@@ -322,22 +321,20 @@ class DeltaTarget:
         scn = self.table.transaction_version(self._application)
         if scn is None:
             return None
-        seq = self.table.transaction_version(f"{self._application}/seq")
-        log = self.table.transaction_version(f"{self._application}/log")
-        if seq is None:
+        said = {name: self.table.transaction_version(f"{self._application}{name}") for name in _NUMBERS[1:]}
+        if (seq := said["/seq"]) is None:
             raise CorruptData(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
-        ahead = [self.table.transaction_version(f"{self._application}{name}") for name in _AHEAD]
-        return Stored((scn, seq), log, (ahead[0] or 0, ahead[1] or 0))
+        ahead, after = (said[name] or 0 for name in _AHEAD)
+        way, db, seed = (said[name] or 0 for name in ("/way", "/db", "/seed"))
+        older = (None, ASKED)[seed] if seed < _SEEDS_FROM else seed - _SEEDS_FROM
+        return Stored((scn, seq), said["/log"], (ahead, after), _digits(way), _digits(db), older)
 
     def held(self, mark: str) -> Held | None:
         """What the table says of itself; None where nothing was stored. mark: by which it is known."""
-        stored = self.stored()
-        if stored is None:
+        said = self.stored()
+        if said is None:
             return None
-        names = (f"{self._application}{name}" for name in ("/way", "/db", "/seed"))
-        way, db, seed = (self.table.transaction_version(name) or 0 for name in names)
-        older = (None, ASKED)[seed] if seed < _SEEDS_FROM else seed - _SEEDS_FROM
-        return Held(place_at(stored.pair, _digits(stored.log or 0) or None), mark, _digits(db), _digits(way), older)
+        return Held(place_at(said.pair, _digits(said.log or 0) or None), mark, said.db, said.way, said.seed)
 
     def schema(self) -> pa.Schema:
         """The table's columns in Arrow, as we write them."""
@@ -360,8 +357,9 @@ class DeltaTarget:
         self._next = stored
         scn, seq = stored.pair
         numbers = {"": scn, "/seq": seq} | ({} if stored.log is None else {"/log": stored.log})
-        numbers |= {name: int(text, 16) for name, text in (("/way", self.way), ("/db", self.db)) if text}
-        numbers["/seed"] = _SEEDS_FROM + self.seed if isinstance(self.seed, int) else int(self.seed is not None)
+        numbers |= {name: int(text, 16) for name, text in (("/way", stored.way), ("/db", stored.db)) if text}
+        seed = stored.seed
+        numbers["/seed"] = _SEEDS_FROM + seed if isinstance(seed, int) else int(seed is not None)
         if stored.ahead > stored.pair:
             numbers |= zip(_AHEAD, stored.ahead, strict=True)
         transactions = [Transaction(f"{self._application}{name}", number) for name, number in numbers.items()]
@@ -404,7 +402,7 @@ class DeltaTarget:
 
         if lacks_local_times(self.table, schema):  # a commit of its own keeps the pair that the table has
             with self._committing("prepare"):
-                kept, feature = self.stored() or Stored((0, 0), stored.log), TableFeatures.TimestampWithoutTimezone
+                kept, feature = self.stored() or stored.nothing, TableFeatures.TimestampWithoutTimezone
                 self.table.alter.add_feature(feature, True, commit_properties=self.commit(kept))
         now_ms = time.time_ns() // 1_000_000
         actions = [action for each, values in files for action in self._added([each], values, now_ms)]
@@ -596,6 +594,40 @@ class DeltaTarget:
 
     def _errors(self, verb: str) -> contextlib.AbstractContextManager[None]:
         return engine_errors(self.path, self.owner, verb)
+
+
+def give_names(path: Location, applications: Mapping[str, str], before: str, owner: str) -> bool:
+    """Have a table say under other ids what it says under some, in one commit; returns whether it says anything under
+    these. applications: the new id by the old one. before, owner: whose table it says to be, and is to say.
+
+    Delta forgets no id: the old ones stay, and say what they said then.
+    """
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import TableNotFoundError
+
+    with engine_errors(path, owner, "rename"):
+        try:
+            table = opened_delta(path)
+        except TableNotFoundError:
+            return False
+        known, numbers = False, dict[str, int]()
+        for old, new in applications.items():
+            if table.transaction_version(old) is None:
+                continue
+            known = True
+            for name in _NUMBERS:
+                number, there = (table.transaction_version(f"{each}{name}") for each in (old, new))
+                if number != there:
+                    numbers[f"{new}{name}"] = number or 0
+        commit = CommitProperties(
+            app_transactions=[Transaction(name, number) for name, number in numbers.items()], max_commit_retries=0
+        )
+        if known and owner != before and table.metadata().configuration.get(_OWNER) == before:
+            table.alter.set_table_properties({_OWNER: owner}, raise_if_not_exists=False, commit_properties=commit)
+        elif numbers:
+            columns = table.metadata().partition_columns or None
+            table.create_write_transaction([], "append", table.schema(), partition_by=columns, commit_properties=commit)
+    return known
 
 
 def _digits(number: int) -> str:
