@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError, PositionForeign
-from databus.pipeline import load_pipeline, run
+from databus.pipeline import load_pipeline, rename_output, run
+from databus.pipeline.engine import Ledger
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.running._rebuild import rebuild
+from databus.sinks.search._control import ControlIndex
+from databus.sinks.search._indices import Indices
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")
@@ -112,3 +115,38 @@ def test_a_lost_ledger_does_no_harm_although_the_index_is_known_from_before(
     project.work(20)
     project.once(engine)
     assert_is_what_sql_selects(project, opensearch)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("killed", ["take_over", "remove", "come_from"])
+def test_an_output_that_is_renamed_goes_on_in_its_indices_wherever_that_was_killed(
+    tmp_path: Any, spark: Any, opensearch: Any, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """Its last batch is in the index and not in the ledger; the index says how far it is by the old name."""
+    project = Project(tmp_path, sections(opensearch))
+    project.once(spark)
+    project.work(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died)
+        with pytest.raises(AssertionError, match="killed before the ledger"):
+            project.once(spark)
+    uuids = {table: opensearch.ask("GET", f"/{table}/_settings/index.uuid") for table in TABLES}
+    project.write(sections(opensearch).replace("{index:", "{found:"))
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for owner in (Indices, ControlIndex, Ledger):
+            if hasattr(owner, killed) and (owner is not Indices or killed == "take_over"):
+                patch.setattr(owner, killed, end)
+        with pytest.raises(KeyboardInterrupt):
+            rename_output(load_pipeline(project.path), "index", "found")
+    (renamed,) = rename_output(load_pipeline(project.path), "index", "found")
+    assert (renamed.output, renamed.tables) == ("found", len(TABLES))
+    project.work(20)
+    project.once(spark)
+    assert_is_what_sql_selects(project, opensearch)
+    assert uuids == {table: opensearch.ask("GET", f"/{table}/_settings/index.uuid") for table in TABLES}
+    control = opensearch.documents("databus-control")
+    assert {name.split(":")[1] for name, each in control.items() if each != {"removed": True}} == {"shop/found"}

@@ -26,6 +26,7 @@ _VERBS: Final = (
     "prepare",
     "rebuild",
     "relay",
+    "rename",
     "run",
     "schema",
     "snapshot",

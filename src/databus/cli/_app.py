@@ -21,7 +21,7 @@ _PANELS: Final = {
     "Start": "init demo check-source prepare validate test run relay bootstrap warm-up schema plugins archive bench",
     "Look": "status dashboard tail trace history audit diff state sources consumers graph checkpoints compare",
     "Steer": "pause resume drain stop throttle reload snapshot",
-    "Repair": "rebuild dead-letters position skip sqlite remove",
+    "Repair": "rebuild rename dead-letters position skip sqlite remove",
 }
 """How `databus --help` groups the commands, in its order."""
 

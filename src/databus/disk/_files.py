@@ -90,7 +90,9 @@ def make_folder(folder: Path) -> None:
 
 
 def move_folder(folder: Path, to: Path) -> None:
-    """Give a folder another place on the same disk, durably; what is above that is made. Raises as `make_folder`."""
+    """Give a folder, or a file, another place on the same disk, durably; what is above that is made. Raises as
+    `make_folder`.
+    """
     make_folder(to.parent)
     try:
         folder.rename(to)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+from unittest import mock
 
 from databus.core import (
     Checkpoint,
@@ -22,8 +23,9 @@ from databus.core import (
 )
 from databus.filters import TableChoice
 from databus.flow import DirectWriter
-from databus.pipeline import ChangeBatch, Input, RunContext, Shape
-from databus.pipeline.engine import Brought, Feed, Offsets, OutputHandle, Way, begin
+from databus.pipeline import ChangeBatch, Input, Output, RunContext, Shape
+from databus.pipeline.engine import Brought, Feed, Ledger, Offsets, OutputHandle, Way, begin
+from databus.pipeline.running import rename_target
 from databus.places import Held, Noted
 from databus.plugins import Removes
 from databus.schema import TableSchema
@@ -306,6 +308,43 @@ def _held(process: _Process, name: str, noted: Noted | None) -> Held:
     return held[name]
 
 
+def check_another_name(harness: OutputHarness) -> None:
+    """It goes on where it stood by another name, also with a batch that its ledger did not know; whoever renames may be
+    killed on either side of the target.
+    """
+    log = random_log(28)
+    size = len(log.entries)
+    with _process(harness) as process:
+        process.write(log.batch(0, 50))
+        process.write_only(log.batch(50, 90))
+        before, ledger = process.output, process.handle.ledger_path
+    folder, renamed = before.context.folder / ".databus", _Renamed(harness)
+    for step in ("reserve", "come_from"):
+        with mock.patch.object(Ledger, step, side_effect=InterruptedError), suppress(InterruptedError):
+            rename_target(before, renamed.make(), folder, folder)
+            raise AssertionError(f"it was renamed without `Ledger.{step}`")
+    (found,) = rename_target(before, renamed.make(), folder, folder)
+    assert (found.output, ledger.exists()) == ("renamed", False)
+    with _process(renamed) as process:
+        begin = process.reached(log)
+        assert begin >= 50, f"it begins at {begin} entries, and 50 were noted"
+        process.write(log.batch(begin, 97), log.batch(97, size))
+    _assert_holds(harness, log)
+
+
+class _Renamed:
+    """An output by another name, in the same target."""
+
+    def __init__(self, harness: OutputHarness) -> None:
+        self.keeps, self.read, self.full = harness.keeps, harness.read, harness.full
+        self._harness = harness
+
+    def make(self) -> Output:
+        """See `OutputHarness.make`."""
+        made = self._harness.make()
+        return type(made)(made.config, replace(made.context, output="renamed"))
+
+
 def check_full(harness: OutputHarness) -> None:
     """A target without room is a `DiskFull`; the same batch is taken when there is room again."""
     full = harness.full()
@@ -340,5 +379,6 @@ LEDGER_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
     check_new_table,
     check_move_within_a_snapshot,
     check_says_what_it_holds,
+    check_another_name,
     check_full,
 )

@@ -1,5 +1,5 @@
 """Outputs that look like one which the file no longer has, and pipelines that look like one which no file
-describes any more: under another name, both begin from the beginning.
+describes any more: under another name, both begin from the beginning, unless `databus rename` was run.
 
 Where the target keeps the ledger, it refuses another output's rows, or knows them; see `ledger_path` for the others.
 """
@@ -9,16 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from databus.core import DatabusError
-from databus.disk import located
-from databus.pipeline.engine import LEDGERS, Ledger, options_hash
+from databus.disk import LocalLocation, located
+from databus.pipeline.engine import LEDGERS, Ledger, ledger_path, options_hash
 from databus.pipeline.graph import Graph, Kind, PipelineConfig, Problem, is_held, pipelines_in, state_folder
 from databus.plugins import KeepsLedger, Output
 
 
 def check_renamed(graph: Graph) -> Iterator[Problem]:
-    """A warning for each. Of a graph without problems; nothing is written."""
+    """A warning for each; and an error for what is being renamed. Of a graph without problems; nothing is written."""
     config = graph.config
-    outputs = dict(_outputs(config))
+    made = dict(_outputs(config))
+    yield from _half_renamed(config, made)
+    outputs = {name: output for name, output in made.items() if not isinstance(output, KeepsLedger)}
     mine = _ledgers(config.state, config.name)
     if not mine:
         yield from _pipelines_alike(config, {name: options_hash(output) for name, output in outputs.items()})
@@ -27,16 +29,25 @@ def check_renamed(graph: Graph) -> Iterator[Problem]:
     for name, output in outputs.items():
         alike = [each for each in gone if each.made_of == options_hash(output)]
         if alike and name not in has_begun:
-            yield Problem(f"{Kind.OUTPUT}.{name}", _told(alike), is_warning=True)
+            yield Problem(f"{Kind.OUTPUT}.{name}", _told(name, alike), is_warning=True)
 
 
 def _outputs(config: PipelineConfig) -> Iterator[tuple[str, Output]]:
-    """Those whose targets keep no ledger, by name."""
+    """All of them, by name."""
     for node in config.nodes.values():
         if node.kind is Kind.OUTPUT:
-            output = node.plugin(node.config, config.context_of(node.name))
-            if not isinstance(output, KeepsLedger):
-                yield node.name, output
+            yield node.name, node.plugin(node.config, config.context_of(node.name))
+
+
+def _half_renamed(config: PipelineConfig, outputs: Mapping[str, Output]) -> Iterator[Problem]:
+    """Those on this machine; a ledger in a store is looked at by who takes it."""
+    for name, output in outputs.items():
+        path = ledger_path(output, config.state)
+        if isinstance(path, LocalLocation):
+            with suppress(DatabusError):  # what cannot be read is told elsewhere
+                ledger = Ledger.load(path, config.name, name)
+                if ledger.renaming is not None:
+                    yield Problem(f"{Kind.OUTPUT}.{name}", ledger.half_renamed)
 
 
 def _pipelines_alike(config: PipelineConfig, made_of: Mapping[str, str]) -> Iterator[Problem]:
@@ -52,8 +63,9 @@ def _pipelines_alike(config: PipelineConfig, made_of: Mapping[str, str]) -> Iter
                 "name",
                 f"pipeline {config.name} is new, and has the same {names} as {state.name}, which no file here "
                 f"describes any more (its state is {state}). If it is that one under another name: it begins as at a "
-                f"first start, and what {state.name} has written is written again. To go on where that stands, say "
-                f"`name: {state.name}`",
+                f"first start, and what {state.name} has written is written again. To go on where that stands: "
+                f"`databus rename FILE pipeline {state.name} {config.name}` (FILE is this one), or `name: "
+                f"{state.name}`",
                 is_warning=True,
             )
 
@@ -67,12 +79,13 @@ def _ledgers(state: Path, pipeline: str) -> list[Ledger]:
     return [each for each in found if each.positions]
 
 
-def _told(gone: Sequence[Ledger]) -> str:
+def _told(name: str, gone: Sequence[Ledger]) -> str:
     names = " and ".join(each.output for each in gone)
     told = (
         f"is new, and has the options of {names}, which this file no longer has. If it is the same output under "
         f"another name: it begins as at a first start, and what {names} has written is written again. To go on where "
-        f"{names} stands, give it that name back"
+        f"{names} stands: `databus rename FILE output {gone[0].output} {name}` (FILE is the pipeline's file), or give "
+        f"it that name back"
     )
     start = _start(gone)
     return told if start is None else f"{told}; or have its input say `starting_version: {start}`, where that stands"

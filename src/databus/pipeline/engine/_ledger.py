@@ -4,7 +4,7 @@
      "positions": {"shop": {"at": {...}, "tables": [[[["shop/*"], []]]], "except": [], "seeds": {},
                             "ways": {"5feceb66ffc86f38": ["shop/main.orders"]},
                             "marks": {"shop/main.orders": [[17, 3], "8"]}}},
-     "removing": [], "made_of": "0b9c1a52ce6f7d13"}
+     "removing": [], "made_of": "0b9c1a52ce6f7d13", "renaming": null}
 
 A position is where the tables of one physical source stand; see `databus.places`. A run begins where the ledger says;
 Spark's checkpoint is a cache of that, which may be lost, older, or of another time.
@@ -43,6 +43,10 @@ class Ledger:
     """Tables, by full names, that are to be removed, and then begin again."""
     made_of: str = ""
     """A hash of the output's options, by which it is known under another name."""
+    renaming: tuple[str, str] | None = None
+    """Pipeline and output of the ledger that this one is about to go to, or to come from; see `databus rename`. Nobody
+    writes the target meanwhile.
+    """
     tag: str | None = None
     """Of the version of the file that this one is to replace; None if there is none."""
 
@@ -66,6 +70,7 @@ class Ledger:
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
             removing, made_of = frozenset(map(str, value["removing"])), str(value["made_of"])
+            renaming = _names(value.get("renaming"))
             positions = {
                 str(physical): Position.from_json(position, f"positions.{physical}")
                 for physical, position in value["positions"].items()
@@ -77,10 +82,31 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, positions, removing, made_of, tag)
+        return cls(path, pipeline, output, epoch, writer, positions, removing, made_of, renaming, tag)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the pipeline and of the output."""
+        return self.pipeline, self.output
 
     def take(self) -> None:
-        """Become the target's only writer: whoever was it before is refused from now on."""
+        """Become the target's only writer: whoever was it before is refused from now on. Raises `ConfigError` where it
+        is being renamed.
+        """
+        if self.renaming is not None:
+            raise ConfigError(self.half_renamed)
+        self._own()
+
+    @property
+    def half_renamed(self) -> str:
+        """What is said while it is being renamed."""
+        pipeline, output = self.renaming or self.names
+        return (
+            f"{self.path}: a rename from or to output {output} of pipeline {pipeline} was broken off. Repeat the "
+            f"`databus rename` that did it; until then nothing is written"
+        )
+
+    def _own(self) -> None:
         self.epoch += 1
         self.writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:8]})"
         self._save(self.positions)
@@ -104,6 +130,19 @@ class Ledger:
     def put(self, physical: str, position: Position) -> None:
         """Note durably where the tables of a physical source stand."""
         self._save({**self.positions, physical: position})
+
+    def reserve(self, names: tuple[str, str]) -> None:
+        """Take it for a move from or to the ledger of these names: durably, so that nobody else does before that is
+        done.
+        """
+        self.renaming = names
+        self._own()
+
+    def come_from(self, other: "Ledger") -> None:
+        """Say durably what another one says, and be free to be taken; also in the place of it, in its file."""
+        self.epoch, self.tag = max(self.epoch, other.epoch), other.tag if self.path == other.path else self.tag
+        self.removing, self.made_of, self.renaming = other.removing, other.made_of, None
+        self._save(other.positions)
 
     def written(self, choice: Choice) -> list[str]:
         """Those of some tables of which something was written, by full names."""
@@ -150,6 +189,7 @@ class Ledger:
             "positions": {physical: position.to_json() for physical, position in positions.items()},
             "removing": sorted(self.removing),
             "made_of": self.made_of,
+            "renaming": self.renaming,
         }
         content = json.dumps(value, indent=1).encode()
         try:
@@ -158,6 +198,14 @@ class Ledger:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
         self.positions = dict(positions)
+
+
+def _names(value: Any) -> tuple[str, str] | None:
+    """Raises `ValueError`, `TypeError`."""
+    if value is None:
+        return None
+    pipeline, output = value
+    return str(pipeline), str(output)
 
 
 def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from databus.core import Clock, DatabusError, InputError, ServiceUnavailable, SystemClock
+from databus.core import Clock, ConfigError, DatabusError, InputError, ServiceUnavailable, SystemClock
 from databus.filters import full_pattern, patterns_meet
 from databus.operate import logger_of
 from databus.pipeline.checks import check_renamed, load_pipeline
@@ -306,11 +306,13 @@ class _Run:
         self._spark = spark_start(self._config, self._master, self._renewals, self._logger)
 
     def _run(self, session: "SparkSession | Engine | None") -> None:
-        if session is None and not self._once:  # beside the relay; `once` may have nothing to read
-            self._start_spark()
         for each in check_renamed(self._graph):
+            if not each.is_warning:  # some of what this name wrote may stand under the other one
+                raise ConfigError(each.in_file(self._config.path))
             self._say("renamed", message=str(each))
             self._logger.warning(str(each))
+        if session is None and not self._once:  # beside the relay; `once` may have nothing to read
+            self._start_spark()
         if self._relay is not None:
             self._begin("starting the relay")
             self._relay.start()

@@ -116,6 +116,12 @@ class Resting:
             with self._lock:
                 self._rebuilding.difference_update(outputs)
 
+    def call(self, old: str, new: str) -> None:
+        """Have an output that is paused be so under another name. Raises as `pause` does."""
+        with self._lock:
+            if old in self._paused_us:
+                self._save({new if name == old else name: since for name, since in self._paused_us.items()})
+
     def _forget(self, outputs: Collection[str]) -> None:
         self._others = {name: rest for name, rest in self._others.items() if name not in outputs}
 

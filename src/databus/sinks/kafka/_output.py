@@ -6,8 +6,7 @@ control topic and to what controls say that readers cannot be told.
 
 import importlib.util
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import ClassVar
 
@@ -26,13 +25,13 @@ from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
 from databus.sinks._letters import LettersOutput
 from databus.sinks.kafka._avro import AvroSubjects
+from databus.sinks.kafka._buckets import rename_buckets, switch_buckets
 from databus.sinks.kafka._cluster import Cluster
 from databus.sinks.kafka._config import KafkaConfig
 from databus.sinks.kafka._encoding import Encoding
 from databus.sinks.kafka._mirror import MESSAGE, MESSAGE_KEY, PARTITION, Mirroring, check_messages
-from databus.sinks.kafka._positions import NO_LEDGER, BucketId, Ledger, Record, of_output, positions_of
+from databus.sinks.kafka._positions import Record, of_output, positions_of
 from databus.sinks.kafka._refusals import Holding
-from databus.sinks.kafka._session import Session
 from databus.sinks.kafka._topics import NewTopics, TopicNames, as_settings, topic_name, topics_of
 from databus.sinks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter
 
@@ -88,6 +87,12 @@ class KafkaOutput(LettersOutput):
                 (pipeline, output, physical): (position, position.last_written) for physical, position in ledger.items()
             }
             switch_buckets(self.part_writer(), pipeline, output, choice, known)
+
+    def take_name(self, before: OutputContext, tables: Collection[str]) -> int:
+        """See `TakesName.take_name`: records are all that has a name in it."""
+        del tables
+        mine = self.context
+        return rename_buckets(self.part_writer(), (before.pipeline, before.output), (mine.pipeline, mine.output))
 
     @property
     def _topics(self) -> TopicNames:
@@ -267,56 +272,3 @@ def _dropped(batch: StagedBatch) -> set[str]:
     return {
         each.table.source for each in controls if each.kind is ControlKind.DROP and each.pair == last[each.table.source]
     }
-
-
-def switch_buckets(
-    writer: KafkaWriter, pipeline: str, output: str, choice: Choice = (), ledger: Ledger = NO_LEDGER
-) -> None:
-    """Have an output's records be those of as many buckets as it has now. While nothing writes.
-
-    All buckets have to stand alike in the tables that are chosen, as they do when no batch was broken off; of others
-    that differ the places are forgotten. Whoever writes older buckets is shut out. ledger: as `Positions.read` takes
-    it. Raises `UnsupportedFeature`.
-    """
-    from confluent_kafka import KafkaException
-
-    topic = writer.control_topic
-    if topic is None:
-        return
-    records = positions_of(writer.cluster, topic).read(ledger=ledger)
-    for physical, found in of_output(records, pipeline, output).items():
-        if {record.buckets for record in found.values()} == {writer.buckets}:
-            continue
-        before = max(record.buckets for record in found.values())
-        numbers = sorted({*found, *range(before)})  # one without a record has written nothing yet
-        sessions = [Session(writer.cluster, topic, BucketId(pipeline, output, physical, number)) for number in numbers]
-        try:
-            for session in sessions:
-                session.begin()
-            shared = _shared([session.record for session in sessions], choice, writer.buckets)
-            if shared is None:
-                raise UnsupportedFeature(
-                    f"outputs.{output}: the buckets of {physical} do not stand at one place, so that there cannot be "
-                    f"{writer.buckets} now: a batch was broken off. Say `buckets: {before}`, let it run until a batch "
-                    f"is whole, and change the number then"
-                )
-            first = BucketId(pipeline, output, physical, 0)
-            sessions[0].put(_messages(first, max(numbers[-1] + 1, writer.buckets), writer.buckets, shared.value))
-        except KafkaException as error:
-            raise writer.cluster.error(error, f"changing the number of buckets of {physical}") from error
-        finally:
-            for session in sessions:
-                session.close()
-
-
-def _messages(first: BucketId, numbers: int, buckets: int, value: bytes) -> Mapping[bytes, bytes | None]:
-    return {replace(first, number=number).key: value if number < buckets else None for number in range(numbers)}
-
-
-def _shared(records: list[Record | None], choice: Choice, buckets: int) -> Record | None:
-    known = [record for record in records if record is not None]
-    shared = Position.shared([record.position for record in known], choice) if len(known) == len(records) else None
-    if shared is None:
-        return None
-    counts = {repr(record.counts) for record in known}
-    return Record(shared, buckets, known[0].counts if len(counts) == 1 else None)

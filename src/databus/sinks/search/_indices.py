@@ -161,6 +161,13 @@ class Indices:
         whose = ((self.mapping(name) or {}).get("_meta") or {}).get(META) or {}
         return (whose.get("source"), whose.get("owner")) == (source, self._plan.owner)
 
+    def take_over(self, name: str, before: str) -> None:
+        """Have an index that says that it was written by the output `before` say that this one does."""
+        whose = ((self.mapping(name) or {}).get("_meta") or {}).get(META) or {}
+        if whose.get("owner") == before:
+            body = {"properties": {}, "_meta": {META: {**whose, "owner": self._plan.owner}}}
+            self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", body)
+
     def follow_options(self, name: str, source: str) -> list[str]:
         """Give the fields of an index, if it is there, the mappings that the user wants now; returns the names of those
         that were changed. What somebody has put beside them on the server stays. source: in full. Raises `InputError`

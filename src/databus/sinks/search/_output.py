@@ -29,7 +29,7 @@ from databus.schema import SchemaChange, TableSchema
 from databus.sinks._letters import LettersOutput
 from databus.sinks.search._client import Cluster
 from databus.sinks.search._config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
-from databus.sinks.search._control import CLAIM, EMPTIED, PLACE, ControlIndex
+from databus.sinks.search._control import CLAIM, EMPTIED, FENCE, HELD, PLACE, ControlIndex
 from databus.sinks.search._document_change import DocumentChange
 from databus.sinks.search._indices import IndexPlan, Indices
 from databus.sinks.search._mapping import check_names
@@ -177,6 +177,26 @@ class SearchOutput(LettersOutput):
             place = place_at(pair_of(known), known["log"], known.get("txid", ""), int(known.get("ts_us", 0)))
             found[name] = Held(place, uuid, known.get("db", ""), known["way"], known.get("seed"))
         return found
+
+    def take_name(self, before: OutputContext, tables: Collection[str]) -> int:
+        """See `TakesName.take_name`. The server has no transactions: what stands under the old name goes last."""
+        del tables
+        owner, client, typed = f"{before.pipeline}/{before.output}", self._cluster.client(), self._plan.typed
+        old = ControlIndex(client, owner, typed=typed)
+        self._control.make()
+        for name in old.names(FENCE):  # first: whoever writes by it ends
+            old.remove(FENCE, name)
+        kept = {kind: old.read_all(kind, old.names(kind)) for kind in (CLAIM, PLACE, EMPTIED, HELD)}
+        for kind, documents in kept.items():
+            for name, document in documents.items():
+                self._control.write(kind, name, document)
+        for document in (*kept[CLAIM].values(), *kept[PLACE].values()):
+            self._indices.take_over(document["index"], owner)
+        self._held.give(owner, self._owner, self._indices.uuid)
+        for kind, documents in kept.items():
+            for name in documents:
+                old.remove(kind, name)
+        return len({*kept[CLAIM], *kept[PLACE]})
 
     def follow_options(self, name: str) -> None:
         """See `FollowsOptions.follow_options`."""

@@ -79,6 +79,19 @@ class HeldRows:
         for page in self.pages({"owner": owner, "source": source}):
             self.let_go([each for each in page if pair is None or _pair(each) < pair])
 
+    def give(self, before: str, owner: str, uuid_of: Callable[[str], str | None]) -> None:
+        """Have what one output holds be another's. uuid_of: of an index."""
+        for page in self.pages({"owner": before}):
+            given = []
+            for each in page:
+                document = {**each.document, "owner": owner}
+                (action,) = json.loads(_unpacked(document["packed"]).partition("\n")[0]).values()
+                index, part = action["_index"], Part(owner, document["log"], document["scn"])
+                name = _held_name(part, document["source"], index, uuid_of(index), action["_id"])
+                given.append(_held_line(name, document, typed=self.typed))
+            self.send(given)
+            self.let_go(page)
+
     def make(self) -> None:
         """Make the index, if it is not there. Raises `InputError` for one of which no search could find what is held: a
         server makes an index by itself for what is sent to one that somebody has removed.
@@ -121,15 +134,15 @@ class Parts:
             return {"log": part.log, "scn": part.scn, "uuid": here, "index": index, "of": uuid}
 
         self._control.change(HELD, source, noted)
-        place = [*part.fields().values(), source, index, uuid]
         told = zip(rows.texts.to_pylist(), rows.ids.to_pylist(), rows.seqs.tolist(), hashes.tolist(), strict=True)
-        self._held.send([self._line(part, source, place, *each) for each in told])
+        self._held.send([self._line(part, source, index, uuid, *each) for each in told])
         self._check(source, self._control.read(HELD, source), part)
 
-    def _line(self, part: Part, source: str, place: Sequence[Any], text: str, name: str, seq: int, number: int) -> str:
-        held = sha256(json.dumps([*place, name]).encode()).hexdigest()
+    def _line(
+        self, part: Part, source: str, index: str, uuid: str | None, text: str, name: str, seq: int, number: int
+    ) -> str:
         document = {**part.fields(), "source": source, "seq": seq, "hash": number, "packed": _packed(text)}
-        return line("index", PARTS_INDEX, held, seq, document, typed=self._held.typed, version_type="external")
+        return _held_line(_held_name(part, source, index, uuid, name), document, typed=self._held.typed)
 
     def settle(self, part: Part) -> None:
         """Put what the bucket holds of a transaction that has ended into its indices.
@@ -162,6 +175,16 @@ class Parts:
                 f"transaction at SCN {part.scn} waited in it, so that rows of {name} are missing. Have its index made "
                 f"anew: `databus rebuild FILE {output} {name}` (FILE is the pipeline's file)"
             )
+
+
+def _held_name(part: Part, source: str, index: str, uuid: str | None, name: str) -> str:
+    """What a held row is called. name: its document."""
+    return sha256(json.dumps([*part.fields().values(), source, index, uuid, name]).encode()).hexdigest()
+
+
+def _held_line(name: str, document: Mapping[str, Any], *, typed: bool) -> str:
+    """Holds a row, unless a newer one of its key is held."""
+    return line("index", PARTS_INDEX, name, document["seq"], document, typed=typed, version_type="external")
 
 
 def _packed(text: str) -> str:
