@@ -24,7 +24,7 @@ class Counting:
 def receipts_of(batches: list[ChangeBatch], **options: Any) -> pa.Table:
     given = {
         "selects": lambda _: True,
-        "filtered": lambda _, rows: [rows],
+        "filtered": lambda _, rows, __: [rows],
         "above": lambda _: (0, 0),
         "fits": {},
         **options,

@@ -69,7 +69,7 @@ def in_batches(rows: list[dict[str, Any]], dice: random.Random) -> list[pa.Recor
 
 
 def receipts_of(parts: list[list[pa.RecordBatch]], dice: random.Random) -> pa.Table:
-    feed = StagedFeed(lambda _: True, lambda _, rows: [rows], Keeping(), lambda _: (0, 0), {})
+    feed = StagedFeed(lambda _: True, lambda _, rows, __: [rows], Keeping(), lambda _: (0, 0), {})
     stage = TypedStage(TABLE, "shop", [feed], piece_bytes=dice.choice((1, 200, 1_000)))
     found = [receipt for part in parts for receipt in stage(iter(part))]
     dice.shuffle(found)

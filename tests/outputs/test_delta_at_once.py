@@ -32,7 +32,7 @@ def changes(transactions=6):
 
 def stage(output, batch, *, is_whole=True):
     """What a task hands back of a batch."""
-    feed = StagedFeed(lambda _: True, lambda _, rows: [rows], output.part_writer(), lambda _: (0, 0), {})
+    feed = StagedFeed(lambda _: True, lambda _, rows, __: [rows], output.part_writer(), lambda _: (0, 0), {})
     receipts = Stage(lambda _: [replace(batch, is_whole=is_whole)], [feed])(iter([pa.record_batch({"n": [0]})]))
     (staged,) = joined(pa.Table.from_batches([*receipts]), 0)
     return staged

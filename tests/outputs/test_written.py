@@ -52,7 +52,8 @@ def test_an_event_counts_what_was_written(harness, tmp_path):
 
     class OfOne(Writer):
         def _staged(self, micro, feeds):
-            feed = StagedFeed(lambda _: True, lambda _, rows: [rows], handle.output.part_writer(), lambda _: (0, 0), {})
+            writer = handle.output.part_writer()
+            feed = StagedFeed(lambda _: True, lambda _, rows, __: [rows], writer, lambda _: (0, 0), {})
             receipts = receipts_of(log_of(1, 2, 3).batch(0, 3), [feed])
             return [joined(pa.Table.from_batches([receipts]), 0)]
 

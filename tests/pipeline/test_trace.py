@@ -1,6 +1,7 @@
 """What `databus trace` says of each change of a row, against what log, ledger, journal and target have."""
 
 import itertools
+import json
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from databus.pipeline.comparing._trace import Change, Evidence, verdict_of
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.telling._batch_journal import BatchJournal
 from databus.places import Position
+from databus.sinks.files import LooseName
 from tests.commands import databus
 from tests.pipeline.test_batch_audit import batch
 from tests.relay.support import Database, order, published, scripted
@@ -21,13 +23,17 @@ from tests.relay.support import Database, order, published, scripted
 FILE = """\
 name: shop
 relay: {{url: '{url}'}}
-inputs: {{rows: {{type: databus, tables: [shop/main.orders]}}, stock: {{type: databus, tables: [shop/main.stock]}}}}
+inputs:
+  rows: {{type: databus, tables: [shop/main.orders]}}
+  stock: {{type: databus, tables: [shop/main.stock]}}
+  some: {{type: databus, tables: [shop/main.orders], where: id > 4}}
 filters: {{late: {{type: where, from: rows, where: id > 5}}, later: {{type: where, from: late, where: id > 6}}}}
 outputs:
   copy: {{type: delta, from: rows, mode: mirror, path: copy}}
   few: {{type: delta, from: later, mode: mirror, path: few}}
   stock: {{type: delta, from: stock, mode: mirror, path: stock}}
   lines: {{type: files, from: rows, path: "lines/{{table}}"}}
+  some: {{type: delta, from: some, mode: mirror, path: some}}
 """
 
 
@@ -51,6 +57,11 @@ def world(tmp_path_factory):
         kept = [1, 2, 3, 5, 6]
         columns = {"id": kept, "name": [f"it's {scn}" for scn in kept], "_commit_version": kept, "_seq": [1] * 5}
         write_deltalake(folder / "copy" / "orders", pa.table(columns))
+        write_deltalake(folder / "some" / "orders", pa.table(columns))
+        name = LooseName((1, 1), (7, 1), 0, "jsonl")
+        told = [json.dumps({"_commit_version": scn, "_seq": 1}) for scn in (1, 2, 3, 4, 6, 7)]
+        (folder / "lines" / "orders").mkdir(parents=True)
+        (folder / "lines" / "orders" / str(name)).write_text("\n".join(told))
         yield graph, RelayClient(relay.url)
 
 
@@ -68,6 +79,8 @@ def test_a_change_is_written_filtered_not_yet_and_not_for_an_output(world):
     assert (found["few"].verdict, found["few"].why) == (Verdict.FILTERED, "by filters.later")
     assert found["stock"].verdict is Verdict.NOT_FOR_IT
     assert (found["lines"].verdict, found["lines"].batch) == (Verdict.WRITTEN, None)
+    assert fates(world, 5)[1]["lines"].verdict is Verdict.LOST
+    assert (found["some"].verdict, fates(world, 4)[1]["some"].why) == (Verdict.WRITTEN, "by inputs.some")
     assert fates(world, 5)[1]["few"].why == "by filters.late"
     last = fates(world, 7)[1]
     assert (last["copy"].verdict, last["few"].verdict) == (Verdict.NOT_YET, Verdict.NOT_YET)

@@ -21,6 +21,7 @@ _VERBS: Final = (
     "graph",
     "history",
     "init",
+    "lineage",
     "plugins",
     "position",
     "prepare",

@@ -19,7 +19,7 @@ from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to
 
 _PANELS: Final = {
     "Start": "init demo check-source prepare validate test run relay bootstrap warm-up schema plugins archive bench",
-    "Look": "status dashboard tail trace history audit diff state sources consumers graph checkpoints compare",
+    "Look": "status dashboard tail trace history audit diff state sources consumers graph lineage checkpoints compare",
     "Steer": "pause resume drain stop throttle reload snapshot",
     "Repair": "rebuild rename dead-letters position skip sqlite remove",
 }

@@ -10,7 +10,7 @@ from databus.cli._file import DEFAULT_FILE, File
 
 if TYPE_CHECKING:
     from databus.core import Pair
-    from databus.pipeline import Chain
+    from databus.pipeline import Audited
 
 
 @app.command(epilog="Example: databus audit databus.yml")
@@ -18,8 +18,9 @@ def audit(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     """Check from a pipeline's journal that the batches of each output follow each other, place by place, and that they
     have as many rows as the log has between the same places.
 
-    Rows are compared where no filter stands before the output, and as far back as the relay's log goes. The journal has
-    the last 64 MiB of batches of each output. Exits with 1 where something is missing.
+    Rows are counted before filters, table by table, and compared as far back as the relay's log goes; not of tables of
+    which the input itself leaves something out. A table that is behind has ranges of its own, which follow each other
+    too. The journal has the last 64 MiB of batches of each output. Exits with 1 where something is missing.
     """
     from databus.link import RelayClient
     from databus.pipeline import audit as audit_batches
@@ -34,15 +35,17 @@ def audit(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     elif not found:
         typer.echo(f"{pipeline}: no batches have been written since the journal began")
     else:
-        say_table(["output", "of", "from", "to", "batches", "rows", "in the log", "verdict"], map(_row, found))
+        columns = ["output", "of", "from", "to", "batches", "rows", "written", "in the log", "verdict"]
+        say_table(columns, map(_row, found))
         for line in (line for each in found for line in _said(each)):
             typer.secho(line, err=True)
     if not all(each.is_whole for each in found):
         raise typer.Exit(1)
 
 
-def _row(chain: "Chain") -> dict[str, Any]:
-    is_known = chain.log_rows is not None
+def _row(found: "Audited") -> dict[str, Any]:
+    chain, is_known = found.chain, found.log_rows is not None
+    why = f"no breaks; {found.why_unknown}" if found.why_unknown else "whole"
     return {
         "output": chain.output,
         "of": chain.physical,
@@ -50,20 +53,24 @@ def _row(chain: "Chain") -> dict[str, Any]:
         "to": _place(chain.end),
         "batches": chain.batches,
         "rows": f"{chain.rows.total():,}",
-        "in the log": f"{chain.log_rows:,}" if is_known else "-",
-        "verdict": "broken" if not chain.is_whole else "whole" if is_known else f"no breaks; {chain.why_unknown}",
+        "written": f"{chain.written.total():,}",
+        "in the log": f"{found.log_rows:,}" if is_known else "-",
+        "verdict": why if found.is_whole else "broken",
     }
 
 
-def _said(chain: "Chain") -> Iterator[str]:
-    for start, end in chain.breaks:
+def _said(found: "Audited") -> Iterator[str]:
+    chain = found.chain
+    for start, end, table in chain.breaks:
+        what = f"{chain.physical}/{table}" if table else chain.physical
         yield (
-            f"{chain.output}: no batch has the changes of {chain.physical} from {_place(start)} to {_place(end)} "
+            f"{chain.output}: no batch has the changes of {what} from {_place(start)} to {_place(end)} "
             f"(SCN/_seq). A snapshot may have brought their rows; `databus compare` tells"
         )
-    if chain.missing:
-        ends = f"between {_place(chain.start)} and {_place(chain.end)}"
-        yield f"{chain.output}: {chain.missing:,} rows that the log has {ends} are in no batch"
+    if found.why_not_whole:
+        yield f"{chain.output}: between {_place(chain.start)} and {_place(chain.end)} {found.why_not_whole}"
+    for start, end in chain.unbalanced:
+        yield f"{chain.output}: the batch from {_place(start)} to {_place(end)} wrote more rows than came"
 
 
 def _place(pair: "Pair | Sequence[int]") -> str:

@@ -26,18 +26,21 @@ def trace(
     ] = "1h",
     scn: Annotated[int | None, typer.Option("--scn", min=1, help="Instead: from this SCN on.")] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1_000, help="The last so many changes.")] = 20,
+    with_spark: Annotated[
+        bool, typer.Option("--spark", help="Try `sql` and `python` filters, too, in a Spark session.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the changes of a row that the relay's log has, and what became of each in every output of a pipeline.
 
     An output has it written, in which batch and when; not yet; filtered it out, by which filter; superseded it by a
     later change; or keeps it as a dead letter. `lost`: its ledger is past the change, and its target has neither it nor
-    a later one. Targets that cannot be looked into (all but Delta) are taken at the word of their ledgers. The filters
-    are those of the file now. Exits with 1 where something is lost.
+    a later one. Delta tables, files, search indices and topics of Kafka are looked into; other targets are taken at
+    the word of their ledgers. The filters are those of the file now. Exits with 1 where something is lost.
     """
     from databus.core import InputError, ServiceUnavailable
     from databus.link import RelayClient
-    from databus.pipeline import Verdict, load_pipeline
+    from databus.pipeline import Verdict, load_pipeline, spark_on_demand
     from databus.pipeline import trace as trace_row
 
     graph = load_pipeline(pipeline)
@@ -48,7 +51,9 @@ def trace(
     if url is None:
         raise ServiceUnavailable(f"{pipeline}: its relay does not run; the log is asked through it")
     client = RelayClient(url, access=graph.config.access)
-    found = list(trace_row(graph, client, table, given, _start(client, table, since, scn)))[-count:]
+    start = _start(client, table, since, scn)
+    with spark_on_demand("databus trace") as spark:
+        found = list(trace_row(graph, client, table, given, start, spark if with_spark else None))[-count:]
     if as_json:
         say_json([each.to_json() for each in found])
     elif not found:

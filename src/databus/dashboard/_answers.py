@@ -237,6 +237,12 @@ class Answers:
         _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         return json_answer(await self._read(partial(part.show, "batches")))
 
+    async def lineage(self, ask: Ask) -> web.Response:
+        """GET /lineage."""
+        found = await self._of_pipelines(ask, "lineage")
+        tables = [{"pipeline": name, **each} for name, answer in found.items() for each in answer.get("tables", ())]
+        return json_answer({"tables": tables, "unanswered": _unanswered(found)})
+
     async def alerts(self, ask: Ask) -> web.Response:
         """GET /alerts."""
         machine = self._watcher.alerts
@@ -410,6 +416,7 @@ def _answer_of(endpoint: Endpoint) -> Answer:
         "GET /letters/rows": Answers.letter_rows,
         "GET /trace": Answers.trace,
         "GET /batches": Answers.batches,
+        "GET /lineage": Answers.lineage,
         "GET /alerts": Answers.alerts,
         "GET /operations": Answers.operations,
         "GET /operations/{id}": Answers.operation,

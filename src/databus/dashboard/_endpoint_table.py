@@ -122,6 +122,12 @@ ENDPOINTS: Final = (
         OF_PIPELINE,
         errors=_TRACE,
     ),
+    _get(
+        "/lineage",
+        "which tables come to which output, by which filters, and of which columns each column there is made",
+        PIPELINE,
+        errors=_TARGET,
+    ),
     _get("/alerts", "alerts that are pending or fire, those that are over, and the rules"),
     _get("/operations", "what was asked for since the dashboard started, and what came of it", LIMIT),
     _get("/operations/{id}", "one of them", errors=(404,)),

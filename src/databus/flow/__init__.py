@@ -16,6 +16,7 @@ from databus.flow._batch import (
     steps_at,
 )
 from databus.flow._change_filters import Dedupe, Outbox, Sample, Tombstones
+from databus.flow._counts import Counts, Dropped, RowCounts, Tally
 from databus.flow._data_file import (
     GROUP_ROWS_MAX,
     DataFile,
@@ -102,6 +103,7 @@ __all__ = [
     "BucketWriter",
     "ChangeBatch",
     "CopySteps",
+    "Counts",
     "DataFile",
     "DeadLetters",
     "Decode",
@@ -111,6 +113,7 @@ __all__ = [
     "DirectTypedStage",
     "DirectWriter",
     "Done",
+    "Dropped",
     "FilterMapper",
     "FolderWriter",
     "Folders",
@@ -135,6 +138,7 @@ __all__ = [
     "RelayTables",
     "Rename",
     "Restage",
+    "RowCounts",
     "RowMask",
     "RowsOutOfOrder",
     "Sample",
@@ -149,6 +153,7 @@ __all__ = [
     "TableFilters",
     "TableRows",
     "Taken",
+    "Tally",
     "Tasks",
     "Tombstones",
     "TypedStage",

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from databus.core import ControlKind, Pair, SourceCheckpoint
+from databus.flow._counts import Counts
 from databus.flow._data_file import DataFile
 from databus.flow._lineage import CopySteps, SchemaAhead
 from databus.flow._pairs import rows_above
@@ -128,6 +129,8 @@ class Batch:
     """Tables, by full names, whose older rows come to the output with a snapshot that has not ended."""
     ways: Mapping[str, str] = field(default_factory=dict)
     """By the full names of its tables: the hash of what becomes of their rows on the way to the output."""
+    counts: Counts = field(default_factory=Counts, compare=False)
+    """What was counted of it so far."""
 
     def has_begin_of(self, end: TableControl) -> bool:
         """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.

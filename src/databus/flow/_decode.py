@@ -5,6 +5,7 @@ it. Start with `decode_frames`; typed rows of one table go through `decode_typed
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -32,6 +33,7 @@ from databus.core import (
 )
 from databus.filters import whole_changes
 from databus.flow._batch import ChangeBatch, TableControl, TableRows
+from databus.flow._counts import Counts
 from databus.flow._lineage import Lineage, LineageOf, SchemaAhead
 from databus.schema import BUS_FIELDS, Column, SchemaChange, TableSchema, sink_schema
 from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at, snapshots_after
@@ -298,20 +300,48 @@ def decode_groups(
     """
     collector = _Collector(table_of, after, until, snapshots)
     start = replace(_start_of(after, ""), snapshots=snapshots)
-    size, log = 0, ""
-    for groups, log in pieces:
+    size, log, clock = 0, "", _Clock()
+    for groups, log in clock.fetching(pieces):
         for group in groups:
             collector.add(group, f"{physical}, group up to {group.commit.last}")
             size += sum(frame.header.frame_bytes for frame in group.frames)
             if size >= batch_bytes and group.commit.last < until:
                 end = replace(_end_of(group.commit.last, collector.commit, log), snapshots=collector.snapshots)
-                items = collector.finished()
-                yield ChangeBatch(physical, replace(start, log=log), end, items, position=collector.position)
+                items, place = collector.finished(), collector.position
+                counts = clock.counts(size)
+                yield ChangeBatch(physical, replace(start, log=log), end, items, position=place, counts=counts)
+                clock.goes_on()
                 collector, size, start = _Collector(table_of, end.pair, until, end.snapshots), 0, end
                 is_whole = False
     end = replace(_end_of(until, collector.commit, log), snapshots=collector.snapshots)
-    start = replace(start, log=log)
-    yield ChangeBatch(physical, start, end, collector.finished(), is_whole=is_whole, position=collector.position)
+    start, items, place = replace(start, log=log), collector.finished(), collector.position
+    yield ChangeBatch(physical, start, end, items, is_whole=is_whole, position=place, counts=clock.counts(size))
+
+
+class _Clock:
+    """How long a batch takes to be fetched and decoded; what its reader does in between is not counted."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.perf_counter_ns()
+        self._fetch_ns = 0
+
+    def fetching(self, pieces: Iterable[tuple[list[FrameGroup], str]]) -> Iterator[tuple[list[FrameGroup], str]]:
+        """The same; the time until each comes is that of fetching."""
+        began_ns = time.perf_counter_ns()
+        for each in pieces:
+            self._fetch_ns += time.perf_counter_ns() - began_ns
+            yield each
+            began_ns = time.perf_counter_ns()
+        self._fetch_ns += time.perf_counter_ns() - began_ns
+
+    def counts(self, size: int) -> Counts:
+        """Of the batch that is decoded, of so many bytes."""
+        decode_ns = time.perf_counter_ns() - self._began_ns - self._fetch_ns
+        return Counts({}, size, {"fetch": self._fetch_ns // 1000, "decode": decode_ns // 1000})
+
+    def goes_on(self) -> None:
+        """The next batch begins."""
+        self._began_ns, self._fetch_ns = time.perf_counter_ns(), 0
 
 
 def _start_of(after: Pair, log: str) -> SourceCheckpoint:

@@ -23,6 +23,7 @@ from databus.core import (
 )
 from databus.filters import TableChoice
 from databus.flow._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.flow._counts import Counts, Tally
 from databus.flow._decode import BATCH_BYTES, decode_typed
 from databus.flow._pairs import last_pair, log_number
 from databus.flow._stage import RECEIPTS, Decode, pieces_of, receipt_of, receipts_for, staged_rows
@@ -163,6 +164,14 @@ class SeesAllRows(Protocol):
 
 
 @runtime_checkable
+class CountsLetters(Protocol):
+    """A `BucketWriter` that keeps rows which its target refuses."""
+
+    letters: Mapping[str, int]
+    """How many rows of each source of the last batch were refused, or wait behind such rows."""
+
+
+@runtime_checkable
 class DirectWriter(Protocol):
     """An output's half in tasks; travels there as it is.
 
@@ -204,7 +213,8 @@ class DirectFeed:
                 left = batch.above(position.done, self.bucket.reads)
                 if not left.items and position.at is not None and batch.start.pair < batch.end.pair <= position.at.pair:
                     continue  # the output has all of it, others of its lane do not
-                passed = self._passed(left)
+                tally = Tally(batch.counts)
+                passed = self._passed(batch, left, tally)
                 tables = [item.table for item in passed.items if isinstance(item, TableRows)]
                 for number, writer in zip(numbers, writers, strict=True):
                     if isinstance(writer, ExpectsTables):
@@ -212,25 +222,38 @@ class DirectFeed:
                     whole = writer.seen(passed) if isinstance(writer, SeesAllRows) else passed
                     given = self._given(whole, number)
                     controls = self._controls(left) if number == 0 else []
-                    yield number, receipt_of(_receipt(given, writer.write(given), controls))
+                    mine = tally if number == 0 else Tally()  # each bucket's task reads and filters all rows
+                    with mine.timing("write"):
+                        written = writer.write(given)
+                    mine.kept(writer.letters if isinstance(writer, CountsLetters) else {})
+                    yield number, receipt_of(replace(_receipt(given, written, controls), counts=mine.counts()))
 
     def _controls(self, batch: ChangeBatch) -> list[TableControl]:
         """As they were before filters: the driver sees to those."""
         found = (item for item in batch.items if isinstance(item, TableControl))
         return [item for item in found if self.ways.selects(f"{batch.physical}/{item.table.source}")]
 
-    def _passed(self, batch: ChangeBatch) -> ChangeBatch:
-        """What is left of a batch behind the filters."""
+    def _passed(self, batch: ChangeBatch, left: ChangeBatch, tally: Tally) -> ChangeBatch:
+        """What is left behind the filters of what the output lacks of a batch."""
+        dropped = {
+            item.table.source: tally.came(item.table.source, item.rows.num_rows)
+            for item in batch.items
+            if isinstance(item, TableRows) and self._has(f"{batch.physical}/{item.table.source}")
+        }
         items: list[TableRows | TableControl] = []
-        for item in batch.items:
-            name = f"{batch.physical}/{item.table.source}"
-            if not self.ways.selects(name):
-                continue
-            if isinstance(item, TableControl):
-                items += self.ways.controls(name, item)
-            else:
-                items += self.ways.filtered(name, item)
-        return replace(batch, items=tuple(items))
+        with tally.timing("filter"):
+            for item in left.items:
+                name = f"{left.physical}/{item.table.source}"
+                if not self.ways.selects(name):
+                    continue
+                if isinstance(item, TableControl):
+                    items += self.ways.controls(name, item)
+                else:
+                    items += self.ways.filtered(name, item, dropped[item.table.source])
+        return replace(left, items=tuple(items))
+
+    def _has(self, name: str) -> bool:
+        return self.ways.selects(name) and self.bucket.reads(name)
 
     def _given(self, batch: ChangeBatch, number: int) -> ChangeBatch:
         """What the bucket of this number is given of a batch."""
@@ -297,7 +320,8 @@ def joined_buckets(receipts: pa.Table, buckets: int) -> list[StagedBatch]:
         if isinstance(item, StagedRows):
             key = item.table.source, item.table.fingerprint
             rows[key] = item if key not in rows else _both(rows[key], item)
-    return [replace(found[0][0], end=found[0][-1].end, items=(*rows.values(), *controls))]
+    counts = Counts.total(batch.counts for each in found for batch in each)
+    return [replace(found[0][0], end=found[0][-1].end, items=(*rows.values(), *controls), counts=counts)]
 
 
 def _both(one: StagedRows, other: StagedRows) -> StagedRows:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from databus.core import Pair, SourceCheckpoint, split_physical
 from databus.filters import FrameFilter, StreamFilter
 from databus.flow._batch import ChangeBatch
+from databus.flow._counts import Counts
 from databus.flow._decode import BATCH_BYTES, decode_ranges
 from databus.link import Access, LookBack, RangeReader, RelayClient, any_of
 from databus.places import Choice, chosen_by
@@ -128,4 +129,5 @@ def _united(parts: Sequence[ChangeBatch]) -> ChangeBatch:
                 continue  # another part has that table, or nothing has happened to it
             after.pop(source, None)
             after.update({source: now[source]} if source in now else {})
-    return replace(first, items=items, end=replace(first.end, snapshots=after))
+    counts = Counts.total(part.counts for part in parts)
+    return replace(first, items=items, end=replace(first.end, snapshots=after), counts=counts)

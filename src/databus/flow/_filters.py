@@ -234,6 +234,7 @@ class Mask(TableFilter):
             {name: None if name in masked else name for name in names},
             frozenset(name for name in masked if name is not None),
             hashed={name: name for name in hashed if name is not None},
+            made_of={name: frozenset([name]) for name in masked if name is not None},
         )
 
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:

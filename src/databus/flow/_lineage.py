@@ -27,6 +27,21 @@ class Lineage:
     """Whether nobody can tell which those are."""
     hashed: Mapping[str, str] = field(default_factory=dict)
     """Of the computed ones, by name, the column whose values it tells apart as that does."""
+    made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Of the computed ones, by name, the columns that it is computed from; not there where nobody can tell."""
+
+    def origins(self, name: str) -> frozenset[str] | None:
+        """The columns that one of the result comes from; None where nobody can tell."""
+        if self.is_opaque:
+            return None
+        column = self.columns[name]
+        return self.made_of.get(name) if column is None else frozenset([column])
+
+    def _all_origins(self, names: frozenset[str] | None) -> frozenset[str] | None:
+        """Those of several together."""
+        found = [self.origins(name) for name in names or ()]
+        known = [origins for origins in found if origins is not None]
+        return None if names is None or len(known) < len(found) else frozenset[str]().union(*known)
 
     @classmethod
     def unchanged(cls, names: Sequence[str]) -> "Lineage":
@@ -39,11 +54,14 @@ class Lineage:
         read = {self.columns[name] for name in following.reads}
         apart = {name: old for name, old in {**following.columns, **following.hashed}.items() if old is not None}
         found = {name: self.columns[old] or self.hashed.get(old) for name, old in apart.items()}
+        computed = {name: following.origins(name) for name in following.columns if columns[name] is None}
+        made = {name: origins for name, olds in computed.items() if (origins := self._all_origins(olds)) is not None}
         return Lineage(
             columns,
             self.reads | {name for name in read if name is not None},
             self.is_opaque or following.is_opaque,
             {name: old for name, old in found.items() if old is not None and columns[name] is None},
+            made,
         )
 
     def key(self, key: Sequence[str]) -> tuple[str, ...]:

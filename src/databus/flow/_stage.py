@@ -28,6 +28,7 @@ from databus.core import (
     SourceCheckpoint,
 )
 from databus.flow._batch import AtOnce, ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.flow._counts import Counts, Dropped, Tally
 from databus.flow._data_file import DataFile
 from databus.flow._decode import BATCH_BYTES, decode_typed, fitted_rows, in_order
 from databus.flow._lineage import LineageOf, SchemaAhead
@@ -94,8 +95,8 @@ class StagedFeed:
 
     selects: Callable[[str], bool]
     """By full name, whether it gets rows of a table."""
-    filtered: Callable[[str, TableRows], Iterable[TableRows]]
-    """What is left of rows."""
+    filtered: Callable[[str, TableRows, Dropped], Iterable[TableRows]]
+    """What is left of rows; the last is told what each filter leaves out."""
     writer: PartWriter
     above: Callable[[str], Pair]
     """By full name of a table, the pair up to which the target has it, as far as that is known."""
@@ -126,17 +127,17 @@ def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBat
 
 
 def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
-    counts = Counter(item.table.source for item in batch.items)
+    pieces, tally = Counter(item.table.source for item in batch.items), Tally(batch.counts)
     items = [
         each
         for item in batch.items
-        for each in _staged(batch.physical, item, feed, is_all=batch.is_whole and counts[item.table.source] == 1)
+        for each in _staged(batch.physical, item, feed, tally, is_all=batch.is_whole and pieces[item.table.source] == 1)
     ]
-    return StagedBatch(batch.physical, batch.start, batch.end, tuple(items), batch.ahead)
+    return StagedBatch(batch.physical, batch.start, batch.end, tuple(items), batch.ahead, counts=tally.counts())
 
 
 def _staged(
-    physical: str, item: TableRows | TableControl, feed: StagedFeed, *, is_all: bool
+    physical: str, item: TableRows | TableControl, feed: StagedFeed, tally: Tally, *, is_all: bool
 ) -> Iterator[StagedRows | TableControl]:
     """is_all: whether the batch has nothing else of the table."""
     name = f"{physical}/{item.table.source}"
@@ -146,13 +147,16 @@ def _staged(
         if item.pair > feed.above(name):
             yield item
         return
-    left = [*feed.filtered(name, item)]
+    dropped = tally.came(item.table.source, item.rows.num_rows)
+    with tally.timing("filter"):
+        left = [*feed.filtered(name, item, dropped)]
     for each in left:
         rows = rows_above(each.rows, feed.above(name))
         if rows.num_rows == 0:
             continue
         if is_all and len(left) == 1 and isinstance(feed.writer, TableWriter):
-            at_once = feed.writer.write_at_once(name, TableRows(each.table, rows))
+            with tally.timing("write"):
+                at_once = feed.writer.write_at_once(name, TableRows(each.table, rows))
             if at_once is not None:
                 yield replace(staged_rows(each.table, rows, ()), ends=(last_pair(rows),), at_once=at_once)
                 continue
@@ -161,7 +165,8 @@ def _staged(
             named = as_stored(rows, schema)
             schema = _room_for(named.schema, schema)
         written = rows if schema is None else fitted_rows(named, schema)
-        files = tuple(feed.writer.write(name, TableRows(each.table, written)))
+        with tally.timing("write"):
+            files = tuple(feed.writer.write(name, TableRows(each.table, written)))
         yield staged_rows(each.table, rows, files, schema)
 
 
@@ -204,6 +209,7 @@ def _to_json(batch: StagedBatch) -> dict[str, Any]:
         "tables": tables,
         "items": [_item_to_json(item) for item in batch.items],
         "ahead": [] if batch.ahead is None else [change.to_json() for change in batch.ahead.changes],
+        "counts": batch.counts.to_json(),
     }
 
 
@@ -232,7 +238,7 @@ def _from_json(text: str) -> StagedBatch:
     items = tuple(_item_from_json(each, tables[each["table"]]) for each in value["items"])
     start, end = (SourceCheckpoint.from_json(value[name], name) for name in ("start", "end"))
     ahead = SchemaAhead(tuple(map(SchemaChange.from_json, value["ahead"]))) if value["ahead"] else None
-    return StagedBatch(value["physical"], start, end, items, ahead)
+    return StagedBatch(value["physical"], start, end, items, ahead, counts=Counts.from_json(value["counts"]))
 
 
 def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows | TableControl:
@@ -274,7 +280,8 @@ def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
     items = [item for batch in batches for item in batch.items]
     if len(batches) > 1 and any(isinstance(item, StagedRows) and item.at_once is not None for item in items):
         raise CorruptData(f"{batches[0].physical}: a task took a part of a batch for all of it")
-    return replace(batches[0], end=batches[-1].end, items=joined_items(batches))
+    counts = Counts.total(each.counts for each in batches)
+    return replace(batches[0], end=batches[-1].end, items=joined_items(batches), counts=counts)
 
 
 def joined_items(batches: Iterable[StagedBatch]) -> tuple[StagedRows | TableControl, ...]:
@@ -379,4 +386,5 @@ def joined_typed(
         raise RowsOutOfOrder
     told = [piece.ahead for piece in pieces if piece.ahead is not None]
     ahead = SchemaAhead(told[-1].changes, lineage_of) if told else None
-    return StagedBatch(physical, start, end, joined_items(pieces), ahead)
+    counts = Counts.total(piece.counts for piece in pieces)
+    return StagedBatch(physical, start, end, joined_items(pieces), ahead, counts=counts)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
 from databus.filters import Selection, TableStep, changed_by, previous_of, schema_body, selects, whole_changes
 from databus.flow._batch import TableControl, TableRows
+from databus.flow._counts import Dropped
 from databus.flow._decode import TableOf
 from databus.flow._filters import TableFilter
 from databus.schema import Column, SchemaChange, TableSchema, column_named
@@ -122,19 +123,23 @@ class TableFilters:
                 )
         return {column: None if at is None else current.column(at) for column, at in found.items()}
 
-    def item(self, item: TableRows | TableControl) -> tuple[Iterable[TableRows | TableControl], bool]:
+    def item(
+        self, item: TableRows | TableControl, dropped: Dropped | None = None
+    ) -> tuple[Iterable[TableRows | TableControl], bool]:
         """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
         if isinstance(item, TableRows):
-            return self.rows(item), True
+            return self.rows(item, dropped), True
         return self.control(item)
 
-    def rows(self, item: TableRows) -> list[TableRows]:
-        """What is left of rows of a table."""
+    def rows(self, item: TableRows, dropped: Dropped | None = None) -> list[TableRows]:
+        """What is left of rows of a table. dropped: is told what each filter leaves out."""
         steps = self.over(item.table)
         rows = item.rows
-        for step in steps:
+        for (where, _), step in zip(self.filters, steps, strict=True):
             if not (step.rests_in_snapshots and item.is_being_read):
-                rows = step.apply(rows)
+                before, rows = rows.num_rows, step.apply(rows)
+                if dropped is not None and rows.num_rows != before:
+                    dropped[where] += before - rows.num_rows
         if any(step.selects for step in steps):
             rows = whole_changes(rows)
         return [TableRows(steps[-1].after, rows)] if rows.num_rows else []
@@ -211,13 +216,13 @@ class Ways:
     def _chain(self, name: str) -> TableFilters | None:
         return next((filters for selection, filters in self.ways if selects(selection, name)), None)
 
-    def filtered(self, name: str, rows: TableRows) -> Iterable[TableRows]:
-        """What is left of rows of such a table. Raises what `TableFilters.check_key` does."""
+    def filtered(self, name: str, rows: TableRows, dropped: Dropped | None = None) -> Iterable[TableRows]:
+        """What is left of rows of such a table; see `TableFilters.rows`. Raises what `TableFilters.check_key` does."""
         chain = self._chain(name)
         if chain is None:
             return (rows,)
         chain.check_key(rows.table, self.key.of(rows.table.source))
-        return chain.rows(rows)
+        return chain.rows(rows, dropped)
 
 
 def _check_marks(step: TableStep, before: Sequence[TableStep]) -> None:

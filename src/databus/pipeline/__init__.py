@@ -4,15 +4,17 @@ from databus.filters import TableChoice
 from databus.flow import ChangeBatch, KeyChoice, Restage, TableControl, TableRows, decode_frames
 from databus.pipeline.checks import load_pipeline, validate
 from databus.pipeline.comparing import (
-    Chain,
+    Audited,
     Comparison,
     Fate,
     TableDifference,
+    TableLineage,
     Traced,
     Verdict,
     audit,
     compare,
     read_source,
+    table_lineages,
     trace,
 )
 from databus.pipeline.engine import OutputPositions, positions_of
@@ -49,7 +51,7 @@ from databus.pipeline.running import (
     status_of,
 )
 from databus.pipeline.telling import STOP_S_MAX, read_batches, read_journal, unwell, worst_backlogs
-from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests
+from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests, spark_on_demand
 from databus.plugins import (
     Delivery,
     Filter,
@@ -67,7 +69,7 @@ from databus.plugins import (
 
 __all__ = [
     "STOP_S_MAX",
-    "Chain",
+    "Audited",
     "ChangeBatch",
     "Comparison",
     "Delivery",
@@ -98,6 +100,7 @@ __all__ = [
     "TableChoice",
     "TableControl",
     "TableDifference",
+    "TableLineage",
     "TableRows",
     "Traced",
     "Verdict",
@@ -129,8 +132,10 @@ __all__ = [
     "run",
     "run_filter_tests",
     "shown",
+    "spark_on_demand",
     "state_of",
     "status_of",
+    "table_lineages",
     "trace",
     "unwell",
     "validate",

@@ -294,7 +294,7 @@ class Position:
             grouped.setdefault(repr(place), (place, []))[1].append(name)
         value = {
             "at": None if self.at is None else self.at.to_json(),
-            "tables": [[[choice.include, choice.exclude] for choice in selection] for selection in self.tables],
+            "tables": choice_to_json(self.tables),
             "except": [[place.to_json(), names] for place, names in grouped.values()],
             "seeds": dict(sorted(self.seeds.items())),
         }
@@ -311,15 +311,24 @@ class Position:
         grouped = [(SourceCheckpoint.from_json(place, where), names) for place, names in value["except"]]
         return cls(
             None if value["at"] is None else SourceCheckpoint.from_json(value["at"], where),
-            tuple(
-                tuple(TableChoice(tuple(include), tuple(exclude)) for include, exclude in selection)
-                for selection in value["tables"]
-            ),
+            choice_from_json(value["tables"]),
             {str(name): place for place, names in grouped for name in names},
             {str(name): _seed(seed) for name, seed in value["seeds"].items()},
             {str(name): str(way) for way, names in value.get("ways", {}).items() for name in names},
             {str(name): Noted.from_json(noted) for name, noted in value.get("marks", {}).items()},
         )
+
+
+def choice_to_json(choice: Choice) -> list[Any]:
+    """As ledgers and journals have it."""
+    return [[[each.include, each.exclude] for each in selection] for selection in choice]
+
+
+def choice_from_json(value: Any) -> Choice:
+    """Read what `choice_to_json` made. Raises `ValueError`, `TypeError`."""
+    return tuple(
+        tuple(TableChoice(tuple(include), tuple(exclude)) for include, exclude in selection) for selection in value
+    )
 
 
 def _pair(place: SourceCheckpoint) -> Pair:

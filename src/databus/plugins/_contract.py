@@ -90,6 +90,9 @@ class TableRanges(Protocol):
         `SchemaChanged` if they begin with one.
         """
 
+    def was_read(self) -> tuple[int, int]:
+        """How many rows tasks have read of what `after` gave last, without controls, and how many us that took."""
+
     def empty(self) -> "DataFrame":
         """No row, to try filters on."""
 

@@ -57,6 +57,8 @@ class Written:
     """How many rows of each source (`db.table`) are new in it; None where the output cannot tell, as if all were."""
     marks: Mapping[str, Noted] = field(default_factory=dict)
     """By the full names of tables: what `held` knows them by from now on, and how far it says that they are."""
+    offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The same: behind what the target has of them, by part of it; see `FindsOffsets`."""
 
 
 class Output:
@@ -195,10 +197,31 @@ class TakesName(Protocol):
 class FindsKeys(Protocol):
     """An output that can say what its target has of one key, for who looks for one change."""
 
-    def find(self, physical: str, source: str, key: Mapping[str, Any]) -> Sequence[Pair] | None:
+    def find(
+        self, physical: str, source: str, key: Mapping[str, Any], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
         """The pairs of the rows that the target has of a key; None where it cannot tell. key: Arrow's scalars by
-        column, as the output is given them.
+        column, as the output is given them. about: the pairs that are asked for; a target that keeps every change may
+        look for these alone.
         """
+
+
+@runtime_checkable
+class FindsOffsets(Protocol):
+    """An output whose target is read by offsets, which the journal has of each batch: see `Written.offsets`."""
+
+    def find_between(
+        self, before: Mapping[str, int], after: Mapping[str, int], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
+        """Those of some pairs that the target has between two offsets of each part; None where it cannot tell."""
+
+
+@runtime_checkable
+class NamesTargets(Protocol):
+    """An output whose targets have names that others know them by."""
+
+    def target_of(self, physical: str, source: str) -> tuple[str, str]:
+        """Of a table's: a namespace, such as `kafka://broker:9092`, and the name there. Raises `InputError`."""
 
 
 @runtime_checkable

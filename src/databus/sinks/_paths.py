@@ -13,6 +13,19 @@ def path_of(template: str, context: OutputContext, physical: str, source: str, n
     return folders_of(template, context, named).of(physical, source)
 
 
+def target_at(path: Location | str) -> tuple[str, str]:
+    """How OpenLineage names a folder: by its store, and by the path there.
+
+    >>> target_at("s3://lake/copy/orders")
+    ('s3://lake', 'copy/orders')
+    """
+    scheme, found, rest = str(path).partition("://")
+    if not found or scheme == "file":
+        return "file", rest or scheme
+    store, _, below = rest.partition("/")
+    return f"{scheme}://{store}", below
+
+
 def folders_of(template: str, context: OutputContext, named: Named = quoted) -> Folders:
     """The folders of a template. Without any of `{physical}`, `{db}`, `{table}`, `/{table}` is added."""
     return Folders(f"outputs.{context.output}.path", root_of(template, context), _below_root(template), named)

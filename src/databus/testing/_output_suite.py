@@ -18,10 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import pyarrow as pa
+
 from databus.core import ControlKind
 from databus.pipeline import ChangeBatch, Delivery
+from databus.plugins import FindsKeys
 from databus.schema import Column, TableSchema
-from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
+from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, mirror_of, random_log
 from databus.testing._ledger_suite import LEDGER_CHECKS
 from databus.testing._output_harness import OutputHarness, assert_holds
 from databus.testing._staged_writes import opened, write_batch
@@ -259,6 +262,35 @@ def check_nothing_new_changes_nothing(harness: OutputHarness) -> None:
     assert_holds(harness, log, (ORDERS,), delivery)
 
 
+def check_finds_keys(harness: OutputHarness) -> None:
+    """An output that can look for a key says what its target has of it."""
+    log = ChangeLog().begin()
+    rows = [{"id": i, "note": f"row {i}", "total": Decimal(i)} for i in range(4)]
+    for row in rows:
+        log.insert(ORDERS, row)
+    log.begin()
+    log.update(ORDERS, rows[0], {**rows[0], "note": "later"})
+    log.update(ORDERS, rows[1], {**rows[1], "id": 9})
+    log.delete(ORDERS, rows[2])
+    _write(harness, list(log.batches([3])))
+    output = harness.make()
+    if not isinstance(output, FindsKeys):
+        return
+    images = [each for each in log.entries if isinstance(each, Image)]
+    about, expected = {each.pair for each in images}, mirror_of(log.entries, ORDERS.source)
+    opened(output)
+    try:
+        for id_ in (0, 1, 2, 3, 9):
+            found = output.find(log.physical, ORDERS.source, {"id": pa.scalar(id_, pa.int64())}, about)
+            assert found is not None
+            if harness.keeps == "mirror":
+                assert [*found] == ([expected[id_,][1]] if (id_,) in expected else []), id_
+            else:
+                assert {each.pair for each in images if each.row["id"] == id_} <= {*found} <= about, id_
+    finally:
+        output.close()
+
+
 OUTPUT_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
     check_whole_log,
     check_repeats,
@@ -272,6 +304,7 @@ OUTPUT_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
     check_values,
     check_keys_of_every_type,
     check_nothing_new_changes_nothing,
+    check_finds_keys,
     *LEDGER_CHECKS,
 )
 """Every check there is."""

@@ -162,8 +162,8 @@ def _all(name: str) -> bool:
     return True
 
 
-def _as_they_are(name: str, rows: TableRows) -> Sequence[TableRows]:
-    del name
+def _as_they_are(name: str, rows: TableRows, dropped: object) -> Sequence[TableRows]:
+    del name, dropped
     return (rows,)
 
 

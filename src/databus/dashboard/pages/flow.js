@@ -1,6 +1,7 @@
 // The graph of everything, and the same as tables.
 
 import { html, useEffect, useMemo, useRef, useState } from "/vendor/htm-preact.js";
+import { Lineage } from "/lineage.js";
 import { State, Table, Unseen, useAnswer } from "/parts.js";
 import { bytes, count, lookOf, rate, seconds } from "/words.js";
 
@@ -169,5 +170,6 @@ export function Flow({ status }) {
     <${Table} label="Outputs" columns=${OUTPUTS} rows=${status.outputs} empty="No outputs yet." />
     <${Table} label="Sources" columns=${SOURCES} rows=${status.sources} empty="No sources yet." />
     <${Table} label="Pipelines" columns=${PIPELINES} rows=${pipelines} empty="No pipelines." />
-    <${Table} label="Edges, as outputs count them" columns=${EDGES} rows=${status.edges} empty="Nothing has been counted yet." />`;
+    <${Table} label="Edges, as outputs count them" columns=${EDGES} rows=${status.edges} empty="Nothing has been counted yet." />
+    <${Lineage} />`;
 }

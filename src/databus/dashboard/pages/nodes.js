@@ -4,6 +4,7 @@ import { html } from "/vendor/htm-preact.js";
 import { pathOf } from "/api.js";
 import { Actions } from "/actions.js";
 import { Charts } from "/chart.js";
+import { Lineage } from "/lineage.js";
 import { State, Table, Time, Trouble, Unseen, useAnswer } from "/parts.js";
 import { History } from "/lists.js";
 import { bytes, count, rate, seconds } from "/words.js";
@@ -146,5 +147,6 @@ export function Source({ status, names: [relay, source], rights, onDone }) {
     ${(found.snapshotProgress || []).length > 0 && html`<${Table} label="Snapshots under way" columns=${READING} rows=${found.snapshotProgress} />`}
     ${(found.missingTables || []).length > 0 && html`<p class="trouble">Not there: ${found.missingTables.join("; ")}</p>`}
     <${Charts} key=${found.node} node=${found.node} />
-    <${SourceTables} key=${`${relay}/${source}`} relay=${relay} source=${source} status=${found.status} reading=${found.snapshots || []} rights=${rights} onDone=${onDone} />`;
+    <${SourceTables} key=${`${relay}/${source}`} relay=${relay} source=${source} status=${found.status} reading=${found.snapshots || []} rights=${rights} onDone=${onDone} />
+    <${Lineage} key=${`${found.node} lineage`} source=${source} />`;
 }

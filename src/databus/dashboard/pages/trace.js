@@ -30,9 +30,10 @@ const CHAINS = [
   ["to", (row) => place(row.end)],
   ["batches", (row) => count(row.batches), true],
   ["rows", (row) => count(row.rows), true],
+  ["written", (row) => count(Object.values(row.written).reduce((sum, each) => sum + each, 0)), true],
   ["in the log", (row) => (row.log_rows === null ? row.why_unknown || "unknown" : count(row.log_rows)), true],
   ["verdict", (row) => html`<b class=${row.is_whole ? "good" : "bad"}>${row.is_whole ? "whole" : "broken"}</b>`],
-  ["breaks", (row) => row.breaks.map(([start, end]) => `from ${place(start)} to ${place(end)}`).join("; ")],
+  ["breaks", (row) => row.breaks.map(([start, end, table]) => `${table}${table ? ": " : ""}from ${place(start)} to ${place(end)}`).join("; ")],
 ];
 
 export function Trace({ status, rights }) {

@@ -1,19 +1,25 @@
 """Targets compared with their source, row by row. Start with `compare`."""
 
-from databus.pipeline.comparing._batch_audit import Chain, audit
+from databus.pipeline.comparing._batch_audit import Audited, audit
+from databus.pipeline.comparing._batch_chain import Chain, Counted
 from databus.pipeline.comparing._compare import compare, read_source
 from databus.pipeline.comparing._compare_found import Comparison, TableDifference
+from databus.pipeline.comparing._table_lineage import TableLineage, table_lineages
 from databus.pipeline.comparing._trace import Fate, Traced, Verdict, trace
 
 __all__ = [
+    "Audited",
     "Chain",
     "Comparison",
+    "Counted",
     "Fate",
     "TableDifference",
+    "TableLineage",
     "Traced",
     "Verdict",
     "audit",
     "compare",
     "read_source",
+    "table_lineages",
     "trace",
 ]

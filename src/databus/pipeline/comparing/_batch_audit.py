@@ -1,181 +1,171 @@
 """`databus audit`: whether the batches of an output follow each other, and have all rows that the log has between them.
 
-Each batch begins where the one before ended, or below, when a killed process repeats one. What lies between an end and
-a later beginning was given to no batch: a break. Start with `chains`, which is pure, then `audit`.
+The chain of batches is in `_batch_chain.py`; here it is compared with the ledger and with the log, whose rows the relay
+counts by the headers of frames. Start with `audit`; `Audited` is what it says of a chain.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from databus.core import DatabusError, Pair
-from databus.filters import selects
-from databus.pipeline.engine import positions_of
+from databus.filters import StreamFilter, may_select
+from databus.pipeline.comparing._batch_chain import Break, Chain, Counted, chains
+from databus.pipeline.engine import inputs_hash, positions_of
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches
-from databus.places import place_at
-from databus.plugins import KeepsLetters
+from databus.places import chosen_by, place_at
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
 
-_BREAKS_MAX: Final = 100
-
 
 @dataclass
-class Chain:
-    """The batches of an output that one query has brought of one physical source. `rows` is without repetitions."""
+class Audited:
+    """A chain, compared with the log. log_rows: those between the places that its batches go over; None where that is
+    not known.
+    """
 
-    output: str
-    query: str
-    physical: str
-    start: Pair = (0, 0)
-    end: Pair = (0, 0)
-    batches: int = 0
-    repeated: int = 0
-    is_exact: bool = True
-    """Whether no batch was repeated in part, so that `rows` are each row once."""
-    rows: Counter[str] = field(default_factory=Counter)
-    breaks: list[tuple[Pair, Pair]] = field(default_factory=list)
+    chain: Chain
     log_rows: int | None = None
-    """Rows that the log has from `start` to `end`; None where that is not known, or not the same."""
+    came: int = 0
+    """Rows that came to batches, of those compared."""
+    missing: int = 0
+    """Rows that the log has and no batch."""
+    surplus: int = 0
+    """Rows that batches have and the log has not."""
     why_unknown: str = ""
-
-    def take(self, start: Pair, end: Pair, rows: Mapping[str, int]) -> None:
-        """The next batch."""
-        if not self.batches:
-            self.start = self.end = start
-        self.batches += 1
-        if start > self.end and len(self.breaks) < _BREAKS_MAX:
-            self.breaks.append((self.end, start))
-        if start < self.end:
-            self.repeated += 1
-            if end <= self.end:
-                return
-            self.is_exact &= not rows
-        self.rows.update(rows)
-        self.end = max(self.end, end)
-
-    @property
-    def missing(self) -> int:
-        """Rows that the log has and no batch."""
-        return 0 if self.log_rows is None else max(self.log_rows - self.rows.total(), 0)
+    not_compared: set[str] = field(default_factory=set)
+    """Tables, by full names, of which inputs leave something out, so that headers do not tell how many rows come."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is missing, as far as is known."""
-        return not self.breaks and not self.missing
+        return not (self.chain.breaks or self.missing or self.surplus or self.chain.unbalanced)
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
+        chain, rows = self.chain, self.chain.rows
         return {
-            "output": self.output,
-            "query": self.query,
-            "physical": self.physical,
-            "start": self.start,
-            "end": self.end,
-            "batches": self.batches,
-            "repeated": self.repeated,
-            "rows": self.rows.total(),
-            "tables": dict(self.rows),
+            "output": chain.output,
+            "query": chain.query,
+            "physical": chain.physical,
+            "start": chain.start,
+            "end": chain.end,
+            "behind": chain.behind,
+            "batches": chain.batches,
+            "repeated": chain.repeated,
+            "rows": rows.total(),
+            "tables": dict(rows),
+            "written": dict(chain.written),
             "log_rows": self.log_rows,
             "why_unknown": self.why_unknown,
+            "not_compared": sorted(self.not_compared),
             "missing": self.missing,
-            "breaks": self.breaks,
+            "surplus": self.surplus,
+            "breaks": [[each.start, each.end, each.table] for each in chain.breaks],
+            "unbalanced": chain.unbalanced,
             "is_whole": self.is_whole,
         }
 
+    def compare(self, graph: Graph, client: "RelayClient | None", counted: Sequence[Counted]) -> None:
+        """Have the log's rows counted, which are to be as many as those that came."""
+        if client is None:
+            self.why_unknown = "its relay does not run"
+            return
+        if not self.chain.is_counted:
+            self.why_unknown = "Spark alone has seen its rows"
+            return
+        try:
+            for each in counted:
+                self.compare_one(graph, client, each)
+        except DatabusError as error:
+            self.why_unknown = str(error)
+        if self.log_rows is None and self.not_compared:
+            self.why_unknown = self.why_unknown or "its inputs leave rows out"
 
-def chains(output: str, batches: Iterable[Mapping[str, Any]], since: Mapping[str, Pair] | None = None) -> list[Chain]:
-    """The chains of an output, of its batches in the order in which they were written; what lets tables catch up is no
-    part of one. since: by physical source, batches that begin below are not looked at.
-    """
-    found: dict[tuple[str, str], Chain] = {}
-    for each in batches:
-        if each["only"]:
-            continue
-        query, physical = each["query"], each["physical"]
-        start, end = _pair(each["start"]), _pair(each["end"])
-        if start < (since or {}).get(physical, (0, 0)):
-            continue
-        chain = found.setdefault((query, physical), Chain(output, query, physical))
-        chain.take(start, end, each["rows"])
-    return list(found.values())
+    @property
+    def why_not_whole(self) -> str:
+        """What is wrong with the rows; empty where nothing is."""
+        told = []
+        if self.missing:
+            told.append(f"{self.missing:,} rows that the log has are in no batch")
+        if self.surplus:
+            told.append(f"batches have {self.surplus:,} rows that the log has not")
+        return "; ".join(told)
+
+    def compare_one(self, graph: Graph, client: "RelayClient", counted: Counted) -> None:
+        """The same of some tables. Raises what asking the relay does."""
+        by_filter = _tables_of(graph, self.chain, counted, client)
+        if by_filter is None:
+            self.why_unknown = "what its inputs leave out was changed since"
+            return
+        for wanted, tables in by_filter:
+            if not wanted.is_nothing:  # of what an input leaves out, headers say nothing
+                self.not_compared.update(tables)
+                continue
+            log_rows = _rows_in_log(client, self.chain.physical, counted.start, counted.end, tables)
+            came = sum(counted.rows.get(name.partition("/")[2], 0) for name in tables)
+            self.log_rows = (self.log_rows or 0) + log_rows
+            self.came += came
+            self.missing += max(log_rows - came, 0)
+            self.surplus += max(came - log_rows, 0)
 
 
-def audit(graph: Graph, client: "RelayClient | None") -> Iterator[Chain]:
+def audit(graph: Graph, client: "RelayClient | None") -> Iterator[Audited]:
     """The chains of all outputs of a pipeline, compared with their ledgers and with the log, as far as it goes back."""
-    config = graph.config
     oldest: dict[str, Pair] = {}
-    for places in positions_of(config):
+    for places in positions_of(graph.config):
         for physical in places.positions:
-            oldest.setdefault(physical, _oldest(client, physical))
-        for chain in chains(places.output, read_batches(config.state, places.output), oldest):
+            oldest.setdefault(physical, oldest_of(client, physical))
+        for chain in chains(places.output, read_batches(graph.config.state, places.output), oldest):
             position = places.positions.get(chain.physical)
             at = None if position is None or position.at is None else position.at.pair
-            is_of_all = chain.query.endswith(f"@{chain.physical}")
-            if is_of_all and at is not None and at > chain.end:
-                chain.breaks.append((chain.end, at))  # the ledger has it from no batch that the journal knows
-            _count(graph, chain, client)
-            yield chain
+            if at is not None and chain.main is not None and at > chain.end:
+                chain.breaks.append(Break(chain.end, at))  # the ledger has it from no batch that the journal knows
+            found = Audited(chain)
+            found.compare(graph, client, [*chain.ended, *chain.counted()])
+            yield found
 
 
-def _oldest(client: "RelayClient | None", physical: str) -> Pair:
+def oldest_of(client: "RelayClient | None", physical: str) -> Pair:
+    """Up to where a log has lost what it had."""
     try:
         return (0, 0) if client is None else client.head(physical).oldest.pair
     except DatabusError:
         return (0, 0)
 
 
-def _count(graph: Graph, chain: Chain, client: "RelayClient | None") -> None:
-    """Have the log's rows counted between the ends of a chain, where they are to be as many as those of the batches."""
-    chain.why_unknown = _why_not_compared(graph, chain)
-    if client is None:
-        chain.why_unknown = chain.why_unknown or "its relay does not run"
-    if chain.why_unknown or client is None:
-        return
-    try:
-        chain.log_rows = _rows_in_log(client, chain, _tables_of(graph, chain, client))
-    except DatabusError as error:
-        chain.why_unknown = str(error)
-
-
-def _why_not_compared(graph: Graph, chain: Chain) -> str:
-    node = graph.config.nodes[f"outputs.{chain.output}"]
-    if any(each.steps or each.over_tables for each in graph.branches(node.path)):
-        return "filters stand before it"
-    if isinstance(node.plugin(node.config, graph.config.context_of(chain.output)), KeepsLetters):
-        return f"outputs of type {node.type} count what the target takes"
-    return "" if chain.is_exact else "a batch was repeated in part"
-
-
-def _tables_of(graph: Graph, chain: Chain, client: "RelayClient") -> list[str]:
+def _tables_of(
+    graph: Graph, chain: Chain, counted: Counted, client: "RelayClient"
+) -> list[tuple[StreamFilter, list[str]]] | None:
+    """The tables by what their inputs leave out; None where that is not what it was."""
     branches = graph.branches(f"outputs.{chain.output}")
-    names = [each.name for each in client.sources() if each.physical == chain.physical]
-    of_query = None if chain.query.endswith(f"@{chain.physical}") else chain.rows.keys()
-    return [
-        name
-        for name in names
-        if any(selects(branch.selection, name) for branch in branches)
-        and (of_query is None or name.partition("/")[2] in of_query)
-    ]
-
-
-def _rows_in_log(client: "RelayClient", chain: Chain, tables: Sequence[str]) -> int | None:
-    """None where nothing of these tables is there to be counted."""
-    if not tables:
+    here = [each for each in branches if may_select(each.selection, f"{chain.physical}/*")]
+    if counted.inputs != inputs_hash(graph, [each.input for each in here]):
         return None
-    rows, at = 0, place_at(chain.start)
-    while at.pair < chain.end:
-        found = client.range(chain.physical, at, sources=tables, to=chain.end)
+    found: list[tuple[StreamFilter, list[str]]] = []
+    for name in (each.name for each in client.sources() if each.physical == chain.physical):
+        source = name.partition("/")[2]
+        is_meant = source not in counted.but if counted.tables is None else source in counted.tables
+        if not is_meant or not chosen_by(counted.choice, name):
+            continue
+        wanted = next((graph.inputs[each.input].filter for each in here if each.takes(name)), None)
+        if wanted is None:
+            return None
+        mine = next((tables for known, tables in found if known == wanted), None)
+        if mine is None:
+            found.append((wanted, mine := []))
+        mine.append(name)
+    return found
+
+
+def _rows_in_log(client: "RelayClient", physical: str, start: Pair, end: Pair, tables: Sequence[str]) -> int:
+    rows, at = 0, place_at(start)
+    while at.pair < end:
+        found = client.range(physical, at, sources=tables, to=end)
         rows += found.rows
         if found.position.pair <= at.pair:
             break
         at = found.position
     return rows
-
-
-def _pair(value: Sequence[int]) -> Pair:
-    scn, seq = value
-    return int(scn), int(seq)

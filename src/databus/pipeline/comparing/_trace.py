@@ -2,28 +2,31 @@
 
 Nothing is recorded of rows. A trace is computed when it is asked for: the images are in the relay's log, the filters
 are tried on them as they are now, the ledger says up to where an output has come, the journal of batches in which one a
-change was, and the target what it has. Start with `trace`; `verdict_of` is pure.
+change was, and the target what it has. What filters do with changes is in `_trace_filters.py`. Start with `trace`;
+`verdict_of` is pure.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, DatabusError, InputError, Pair, UnknownSource
-from databus.filters import matches, selects
-from databus.flow import Always, TableFilters, TableRows
+from databus.core import ChangeType, ControlKind, DatabusError, InputError, Pair, UnknownSource
+from databus.filters import StreamFilter, TableRule
+from databus.flow import TableRows
 from databus.formats import to_json_value
-from databus.pipeline.engine import named, positions_of
-from databus.pipeline.graph import Branch, Graph
+from databus.pipeline.comparing._trace_filters import Change, Passed, WayThrough, last_of, pairs_in
+from databus.pipeline.engine import positions_of
+from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches
-from databus.pipeline.trying import rows_given
 from databus.places import Position
-from databus.plugins import FindsKeys, KeepsLetters, Shape
+from databus.plugins import FindsKeys, FindsOffsets, KeepsLetters
 from databus.schema import TableSchema, column_named
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from databus.client import Row
     from databus.link import RelayClient, Start
 
@@ -50,15 +53,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Change:
-    """One change of the row. before, after: the images, as JSON has values."""
+class Emptied:
+    """A control at `pair` after which no row from below `below` is there: a truncation, drop, or snapshot."""
 
     pair: Pair
-    kind: ChangeType
-    commit_us: int
-    txid: str
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+    below: Pair
 
 
 @dataclass(frozen=True)
@@ -149,19 +148,72 @@ def _lost(output: str, known: Evidence, why: str = "") -> Fate:
     return Fate(output, Verdict.LOST, f"{why}: {told}" if why else told)
 
 
-def trace(graph: Graph, client: "RelayClient", table: str, key: Mapping[str, str], start: "Start") -> Iterator[Traced]:
+def trace(
+    graph: Graph,
+    client: "RelayClient",
+    table: str,
+    key: Mapping[str, str],
+    start: "Start",
+    spark: "Callable[[], SparkSession] | None" = None,
+) -> Iterator[Traced]:
     """The changes of a row since then, the newest `CHANGES_MAX` at most, and what became of each.
 
-    Raises `UnknownSource` for a table that there is not, `InputError` for a key that is none of it.
+    spark: gives a session for `sql` and `python` filters, which are not tried without. Raises `UnknownSource` for a
+    table that there is not, `InputError` for a key that is none of it.
     """
     full, schema = _table_of(client, table)
-    changes = _changes(client, full, _condition(schema, key), start)
+    read = _Read(client, full, schema, _condition(schema, key), start)
     outputs = [
         (each.output, each.positions.get(full.partition("/")[0]), each.error) for each in positions_of(graph.config)
     ]
-    looked = [_Looked(graph, name, position, error, full, schema, changes) for name, position, error in outputs]
-    for number, change in enumerate(changes):
+    looked = [_Looked(graph, name, position, error, read, spark) for name, position, error in outputs]
+    for number, change in enumerate(read.changes):
         yield Traced(change, [each.fate(number) for each in looked])
+
+
+class _Read:
+    """What the log has of the row; behind what an input leaves out, too."""
+
+    def __init__(self, client: "RelayClient", full: str, schema: TableSchema, where: str, start: "Start") -> None:
+        self.full = full
+        self.schema = schema
+        self._client = client
+        self._rule = TableRule(full, where)
+        self._start = start
+        self._behind: dict[str, list[Change]] = {}
+        self.changes, self.emptied = self._changes(StreamFilter())
+
+    def behind(self, wanted: StreamFilter) -> list[Change]:
+        """The changes that an input with this filter gives."""
+        if wanted.is_nothing:
+            return self.changes
+        if repr(wanted) not in self._behind:
+            self._behind[repr(wanted)] = self._changes(wanted)[0]
+        return self._behind[repr(wanted)]
+
+    def _changes(self, wanted: StreamFilter) -> tuple[list[Change], list[Emptied]]:
+        from databus.client import windows
+
+        found: list[Change] = []
+        emptied: list[Emptied] = []
+        client = self._client.filtered(replace(wanted, rules=(*wanted.rules, self._rule)))
+        with windows(client, sources=[self.full], start=self._start, follow=False) as arriving:
+            for window in arriving:
+                control = window.control
+                if control is not None and (below := _emptied_below(control.kind, control.pair, control.body)):
+                    emptied.append(Emptied(control.pair, below))
+                found += [_change(row, window.commit_us, window.txid) for row in window.rows()]
+                del found[:-CHANGES_MAX]
+        return found, emptied
+
+
+def _emptied_below(kind: ControlKind, pair: Pair, body: Mapping[str, Any]) -> Pair | None:
+    if kind in (ControlKind.TRUNCATE, ControlKind.DROP):
+        return pair
+    if kind is ControlKind.SNAPSHOT_END and body.get("complete"):
+        scn, seq = body["begin"]
+        return int(scn), int(seq)
+    return None
 
 
 def _table_of(client: "RelayClient", table: str) -> tuple[str, TableSchema]:
@@ -191,23 +243,12 @@ def _condition(schema: TableSchema, key: Mapping[str, str]) -> str:
     return " AND ".join(parts)
 
 
-def _changes(client: "RelayClient", full: str, where: str, start: "Start") -> list[Change]:
-    from databus.client import windows
-
-    found: list[Change] = []
-    with windows(client, sources=[full], where=where, start=start, follow=False) as arriving:
-        for window in arriving:
-            found += [_change(row, window.commit_us, window.txid) for row in window.rows()]
-            del found[:-CHANGES_MAX]
-    return found
-
-
 def _change(row: "Row", commit_us: int, txid: str) -> Change:
-    images = [
+    before, after = (
         None if image is None else {name: to_json_value(value) for name, value in image.items()}
         for image in (row.before, row.after)
-    ]
-    return Change((row.scn, row.seq), row.change_type, commit_us, txid, *images)
+    )
+    return Change((row.scn, row.seq), row.change_type, commit_us, txid, before, after, row.table)
 
 
 class _Looked:
@@ -219,68 +260,90 @@ class _Looked:
         name: str,
         position: Position | None,
         error: DatabusError | None,
-        full: str,
-        schema: TableSchema,
-        changes: Sequence[Change],
+        read: _Read,
+        spark: "Callable[[], SparkSession] | None",
     ) -> None:
-        self._graph, self._name, self._full, self._schema, self._changes = graph, name, full, schema, changes
-        self._error = error
+        self._name, self._full, self._read, self._error = name, read.full, read, error
         node = graph.config.nodes[f"outputs.{name}"]
         self._output = node.plugin(node.config, graph.config.context_of(name))
-        self._ways = [each for each in graph.branches(node.path) if _takes(each, full)]
-        self._done = (0, 0) if position is None else position.done(full)
-        self._batches = [each for each in read_batches(graph.config.state, name) if _is_of(each, full)]
+        way = next((each for each in graph.branches(node.path) if each.takes(self._full)), None)
+        self._done = (0, 0) if position is None else position.done(self._full)
+        self._batches = [each for each in read_batches(graph.config.state, name) if _is_of(each, self._full)]
         self._letters = self._letters_of()
+        self._found: dict[str, Sequence[Pair] | None] = {}
+        self._passed: list[Passed] | None = None
+        if way is not None and error is None:
+            behind = read.behind(graph.inputs[way.input].filter)
+            self._passed = WayThrough(graph, way, self._full, read.schema, spark).passed(read.changes, behind)
 
     def fate(self, number: int) -> Fate:
         """Of one of the changes."""
-        change = self._changes[number]
-        if not self._ways:
-            return Fate(self._name, Verdict.NOT_FOR_IT)
         if self._error is not None:
             return Fate(self._name, Verdict.UNKNOWN, str(self._error))
-        if len(self._ways) > 1 or self._ways[0].steps:
-            return Fate(self._name, Verdict.UNKNOWN, "filters of typed rows, or several ways, stand before it")
-        try:
-            dropped, result = self._through(change)
-        except DatabusError as error:
-            return Fate(self._name, Verdict.UNKNOWN, f"the filters of now do not take it: {error}")
-        if dropped:
-            return Fate(self._name, Verdict.FILTERED, f"by {dropped}")
-        return verdict_of(self._name, change, self._evidence(number, result))
+        if self._passed is None:
+            return Fate(self._name, Verdict.NOT_FOR_IT)
+        change, passed = self._read.changes[number], self._passed[number]
+        if passed.why_unknown:
+            return Fate(self._name, Verdict.UNKNOWN, passed.why_unknown)
+        if passed.rows is None:
+            return Fate(self._name, Verdict.FILTERED, f"by {passed.dropped_by}")
+        pair, kind = last_of(passed.rows)
+        if change.pair > self._done:  # of a part of a transaction, the last image decides
+            pair = change.pair
+        return verdict_of(self._name, replace(change, pair=pair, kind=kind), self._evidence(number, passed.rows))
 
-    def _through(self, change: Change) -> tuple[str, TableRows]:
-        """The filter that drops it, if one does, and what comes out."""
-        given = TableRows(self._schema, rows_given(self._name, self._schema, _images(change)))
-        way = tuple(step.node for step in self._ways[0].over_tables)
-        now, physical = Always(self._schema), self._full.partition("/")[0]
-        result = given
-        for count, node in enumerate(way, 1):
-            found = list(TableFilters(physical, named(self._graph, way[:count]), now, now).rows(given))
-            if not found or not found[0].rows.num_rows:
-                return node, result
-            result = found[0]
-        return "", result
-
-    def _evidence(self, number: int, result: TableRows) -> Evidence:
-        change = self._changes[number]
-        later = [(each.pair, each.kind) for each in self._changes[number + 1 :] if each.pair <= self._done]
-        batch = next((each for each in self._batches if tuple(each["start"]) < change.pair <= tuple(each["end"])), None)
+    def _evidence(self, number: int, rows: TableRows) -> Evidence:
+        change, passed = self._read.changes[number], self._passed or ()
+        later = [last_of(each.rows) for each in passed[number + 1 :] if each.rows is not None]
+        later = [each for each in later if each[0] not in self._letters]  # the target has the one before it
+        later += [
+            (each.below, ChangeType.DELETE)
+            for each in self._read.emptied
+            if change.pair < each.below and each.pair <= self._done
+        ]
+        known = sorted(each for each in later if each[0] <= self._done)
+        ends = ((tuple(each["start"]), tuple(each["end"]), place) for place, each in enumerate(self._batches))
+        at = next((place for start, end, place in ends if start < change.pair <= end), None)
         keeps_all = not self._output.config.is_refilled
-        return Evidence(self._done, later, self._there(result), keeps_all, self._letters, batch)
+        there = self._there(rows) if at is None or not isinstance(self._output, FindsOffsets) else self._between(at)
+        return Evidence(self._done, known, there, keeps_all, self._letters, None if at is None else self._batches[at])
 
-    def _there(self, result: TableRows) -> Sequence[Pair] | None:
+    def _there(self, given: TableRows) -> Sequence[Pair] | None:
+        """What the target has of the row's key."""
+        config, source = self._output.config, given.table.source
         if not isinstance(self._output, FindsKeys):
             return None
-        names = [name for name in result.table.key if name in result.rows.schema.names]
-        if not names:
+        names = [*config.key_choice.of(source)] or [*given.table.key]
+        if not names or not {*names} <= {*given.rows.schema.names}:
             return None
-        physical = self._full.partition("/")[0]
-        key = {name: result.rows.column(name)[-1] for name in names}
-        try:
-            return self._output.find(physical, result.table.source, key)
-        except (DatabusError, OSError):
+        key = {name: given.rows.column(name)[-1] for name in names}
+        about = {pair for each in self._passed or () if each.rows is not None for pair in pairs_in(each.rows)}
+        return self._once(repr(key), lambda: self._find(source, key, about))
+
+    def _find(self, source: str, key: Mapping[str, Any], about: Collection[Pair]) -> Sequence[Pair] | None:
+        assert isinstance(self._output, FindsKeys)  # noqa: S101 - the caller looked
+        return self._output.find(self._full.partition("/")[0], source, key, about)
+
+    def _between(self, at: int) -> Sequence[Pair] | None:
+        """What the target has of the row among what a batch has written; places are those of the journal."""
+        told = [each.get("offsets", {}).get(self._full) for each in self._batches[: at + 1]]
+        before, after = next((each for each in reversed(told[:-1]) if each is not None), None), told[-1]
+        if before is None or after is None:
             return None
+        start, end = (tuple(self._batches[at][name]) for name in ("start", "end"))
+        rows = (each.rows for each in self._passed or () if each.rows is not None)
+        about = {pair for each in rows for pair in pairs_in(each) if start < pair <= end}
+        output = self._output
+        assert isinstance(output, FindsOffsets)  # noqa: S101 - the caller looked
+        return self._once(f"batch {at}", lambda: output.find_between(before, after, about))
+
+    def _once(self, what: str, find: Callable[[], Sequence[Pair] | None]) -> Sequence[Pair] | None:
+        if what not in self._found:
+            try:
+                self._found[what] = find()
+            except (DatabusError, OSError):
+                self._found[what] = None
+        return self._found[what]
 
     def _letters_of(self) -> dict[Pair, str]:
         if not isinstance(self._output, KeepsLetters):
@@ -290,28 +353,12 @@ class _Looked:
         return {each.pair: each.reason for one in found if one is not None for each in one.letters}
 
 
-def _takes(branch: Branch, full: str) -> bool:
-    if branch.table is not None and not matches(full, [branch.table]):
-        return False
-    return (branch.shape is Shape.TYPED and branch.table is None) or selects(branch.selection, full)
-
-
 def _is_of(batch: Mapping[str, Any], full: str) -> bool:
-    """Whether a batch is one that would have had rows of a table."""
+    """Whether a batch is one that had rows of a table."""
     physical, _, source = full.partition("/")
-    if batch["physical"] != physical:
+    if batch["physical"] != physical or (batch["only"] and full not in batch["only"]):
         return False
-    return full in batch["only"] if batch["only"] else source in batch["rows"]
-
-
-def _images(change: Change) -> list[dict[str, Any]]:
-    """The images as a test of filters has them."""
-    scn, seq = change.pair
-    if change.before is not None and change.after is not None:
-        before = {**change.before, CHANGE_TYPE: ChangeType.UPDATE_PREIMAGE.label, COMMIT_VERSION: scn, SEQ: seq - 1}
-        return [before, {**change.after, CHANGE_TYPE: ChangeType.UPDATE_POSTIMAGE.label, COMMIT_VERSION: scn, SEQ: seq}]
-    image = change.before if change.after is None else change.after
-    return [{**(image or {}), CHANGE_TYPE: change.kind.label, COMMIT_VERSION: scn, SEQ: seq}]
+    return source in batch["rows"] or source in (batch.get("counts") or ())
 
 
 def _place(pair: Pair) -> str:

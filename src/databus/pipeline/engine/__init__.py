@@ -1,5 +1,6 @@
 """Batches: one query after the other, from the relay's ranges to what an output's target holds. Start with `Query`."""
 
+from databus.pipeline.engine._batch_event import inputs_hash
 from databus.pipeline.engine._begin import begin
 from databus.pipeline.engine._engine import Engine, SparkEngine
 from databus.pipeline.engine._handle import LEDGERS, Brought, OutputHandle, ledger_path, options_hash
@@ -31,6 +32,7 @@ __all__ = [
     "can_throttle",
     "check_keeps",
     "check_options",
+    "inputs_hash",
     "into_output",
     "ledger_path",
     "named",

@@ -123,6 +123,7 @@ class OutputHandle:
         self._there: dict[str, tuple[str, ...]] = {}  # by physical source, its tables when a query began
         self._accepted: set[str] = set()  # logs of places in the target that are known to be of this history
         self._looked_at: set[str] = set()  # tables that were looked for in the target since it is open
+        self._offsets: dict[str, Mapping[str, int]] = {}  # see `Written`, of what is being written
         self._lock = threading.RLock()
         self._is_open = False
         self._busy_since_s = 0.0
@@ -250,15 +251,24 @@ class OutputHandle:
         """Note that all of a batch up to `checkpoint` is in the target, and where tables stand that were held."""
         with self._held():
             for physical, end in checkpoint.sources.items():
-                position, choice = self.position(physical), self.choice(physical)
-                if span is None or span.only is None:
-                    start = position.at.pair if span is None and position.at is not None else (0, 0)
-                    start, but = (start, frozenset[str]()) if span is None else (span.start, span.but)
-                    position = replace(position, tables=choice) if position.at is None else position
-                    position = position.reached(end, read_by(choice, {*position.behind(start), *but})).normal()
-                for table in sorted(() if span is None or span.only is None else span.only):
-                    position = position.moved(table, end)
-                self._put(physical, position)
+                self._put(physical, self.after(physical, end, span))
+
+    def offsets(self) -> Mapping[str, Mapping[str, int]]:
+        """See `Written`: of what was written since this was asked last."""
+        found, self._offsets = self._offsets, {}
+        return found
+
+    def after(self, physical: str, end: SourceCheckpoint, span: Span | None = None) -> Position:
+        """Where tables stand once a batch up to there is in the target."""
+        position, choice = self.position(physical), self.choice(physical)
+        if span is None or span.only is None:
+            start = position.at.pair if span is None and position.at is not None else (0, 0)
+            start, but = (start, frozenset[str]()) if span is None else (span.start, span.but)
+            position = replace(position, tables=choice) if position.at is None else position
+            position = position.reached(end, read_by(choice, {*position.behind(start), *but})).normal()
+        for table in sorted(() if span is None or span.only is None else span.only):
+            position = position.moved(table, end)
+        return position
 
     def hold(self, physical: str, names: Collection[str], to: SourceCheckpoint | None = None) -> None:
         """Have tables stay where they stand, or at a place that they have come to, whatever is written of others;
@@ -395,6 +405,7 @@ class OutputHandle:
                 marks = {table: Noted(min(mark.pair, position.done(table)), mark.mark) for table, mark in marks.items()}
             marks, ways, seeds = {**kept, **marks}, {**position.ways, **batch.ways}, batch.seeds_after()
             self._now[batch.physical] = replace(position, marks=marks, ways=ways, seeds=seeds)
+            self._offsets.update(written.offsets)
             return _rows_of(batch) if written.rows is None else written.rows
 
     def _check_gap(self, batch: Batch, span: Span | None) -> None:

@@ -32,6 +32,7 @@ from databus.core import (
     UnknownSource,
 )
 from databus.operate import logger_of
+from databus.pipeline.engine._batch_event import choice_of
 from databus.pipeline.engine._begin import advised, begin
 from databus.pipeline.engine._catch_up import CatchUp
 from databus.pipeline.engine._engine import Engine
@@ -438,6 +439,10 @@ class QueryThread(threading.Thread):
             wants_stop=settings.is_stopping,
             ends_batch=self._ends_batch,
             clock=self._clock,
+            choices={
+                handle.name: choice_of(settings.graph, feed, handle, plan.physical)
+                for feed, handle in self._refusals.accepted
+            },
         )
         if origin.resumes:
             given = settings.engine, writer, self._refusals.accepted, self._typed, reader, context, plan.physical

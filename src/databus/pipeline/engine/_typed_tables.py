@@ -164,6 +164,15 @@ class TypedTable:
             self.close()
             return self._open().after(start, to.pair)
 
+    def was_read(self) -> tuple[int, int]:
+        """See `TableRanges.was_read`."""
+        return self._open().was_read()
+
+    @property
+    def steps(self) -> str:
+        """Its filters, which Spark may do as one."""
+        return " + ".join(step.node for step in self.way.steps)
+
     def empty(self) -> "DataFrame":
         """No row of it."""
         return self._open().empty()

@@ -8,7 +8,7 @@ tasks is given them in the driver, or a part as Spark has it.
 import json
 import operator
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from databus.core import (
-    COMMIT_TIMESTAMP,
     Checkpoint,
     Clock,
     DatabusError,
@@ -48,6 +46,7 @@ from databus.flow import (
     StagedRows,
     TableControl,
     TableRows,
+    Tally,
     TypedStage,
     Ways,
     decode_typed,
@@ -57,6 +56,7 @@ from databus.flow import (
     receipts_for,
 )
 from databus.operate import logger_of, mark_reported
+from databus.pipeline.engine._batch_event import Totals, advanced, lag_ms, told_of
 from databus.pipeline.engine._engine import Rows, SparkRows
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._offsets import Offsets
@@ -66,43 +66,6 @@ from databus.pipeline.engine._staging import Staging, ways_of, write_ranges
 from databus.pipeline.engine._typed_tables import Feeds, TypedTable, TypedTables
 from databus.schema import TableSchema
 from databus.wire import is_inside_transaction
-
-
-def told_of(control: TableControl) -> dict[str, Any]:
-    """What an event says of a control."""
-    more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
-    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
-
-
-def advanced(
-    handle: OutputHandle, physical: str, end: SourceCheckpoint, span: Span, rows: Mapping[str, int]
-) -> dict[str, Any]:
-    """Up to where an output has come, from where, and what the target says of the tables that were written."""
-    marks = handle.position(physical).marks if rows else {}
-    return {
-        "physical": physical,
-        "start": list(span.start),
-        "end": list(end.pair),
-        "only": sorted(span.only or ()),
-        "rows": {table: count for table, count in rows.items() if count},
-        "marks": {name: noted.mark for table in rows if (noted := marks.get(name := f"{physical}/{table}"))},
-        "epoch": None if handle.ledger is None else handle.ledger.epoch,
-    }
-
-
-def lag_ms(tables: Sequence[TableRows | StagedRows], now_ns: int) -> float | None:
-    """Time from the newest commit to now, when it is in the target."""
-    newest = [_newest_us(each) for each in tables]
-    known = [each for each in newest if each is not None]
-    return round((now_ns / 1e3 - max(known)) / 1e3, 1) if known else None
-
-
-def _newest_us(rows: TableRows | StagedRows) -> int | None:
-    if isinstance(rows, StagedRows):
-        return rows.newest_us
-    newest: int | None = pc.max(rows.rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
-    return newest
-
 
 Report = Callable[[Mapping[str, Any]], None]
 """Takes an event of progress."""
@@ -155,7 +118,8 @@ class Writer:
     decode: of the stream's rows; None where these are typed. typed: the tables that come by typed filters. after: where
     the query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
     `Input`, by full name of a table. wants_stop: once it is set, the next change batch of a micro-batch is not written.
-    It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being written.
+    It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being written. choices:
+    by output, what it takes of the source, for the journal.
     """
 
     rest = 0
@@ -177,6 +141,7 @@ class Writer:
         wants_stop: threading.Event | None = None,
         ends_batch: threading.Event | None = None,
         clock: Clock | None = None,
+        choices: Mapping[str, Any] | None = None,
     ) -> None:
         self._query = query
         self._feeds = feeds
@@ -191,6 +156,7 @@ class Writer:
         self._wants_stop = wants_stop or threading.Event()
         self._ends_batch = ends_batch or threading.Event()
         self._clock = clock or SystemClock()
+        self._choices = choices or {}
         self._staging = Staging()
         self._unordered: set[str] = set()  # tables of which Spark's tasks gave rows in another order
         self.error: BaseException | None = None
@@ -198,7 +164,7 @@ class Writer:
         self.turn = threading.Lock()  # of a micro-batch, or of tables that catch up
         self.is_idle = threading.Event()
         self.is_idle.set()
-        self._written_rows: dict[str, Counter[str]] = {}  # by output, of what is being written
+        self._written: defaultdict[str, Totals] = defaultdict(Totals)  # by output, of what is being written
 
     def __call__(self, rows: Rows, batch_id: int) -> None:
         """Write one micro-batch everywhere; its query takes note of it when this returns."""
@@ -206,7 +172,7 @@ class Writer:
         began_s = self._clock.monotonic_s()
         try:
             with self.turn:
-                self._written_rows.clear()  # of one that failed
+                self._written.clear()  # of one that failed
                 crash_point("pipeline.batch.before")
                 self._check_goes_on()
                 if self._decode is None:
@@ -322,7 +288,11 @@ class Writer:
             span = Span(start.pair, typed.names)
             first, last = (replace(each, log=typed.log) for each in (start, place))
             part = TypedPart(SparkRows(made), batch_id, first, last, span, table=table, lineage_of=typed.lineage)
+            before = {handle.name: self._written[handle.name].came(table.source) for _, handle in feeds}
             self._write(part, feeds)
+            came, spent_us = typed.was_read()
+            for written, known in ((self._written[name], known) for name, known in before.items()):
+                written.read_for(table.source, typed.steps, came, spent_us, written.came(table.source) - known)
         if place == start:
             place = end  # nothing of it is left up to there
         for _, handle in feeds:
@@ -341,7 +311,7 @@ class Writer:
         with `turn` held.
         """
         began, span = self._clock.monotonic_s(), Span(start.pair, typed.names)
-        self._written_rows.clear()
+        self._written.clear()
         place = self._write_next(typed, [(feed, handle)], -1, start, to)
         self._say_advanced(handle, place, span, began)
         handle.advance(Checkpoint({self._offsets.physical: place}), span)
@@ -358,7 +328,7 @@ class Writer:
     ) -> None:
         """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
         began = self._clock.monotonic_s()
-        self._written_rows.clear()
+        self._written.clear()
         if rows is not None:
             part = TablesPart(rows, -1, start, end, span, self._filters, decode=decode)
             self._write(part, [(feed.only(span.only or ()), handle)])
@@ -393,9 +363,11 @@ class Writer:
             if self._wants_stop.is_set():
                 raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
-                mine = self._for_feed(part, batch, feed, handle)
-                written = handle.write(mine, part.span)
-                self._say(handle.name, mine, written, began)
+                tally = Tally(batch.counts)
+                mine = self._for_feed(part, batch, feed, handle, tally)
+                with tally.timing("write"):
+                    written = handle.write(mine, part.span)
+                self._say(handle.name, replace(mine, counts=tally.counts()), written, began)
 
     def _write_in_tasks(self, part: Part, feeds: Feeds, began: float) -> None:
         """One job for all outputs; what it hands back is then committed, output by output."""
@@ -423,13 +395,21 @@ class Writer:
         if found is None:
             return
         given, write = found
+        writing_s = 0.0
 
         def written(bucket: Bucket) -> list[StagedBatch]:
-            batches = joined_buckets(write(bucket), writer.buckets)
-            return [self._for_feed(part, batch, feed, handle) for batch in batches]
+            nonlocal writing_s
+            began_s = self._clock.monotonic_s()
+            receipts = write(bucket)
+            writing_s = self._clock.monotonic_s() - began_s
+            return [self._for_feed(part, batch, feed, handle) for batch in joined_buckets(receipts, writer.buckets)]
 
-        for batch, counts in handle.write_direct(given, written, part.span):
-            self._say(handle.name, batch, counts, began)
+        began_s = self._clock.monotonic_s()
+        done = handle.write_direct(given, written, part.span)
+        commit_us = round((self._clock.monotonic_s() - began_s - writing_s) * 1e6)
+        for batch, counts in done:
+            self._say(handle.name, batch, counts, began, commit_us=commit_us)
+            commit_us = 0
 
     def _to_buckets(
         self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter
@@ -488,8 +468,10 @@ class Writer:
         try:
             for batch in batches:
                 mine = self._for_feed(part, batch, feed, handle)
+                began_s = self._clock.monotonic_s()
                 written = handle.commit(mine, part.rows, part.span)
-                self._say(handle.name, mine, written, began)
+                commit_us = round((self._clock.monotonic_s() - began_s) * 1e6)
+                self._say(handle.name, mine, written, began, commit_us=commit_us)
         except Restage as again:
             self._discard(batches, handle)
             return again
@@ -521,13 +503,20 @@ class Writer:
         start = first if batch_id == 0 else offsets.position(batch_id - 1)
         return start, offsets.position(batch_id)
 
-    def _for_feed(self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
-        """What of a batch an output is given. What a mirror cannot follow behind filters is read anew."""
+    def _for_feed(
+        self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle, tally: Tally | None = None
+    ) -> BatchT:
+        """What of a batch an output is given. What a mirror cannot follow behind filters is read anew. tally: counts
+        rows that tasks have not counted.
+        """
         items: list[Item] = []
+        tally = tally or Tally()
         for item in batch.items:
             name, output = f"{batch.physical}/{item.table.source}", handle.output
             if not feed.selects(name):
                 continue
+            rows = item.rows.num_rows if isinstance(item, TableRows) else 0
+            dropped = tally.came(item.table.source, rows)
             chain = part.filters.get(feed.filters_of(name))
             if chain is None or isinstance(item, StagedRows):
                 items.append(item)
@@ -535,7 +524,8 @@ class Writer:
                     self._read_again(name, item, handle)
                 continue
             chain.check_key(item.table, output.config.key_choice.of(item.table.source))
-            made, is_exact = chain.item(item)
+            with tally.timing("filter"):
+                made, is_exact = chain.item(item, dropped)
             items += made
             if not is_exact:
                 self._read_again(name, item, handle)
@@ -562,6 +552,7 @@ class Writer:
         written: Mapping[str, int],
         began: float,
         rows: int | None = None,
+        commit_us: int = 0,
     ) -> None:
         event: dict[str, Any] = {
             "event": "batch",
@@ -583,7 +574,7 @@ class Writer:
                 "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
-        self._written_rows.setdefault(output, Counter()).update(written or {"": event["rows"] or 0})
+        self._written[output].take(batch, written, event["rows"], commit_us)
         self._report(event)
 
     def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: Span, began: float) -> None:
@@ -597,7 +588,8 @@ class Writer:
                 "output": handle.name,
                 "at_us": self._clock.now_ns() // 1000,
                 "ms": round((self._clock.monotonic_s() - began) * 1e3, 1),
-                **advanced(handle, self._offsets.physical, end, span, self._written_rows.pop(handle.name, Counter())),
+                "choice": self._choices.get(handle.name),
+                **advanced(handle, self._offsets.physical, end, span, self._written.pop(handle.name, Totals())),
             }
         )
 

@@ -148,7 +148,8 @@ class SqlFilter(Filter):
             made[name.lower()] = used
             read |= used if columns[name] is None else frozenset()
         where = tree.args.get("where")
-        return Lineage(columns, read if where is None else read | columns_in(where, names))
+        made_of = {name: made[name.lower()] for name, column in columns.items() if column is None}
+        return Lineage(columns, read if where is None else read | columns_in(where, names), made_of=made_of)
 
     def leaves_out_rows(self, branch: str | None) -> bool:
         """See `Filter.leaves_out_rows`: with a condition."""

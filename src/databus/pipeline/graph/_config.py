@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 
 from databus.core import ConfigError
 from databus.disk import SCHEMES, Storage
@@ -206,6 +206,23 @@ def _defaults(model: type[M]) -> Callable[[], M]:
     return lambda: model.model_validate({})
 
 
+class LineageSection(BaseModel):
+    """Who is told of tables and columns that outputs are made of, as OpenLineage events."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: str | None = Field(
+        None,
+        min_length=1,
+        description="A file, to which each event is appended as a line of JSON, or the address that takes them. "
+        "Without it, nobody is told. Who does not take them costs events, never rows: a thousand wait, the oldest are "
+        "dropped.",
+        examples=["http://127.0.0.1:5000/api/v1/lineage", "lineage.jsonl"],
+    )
+    token: SecretStr | None = Field(None, description="Sent to the address as a bearer token.")
+    namespace: str = Field("databus", min_length=1, description="The namespace of the jobs: one for each output.")
+
+
 class PipelineSections(BaseModel):
     """The top of a pipeline's file. Nodes are checked by the models of their types."""
 
@@ -237,6 +254,7 @@ class PipelineSections(BaseModel):
         "is not given is taken from the environment (`AWS_REGION` ...). Give secrets by `${NAME}` or `${file:PATH}`.",
         examples=[{"s3": {"region": "eu-central-1", "secret_access_key": "${SECRET}"}}],
     )
+    lineage: LineageSection = Field(default_factory=_defaults(LineageSection), description="OpenLineage events.")
     sources: dict[str, Any] = Field(default_factory=dict, description="Physical sources that its own relay captures.")
     inputs: dict[str, Any] = Field(default_factory=dict, description="Where rows come from, by name.")
     filters: dict[str, Any] = Field(default_factory=dict, description="What is done to them, by name.")

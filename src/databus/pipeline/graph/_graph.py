@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
-from databus.filters import Selection, may_select
+from databus.filters import Selection, matches, may_select, selects
 from databus.pipeline.graph._config import NodeSpec, PipelineConfig, Problem
 from databus.pipeline.graph._registry import Kind
 from databus.plugins import Filter, Input, Shape, TablesFilter
@@ -74,6 +74,12 @@ class Branch:
         """What stands in `from`."""
         name = self.edge.source.partition(".")[2]
         return name if self.edge.branch is None else f"{name}.{self.edge.branch}"
+
+    def takes(self, name: str) -> bool:
+        """Whether the table of this full name comes by it."""
+        if self.table is not None and not matches(name, [self.table]):
+            return False
+        return (self.shape is Shape.TYPED and self.table is None) or selects(self.selection, name)
 
 
 @dataclass

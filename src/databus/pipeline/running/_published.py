@@ -14,7 +14,7 @@ from databus.pipeline.graph import PipelineConfig, is_held, state_of
 from databus.pipeline.running._dead_letters import with_letters
 from databus.pipeline.running._own_relay import states_of
 from databus.pipeline.running._source_watch import States, is_well
-from databus.pipeline.telling import BatchJournal, Journal, Progress, StatusFile, read_status, with_backlog
+from databus.pipeline.telling import BatchJournal, Journal, OnEvent, Progress, StatusFile, read_status, with_backlog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +50,8 @@ class Published:
         self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
         self.answer: Handle | None = None
         """Does what commands ask over HTTP; set once there is a run that takes them."""
+        self.look: OnEvent = lambda _: None
+        """Told of each event besides, quickly; set once there are queries."""
 
     def __enter__(self) -> Self:
         if self._http is not None:
@@ -103,6 +105,7 @@ class Published:
         """Take an event."""
         self._journal.take(event)
         self._batches.take(event)
+        self.look(event)
         if self._server is not None:
             self._server.events.put(event)
         match event["event"]:

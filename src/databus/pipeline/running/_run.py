@@ -17,8 +17,10 @@ from databus.operate import logger_of
 from databus.pipeline.checks import check_renamed, load_pipeline
 from databus.pipeline.engine import Engine, OutputHandle, QueryThread, RunSettings, SparkEngine
 from databus.pipeline.graph import Graph, PipelineConfig, StateLock
+from databus.pipeline.running._batch_reports import BatchReports
 from databus.pipeline.running._commands import Commands, together
 from databus.pipeline.running._control import ControlServer
+from databus.pipeline.running._open_lineage import OpenLineage
 from databus.pipeline.running._own_relay import OwnRelay, states_of
 from databus.pipeline.running._physicals import Physicals
 from databus.pipeline.running._published import Published
@@ -113,11 +115,16 @@ def run(
     is_abandoned = False
     try:
         published = Published(config, http)
-        with reporting([published.take, on_event], events_file) as report, published:
+        with (
+            OpenLineage(graph) as lineage,
+            reporting([published.take, on_event, lineage.take], events_file) as report,
+            published,
+        ):
             chosen = master or config.sections.spark.master
             resting = Resting(config.state)
             running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
             running.is_dry = dry_in is not None
+            lineage.graph = lambda: running.graph
             reloads = Reloads(Path(path), master, running)
             commands = Commands(running, resting, lambda asks: published.status(asks_relay=asks), reloads.reload)
             control = ControlServer(config.state, commands.answer)
@@ -161,6 +168,7 @@ class _Run:
         self._config = graph.config
         self._master = master
         self._report = report
+        self._published = published
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
         self._resting = resting
@@ -415,6 +423,14 @@ class _Run:
         names = self._names(physicals)
         if self._is_stopping.is_set():
             return
+        with BatchReports(lambda: self._graph, lambda: self._relay_url, self._report) as batches:
+            self._published.look = batches.take
+            self._run_until_told(settings, names, physicals)
+        if self._once and self._sources is not None:
+            self._uncaptured = self._sources.uncaptured()
+
+    def _run_until_told(self, settings: RunSettings, names: list[str], physicals: Physicals) -> None:
+        """Run the queries until there is nothing left to do, or somebody ends it."""
         self._queries.begin(settings, names)
         self._begin("")
         reports = Reports(settings, lambda: () if self.is_dry else self._queries.handles.values())
@@ -426,8 +442,6 @@ class _Run:
             self._is_stopping.set()
             self._end_queries()
             reports.end()
-        if self._once and self._sources is not None:
-            self._uncaptured = self._sources.uncaptured()
 
     def _has_lost_spark(self) -> bool:
         """Whether Spark's process has ended under the queries; from any thread. The run ends then, in order, so that a

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.formats import load_yaml
 from databus.pipeline.checks import load_pipeline
-from databus.pipeline.comparing import audit
+from databus.pipeline.comparing import audit, table_lineages
 from databus.pipeline.graph import Graph, NodeSpec, edge_label, is_held, name_of, physical_edges, state_of
 from databus.pipeline.running._control import ask
 from databus.pipeline.running._dead_letters import outputs_with_letters
@@ -180,6 +180,15 @@ def _batches(graph: Graph, _: Request) -> dict[str, Any]:
     return {"chains": [each.to_json() for each in audit(graph, client)]}
 
 
+def _lineage(graph: Graph, _: Request) -> dict[str, Any]:
+    """See `table_lineages`."""
+    try:
+        client = _relay_of(graph)
+    except ServiceUnavailable:
+        client = None
+    return {"tables": [each.to_json() for each in table_lineages(graph, client)]}
+
+
 def _relay_of(graph: Graph) -> "RelayClient":
     from databus.link import RelayClient
 
@@ -197,6 +206,7 @@ SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
     "config": _configuration,
     "trace": _trace,
     "batches": _batches,
+    "lineage": _lineage,
 }
 """By the verb that asks for it."""
 

@@ -1,6 +1,6 @@
 """What a run tells: events, progress, status, its journal. Start with `_status.py`."""
 
-from databus.pipeline.telling._batch_journal import BatchJournal, read_batches
+from databus.pipeline.telling._batch_journal import BatchJournal, last_batches, read_batches
 from databus.pipeline.telling._events import OnEvent, reporting
 from databus.pipeline.telling._journal import Journal, read_journal
 from databus.pipeline.telling._progress import OutputState, Progress, unwell, why_refused, worst_backlogs
@@ -35,6 +35,7 @@ __all__ = [
     "StatusFile",
     "Throttle",
     "in_background",
+    "last_batches",
     "left_after",
     "read_batches",
     "read_journal",

@@ -32,7 +32,7 @@ _CHARS_MAX: Final = 2_000
 _KEPT: Final = frozenset(
     {
         *("failed", "retry", "table_failed", "table_retry", "table_well", "refused", "hanging", "answered"),
-        *("no_source", "relay_died", "source", "reload", "stopped", "throttled", "rebuilt"),
+        *("no_source", "relay_died", "source", "reload", "stopped", "throttled", "rebuilt", "journal_break"),
     }
 )
 _FIELDS: Final = frozenset(
@@ -134,19 +134,32 @@ class Journal:
 
 def append_line(path: Path, text: bytes, bytes_max: int, before: Path) -> None:
     """Append a line to a file of so many bytes at most: the full one becomes `before`, in the place of another."""
-    with suppress(FileNotFoundError):
-        if path.stat().st_size + len(text) > bytes_max:
-            path.replace(before)
+    begins_anew(path, len(text), bytes_max, before)
     with path.open("ab+") as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             text = b"\n" + text  # what was cut off there is a line of its own
         file.write(text)
 
 
-def read_lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The objects in these files, one a line. Lines that were cut off are passed over, and files that are not there."""
+def begins_anew(path: Path, count: int, bytes_max: int, before: Path) -> bool:
+    """Make room for so many bytes more, as `append_line` does; whether a new file begins with them."""
+    try:
+        if path.stat().st_size + count > bytes_max:
+            path.replace(before)
+            return True
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def read_lines(paths: Iterable[Path], tail_bytes: int | None = None) -> Iterator[dict[str, Any]]:
+    """The objects in these files, one a line. Lines that were cut off are passed over, and files that are not there.
+    tail_bytes: of the end of each alone.
+    """
     for path in paths:
         with suppress(FileNotFoundError), path.open("rb") as file:
+            if tail_bytes is not None:
+                file.seek(max(0, path.stat().st_size - tail_bytes))
             for line in file:
                 with suppress(ValueError):
                     found = json.loads(line)

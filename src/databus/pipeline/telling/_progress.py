@@ -122,6 +122,7 @@ class _Output:
     batches: int = 0
     retries: int = 0
     last_batch_us: int = 0
+    journal_breaks: int = 0
     hangs_since_us: int = 0
     tables: dict[str, None] = field(default_factory=dict)
     """Full names of those of which something was written."""
@@ -156,6 +157,7 @@ class _Output:
             "tables": sorted(self.tables),
             "flow": None if self.flow is None else self.flow.to_json(),
             "visible": self.visible.to_json(),
+            "journal_breaks": self.journal_breaks,
             "refused": {table: why for refused in self.refused.values() for table, why in sorted(refused.items())},
             "queries": {name: each.to_json() for name, each in self.queries.items()},
         }
@@ -193,7 +195,7 @@ class Progress:
             match event["event"]:
                 case "batch":
                     self._batch(event)
-                case "hanging" | "answered" | "refused" | "advanced" | "throttled":
+                case "hanging" | "answered" | "refused" | "advanced" | "throttled" | "journal_break":
                     for name in event.get("outputs") or [event["output"]]:
                         if name in self._outputs:  # else it is no longer in the file
                             self._of_output(self._outputs[name], event)

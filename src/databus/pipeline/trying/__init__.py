@@ -1,7 +1,13 @@
 """A pipeline tried out: its tests of filters, and runs that write nothing. Start with `run_filter_tests`."""
 
 from databus.pipeline.trying._dry_run import EdgeRates, dry, edge_name
-from databus.pipeline.trying._filter_tests import FilterTestResult, check_filter_tests, rows_given, run_filter_tests
+from databus.pipeline.trying._filter_tests import (
+    FilterTestResult,
+    check_filter_tests,
+    rows_given,
+    run_filter_tests,
+    through_spark,
+)
 from databus.pipeline.trying._spark_on_demand import spark_on_demand
 
 __all__ = [
@@ -13,4 +19,5 @@ __all__ = [
     "rows_given",
     "run_filter_tests",
     "spark_on_demand",
+    "through_spark",
 ]

@@ -29,13 +29,11 @@ from databus.core import (
     canonical_name,
     split_physical,
 )
-from databus.filters import matches, selects
 from databus.flow import META_COLUMNS, Always, TableFilters, TableRows, decode_typed, user_rows_schema
 from databus.formats import from_json_value, to_json_value
 from databus.pipeline.engine import TypedSteps, analysis_error, named
-from databus.pipeline.graph import Branch, FilterTest, Graph
+from databus.pipeline.graph import Branch, FilterTest, Graph, Step
 from databus.pipeline.trying._spark_on_demand import spark_on_demand
-from databus.plugins import Shape
 from databus.schema import Column, TableSchema, column_named, forms_of
 
 if TYPE_CHECKING:
@@ -144,7 +142,7 @@ def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
             there = [*outputs, *(each for each in graph.referable if f"inputs.{each}" not in graph.inputs)]
             raise ConfigError(f'{where}.to: no output or filter called "{test.to}"; {_near(test.to, there)}')
         branches = found
-    mine = [each for each in branches if test.from_ in (None, each.input.partition(".")[2]) and _takes(each, full)]
+    mine = [each for each in branches if test.from_ in (None, each.input.partition(".")[2]) and each.takes(full)]
     if not mine:
         raise ConfigError(f"{where}.to: no row of {full} comes to {test.to}; see `databus graph`")
     if len({each.input for each in mine}) > 1:
@@ -155,12 +153,6 @@ def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
             f"{where}.to: {full} comes to {test.to} by {len(mine)} ways; test the filters or branches before it"
         )
     return mine[0]
-
-
-def _takes(branch: Branch, full: str) -> bool:
-    if branch.table is not None and not matches(full, [branch.table]):
-        return False
-    return (branch.shape is Shape.TYPED and branch.table is None) or selects(branch.selection, full)
 
 
 def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: str) -> TableSchema:
@@ -254,7 +246,10 @@ def _near(name: str, there: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _differences(graph: Graph, case: _Case, spark: "Callable[[], SparkSession]") -> Iterator[str]:
     try:
-        result = _through_spark(graph, case, spark()) if case.branch.steps else _through_tables(graph, case)
+        if case.branch.steps:
+            result = through_spark(graph, case.name, case.branch.steps, case.given, spark())
+        else:
+            result = _through_tables(graph, case)
     except DatabusError as error:
         yield str(error)
         return
@@ -286,20 +281,21 @@ def _through_tables(graph: Graph, case: _Case) -> TableRows:
     return TableRows(result, user_rows_schema(result).empty_table())
 
 
-def _through_spark(graph: Graph, case: _Case, spark: "SparkSession") -> TableRows:
-    table, rows = case.given.table, case.given.rows
+def through_spark(graph: Graph, name: str, steps: Sequence[Step], given: TableRows, spark: "SparkSession") -> TableRows:
+    """What the filters of a typed way make of rows of the table of this full name. Raises what they do."""
+    table, rows = given.table, given.rows
     controls = pa.nulls(rows.num_rows, pa.string())
     rows = rows.append_column(CONTROL, controls).select([*table.names, *META_COLUMNS])
-    steps = TypedSteps(graph, case.name, graph.about(case.branch.steps, case.name))
-    made, result = steps.apply(spark.createDataFrame(rows), table)
+    about = graph.about(steps, name)
+    made, result = TypedSteps(graph, name, about).apply(spark.createDataFrame(rows), table)
     try:
         found = made.toArrow()
     except DatabusError:
         raise
     except Exception as error:  # whatever Spark, or a user's function, raises
-        raise analysis_error(case.branch.steps[-1].node, error) from error
+        raise analysis_error(about[-1].node, error) from error
     nowhere = SourceCheckpoint()
-    items = decode_typed(found, result, case.name.partition("/")[0], nowhere, nowhere).items
+    items = decode_typed(found, result, name.partition("/")[0], nowhere, nowhere).items
     found_rows = [item for item in items if isinstance(item, TableRows)]
     return found_rows[0] if found_rows else TableRows(result, user_rows_schema(result).empty_table())
 

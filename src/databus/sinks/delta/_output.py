@@ -39,7 +39,7 @@ from databus.operate import logger_of
 from databus.places import Held, Noted, identity, place_at
 from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
 from databus.schema import TableSchema
-from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of, target_at
 from databus.sinks.delta._at_once import KnownMirrors, KnownTable, MirrorWriter
 from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
 from databus.sinks.delta._config import DeltaConfig
@@ -146,8 +146,11 @@ class DeltaOutput(Output):
         stored = copy.target.stored() if copy.target.exists else None
         return None if stored is None else Noted(stored.pair, str(copy.target.mark(copy.kind.partition)))
 
-    def find(self, physical: str, source: str, key: Mapping[str, Any]) -> Sequence[Pair] | None:
-        """See `Output.find`."""
+    def find(
+        self, physical: str, source: str, key: Mapping[str, Any], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
+        """See `FindsKeys.find`."""
+        del about
         from deltalake.exceptions import TableNotFoundError
 
         place = self.table_path(physical, source)
@@ -155,6 +158,10 @@ class DeltaOutput(Output):
             return pairs_in(dataset_of(opened_delta(place), place), f"{physical}/{source}", key)
         except TableNotFoundError:
             return []
+
+    def target_of(self, physical: str, source: str) -> tuple[str, str]:
+        """See `NamesTargets.target_of`."""
+        return target_at(self.table_path(physical, source))
 
     def check_table(self, table: TableSchema) -> None:
         """See `ChecksTables.check_table`: a mirror needs a key."""

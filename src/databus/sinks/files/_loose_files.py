@@ -3,6 +3,7 @@
 A task writes them under a name that says that they are staged (`_staged.….part`); who commits them renames them.
 """
 
+import json
 import re
 import uuid
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 
-from databus.core import Pair
+from databus.core import COMMIT_VERSION, SEQ, Pair
 from databus.disk import Location
 from databus.flow import DataFile, Folders, TableRows, first_pair, last_pair, parted, row_lines
 from databus.formats import BigIntegers
@@ -97,6 +98,18 @@ class LooseWriter:
                 file.write(_parquet(rows.rows, self.compression))
             size = file.tell()
         return DataFile(name, size, rows.rows.num_rows, "")
+
+
+def pairs_in_file(content: bytes, suffix: str) -> set[Pair]:
+    """The pairs of the rows of a file, as `LooseWriter` has written it."""
+    import pyarrow.parquet as pq
+
+    names = [COMMIT_VERSION, SEQ]
+    if suffix == "parquet":
+        rows = pq.read_table(pa.BufferReader(content), columns=names)
+        return set(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+    told = (json.loads(line) for line in content.splitlines())  # a line of JSON has no other ends of lines in it
+    return {(int(each[COMMIT_VERSION]), int(each[SEQ])) for each in told}
 
 
 def _parquet(rows: pa.Table, compression: str) -> pa.Buffer:

@@ -7,8 +7,8 @@ greatest pair in the folder are not written again, so a repeated batch adds noth
 are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import ClassVar, Final, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -28,8 +28,8 @@ from databus.flow import (
 from databus.formats import BigIntegers
 from databus.places import Held, Noted, place_at
 from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Written
-from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of
-from databus.sinks.files._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
+from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of, target_at
+from databus.sinks.files._loose_files import LooseName, LooseWriter, first_staged, is_staged_file, pairs_in_file
 
 _SUFFIXES: Final = {"parquet": "parquet", "json": "jsonl"}
 
@@ -134,6 +134,27 @@ class FilesOutput(Output):
         stored = {name: self._stored(name) for name in tables}
         known = {name: each for name, each in stored.items() if each.pair != (0, 0)}
         return {name: Held(place_at(each.pair, f"{each.log or 0:016x}"), _THERE) for name, each in known.items()}
+
+    def find(
+        self, physical: str, source: str, key: Mapping[str, Any], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
+        """See `FindsKeys.find`: in the files whose names say that they hold these pairs."""
+        del key
+        path = path_of(self.config.path, self.context, physical, source)
+        found: set[Pair] = set()
+        for name in path.names():
+            said = LooseName.parse(name)
+            if said is None or said.suffix not in _SUFFIXES.values():
+                continue
+            wanted = {pair for pair in about if said.first <= pair <= said.last}
+            file = (path / name).read() if wanted else None
+            if file is not None:
+                found |= wanted & pairs_in_file(file.content, said.suffix)
+        return sorted(found)
+
+    def target_of(self, physical: str, source: str) -> tuple[str, str]:
+        """See `NamesTargets.target_of`."""
+        return target_at(path_of(self.config.path, self.context, physical, source))
 
     def part_writer(self) -> PartWriter:
         """See `Output.part_writer`."""

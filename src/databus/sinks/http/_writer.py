@@ -78,6 +78,8 @@ class _BucketOfRequests:
         self._bucket = bucket
         self._goes_on = goes_on
         self._client = writer.target.client()
+        self.letters: Counter[str] = Counter()
+        """See `CountsLetters`."""
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`."""
@@ -90,10 +92,12 @@ class _BucketOfRequests:
             parking.put()
             parking.release()
         written: Counter[str] = Counter()
+        self.letters.clear()
         for number, item in enumerate(batch.items):
             if isinstance(item, TableRows):
                 held = 0 if parking is None else len(parking.held(number))
                 written[item.table.source] += item.rows.num_rows - held
+                self.letters[item.table.source] += held
         return written
 
     def send(self, batch: ChangeBatch, parking: Parking | None) -> None:

@@ -14,6 +14,7 @@ from databus.core import (
     ConfigError,
     ControlKind,
     CorruptData,
+    DatabusError,
     Pair,
     UnsupportedFeature,
     how_to_install,
@@ -30,6 +31,7 @@ from databus.sinks.kafka._cluster import Cluster
 from databus.sinks.kafka._config import KafkaConfig
 from databus.sinks.kafka._encoding import Encoding
 from databus.sinks.kafka._mirror import MESSAGE, MESSAGE_KEY, PARTITION, Mirroring, check_messages
+from databus.sinks.kafka._offsets import pairs_between
 from databus.sinks.kafka._positions import Record, of_output, positions_of
 from databus.sinks.kafka._refusals import Holding
 from databus.sinks.kafka._topics import NewTopics, TopicNames, as_settings, topic_name, topics_of
@@ -54,6 +56,11 @@ class KafkaOutput(LettersOutput):
             config.buffer_bytes_max,
         )
         self._marks: dict[str, str] = {}  # by full names of tables: the topic that has their messages, and its id
+
+    def target_of(self, physical: str, source: str) -> tuple[str, str]:
+        """See `NamesTargets.target_of`."""
+        broker = dict(self._cluster.settings).get("bootstrap.servers", "").partition(",")[0]
+        return f"kafka://{broker}", self._topics.name(physical, source)
 
     def check_table(self, table: TableSchema) -> None:
         """See `ChecksTables.check_table`."""
@@ -187,7 +194,30 @@ class KafkaOutput(LettersOutput):
         for source in _dropped(batch):  # whoever has no use for its topic any more may remove that
             self._marks[f"{batch.physical}/{source}"] = ""
         self.release_letters(batch)
-        return Written(marks={name: Noted(batch.end.pair, mark) for name in names if (mark := self._marks.get(name))})
+        marks = {name: Noted(batch.end.pair, mark) for name in names if (mark := self._marks.get(name))}
+        return Written(marks=marks, offsets=self._ends_of(names))
+
+    def _ends_of(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Behind what the topics of tables have now; of none where that cannot be had: the journal alone has it."""
+        topics = {name: self._topics.name(*name.split("/", 1)) for name in names}
+        parts = topics_of(self._cluster).partitions_seen({*topics.values()})
+        try:
+            ends = self._cluster.ends(parts, is_committed=self.config.transactions) if parts else {}
+        except DatabusError:
+            return {}
+        return {
+            name: {f"{mine}/{number}": end for (mine, number), end in ends.items() if mine == topic}
+            for name, topic in topics.items()
+        }
+
+    def find_between(
+        self, before: Mapping[str, int], after: Mapping[str, int], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
+        """See `FindsOffsets.find_between`: by the headers of messages."""
+        if not self.config.headers or self.config.format == MESSAGE:
+            return None
+        found = pairs_between(self._cluster, before, after, about, is_committed=self.config.transactions)
+        return None if found is None else sorted(found)
 
     def _check_topics(self, names: Iterable[str]) -> set[str]:
         """Look whether the topics of tables are those that have the messages from before; note which they are.

@@ -288,11 +288,12 @@ def _told(error: "KafkaError") -> str:
     return f"{error.str()} ({error.name()})"
 
 
-def rows_written(batch: ChangeBatch, refusals: Refusals | None) -> Counter[str]:
-    """How many rows of each source were."""
-    found: Counter[str] = Counter()
+def rows_written(batch: ChangeBatch, refusals: Refusals | None) -> tuple[Counter[str], Counter[str]]:
+    """How many rows of each source were, and how many are held back."""
+    found, letters = Counter[str](), Counter[str]()
     for number, item in enumerate(batch.items):
         if isinstance(item, TableRows):
             held = 0 if refusals is None else len(refusals.parking.held(number))
             found[item.table.source] += item.rows.num_rows - held
-    return found
+            letters[item.table.source] += held
+    return found, letters

@@ -97,6 +97,7 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._partitions: dict[str, int] = {}
+        self._seen: dict[str, list[int]] = {}
         self._with_timestamps: set[str] = set()
 
     def ready(self, name: str, new: NewTopics | None, needs: Needs = Needs()) -> int:
@@ -173,6 +174,10 @@ class Topics:
                 return found
             time.sleep(_POLL_S)  # brokers do not tell when they know a topic; `request_ms_max` bounds it
 
+    def partitions_seen(self, names: Collection[str]) -> list[tuple[str, int]]:
+        """The same as they were when these topics were looked at last."""
+        return [(name, number) for name in names for number in self._seen.get(name, ())]
+
     def partitions_of(self, names: Collection[str]) -> list[tuple[str, int]]:
         """Those of topics, as far as these are there."""
         return [(name, each.id) for name, found in self._described(names).items() for each in found.partitions]
@@ -195,6 +200,7 @@ class Topics:
         for name, answer in self._cluster.answers(ask):
             try:
                 found[name] = answer()
+                self._seen[name] = [each.id for each in found[name].partitions]
             except KafkaException as error:
                 if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise self._cluster.error(error, f"looking for topic {name}") from error

@@ -6,6 +6,7 @@ next task of that bucket: nobody has to be shut out then, and nothing read.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -106,6 +107,8 @@ class _BucketOfKafka:
         self._replayed: Letters | None = None
         self._changes: Changes | None = None
         self._marks: TransactionMarks | None = None  # of the batch that is written
+        self.letters: Counter[str] = Counter()
+        """See `CountsLetters`."""
 
     def seen(self, batch: ChangeBatch) -> ChangeBatch:
         """See `SeesAllRows.seen`: a change's place in its transaction is one among all changes, in any bucket."""
@@ -173,6 +176,7 @@ class _BucketOfKafka:
 
     def _write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """Write what is left of a batch, in as many attempts as it takes to find what is to be held back."""
+        self.letters.clear()
         writer, session = self._writer, self.session
         session.begin(self._bucket)
         before, left = session.record, self._left(batch)
@@ -190,7 +194,8 @@ class _BucketOfKafka:
             session.begin()
             if session.record != before:  # somebody was between
                 return self._write(batch)
-        return rows_written(left, self._refusals)
+        written, self.letters = rows_written(left, self._refusals)
+        return written
 
     @property
     def _own(self) -> Position | None:

@@ -15,7 +15,7 @@ from databus.flow import KeyChoice
 from databus.schema import TableSchema
 from databus.sinks.search._client import Client
 from databus.sinks.search._document_change import META, meta_of
-from databus.sinks.search._mapping import OWN_FIELDS, check_names, index_name, mapping_of
+from databus.sinks.search._mapping import DELETED, OWN_FIELDS, check_names, index_name, mapping_of
 
 _EXISTS: Final = (400,)
 TYPE: Final = "_doc"
@@ -272,14 +272,18 @@ def _check_found(name: str, mapping: Mapping[str, Any]) -> None:
             )
 
 
-def pairs_of_documents(client: Client, index: str, ids: Sequence[str], *, typed: bool) -> dict[str, Pair]:
-    """The pairs of those documents of an index that are there, by their ids."""
+def pairs_of_documents(
+    client: Client, index: str, ids: Sequence[str], *, typed: bool, only_alive: bool = False
+) -> dict[str, Pair]:
+    """The pairs of those documents of an index that are there, by their ids. only_alive: without soft deletes."""
     kind = {"_type": TYPE} if typed else {}
     found: dict[str, Pair] = {}
     for begin in range(0, len(ids), _IDS_A_REQUEST):
         some = [{"_index": index, **kind, "_id": each} for each in ids[begin : begin + _IDS_A_REQUEST]]
-        told = client.ask("POST", f"/_mget?_source={COMMIT_VERSION},{SEQ}", {"docs": some})
+        told = client.ask("POST", f"/_mget?_source={COMMIT_VERSION},{SEQ},{DELETED}", {"docs": some})
         for each in (each for each in told["docs"] if each.get("found")):
+            if only_alive and each["_source"].get(DELETED):
+                continue
             found[each["_id"]] = int(each["_source"][COMMIT_VERSION]), int(each["_source"][SEQ])
     return found
 

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+import pyarrow as pa
+
 from databus.core import (
     ConfigError,
     ControlKind,
@@ -21,7 +23,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location
-from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below
+from databus.flow import Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, key_ids, released_below
 from databus.operate import logger_of
 from databus.places import Choice, Held, Noted, Position, Seed, place_at
 from databus.plugins import Delivery, OutputConfig, OutputContext, Written
@@ -31,8 +33,8 @@ from databus.sinks.search._client import Cluster
 from databus.sinks.search._config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.sinks.search._control import CLAIM, EMPTIED, FENCE, HELD, PLACE, ControlIndex
 from databus.sinks.search._document_change import DocumentChange
-from databus.sinks.search._indices import IndexPlan, Indices
-from databus.sinks.search._mapping import check_names
+from databus.sinks.search._indices import IndexPlan, Indices, pairs_of_documents
+from databus.sinks.search._mapping import check_names, index_name
 from databus.sinks.search._parts import HeldRows
 from databus.sinks.search._sweep import Sweep, as_json
 from databus.sinks.search._writer import SearchWriter, pair_of, shut_out_above
@@ -66,6 +68,10 @@ class SearchOutput(LettersOutput):
         self._owner = f"{context.pipeline}/{context.output}"
         self._known_plan: IndexPlan | None = None
         self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
+
+    def target_of(self, physical: str, source: str) -> tuple[str, str]:
+        """See `NamesTargets.target_of`."""
+        return self.config.url[0].rstrip("/"), index_name(self.config.index, physical, source)
 
     def check_table(self, table: TableSchema) -> None:
         """See `ChecksTables.check_table`."""
@@ -197,6 +203,16 @@ class SearchOutput(LettersOutput):
             for name in documents:
                 old.remove(kind, name)
         return len({*kept[CLAIM], *kept[PLACE]})
+
+    def find(
+        self, physical: str, source: str, key: Mapping[str, Any], about: Collection[Pair]
+    ) -> Sequence[Pair] | None:
+        """See `FindsKeys.find`. A document that says that its row is gone is none."""
+        del about
+        (name,) = key_ids([pa.array([each.as_py()], each.type) for each in key.values()]).to_pylist()
+        client, plan = self._cluster.client(), self._plan
+        there = pairs_of_documents(client, plan.name(physical, source), [name], typed=plan.typed, only_alive=True)
+        return [*there.values()]
 
     def follow_options(self, name: str) -> None:
         """See `FollowsOptions.follow_options`."""

@@ -174,6 +174,8 @@ class _BucketOfSearch:
         self._parts = Parts(held, indices, control, bucket)
         self._claims: set[str] = set()
         self._taken: dict[str, Taken] = {}  # of this batch, or has something newer of
+        self.letters: Counter[str] = Counter()
+        """See `CountsLetters`."""
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
@@ -187,6 +189,7 @@ class _BucketOfSearch:
             self._fence.take()
         written: Counter[str] = Counter()
         self._taken.clear()
+        self.letters.clear()
         for item in rows:
             written[item.table.source] += item.rows.num_rows - self._put(batch, item, parts)
         if begun and begun != open_:
@@ -248,8 +251,8 @@ class _BucketOfSearch:
         )
 
     def _put(self, batch: ChangeBatch, item: TableRows, parts: set[int]) -> int:
-        """Returns how many of the rows the server had something newer of, or wants no more. parts: the transactions
-        that come in parts.
+        """Returns how many of the rows the server had something newer of, wants no more, or refused. parts: the
+        transactions that come in parts.
         """
         plan, count, physical = self._writer.plan, int(item.rows.num_rows), batch.physical
         index = self._indices.ready(physical, item.table)
@@ -267,11 +270,12 @@ class _BucketOfSearch:
             self._parts.hold(self._part(batch, scn), source, index, made.take(places), key_buckets(keys, HASHES))
         if refused:
             self._refuse(source, index, item, made, refused)
+            self.letters[item.table.source] += len(refused)
         is_taken = np.ones(len(made), np.bool_)
         is_taken[[each.place for each in refused]] = False
         taken = self._taken.setdefault(source, Taken())
         taken.add(made.ids.filter(pa.array(is_taken)), made.scns[is_taken], made.seqs[is_taken])
-        return stale + count - int(item.rows.num_rows)
+        return stale + count - int(item.rows.num_rows) + len(refused)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
         are_kept = self._writer.on_error == "dead_letter"

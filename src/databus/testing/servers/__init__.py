@@ -4,7 +4,8 @@
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
 Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own,
-and so have `KafkaCluster` and `Chromium`, a browser for the tests of pages. `promtool` is a program of Prometheus'.
+and so have `KafkaCluster`, `InfluxDb` and `VictoriaMetrics`, and `Chromium`, a browser for the tests of pages.
+`promtool` is a program of Prometheus'.
 What a machine cannot have raises `ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
@@ -19,6 +20,7 @@ from databus.testing.servers._promtool import promtool
 from databus.testing.servers._search import SEARCH_KINDS, SearchServer, open_search_server
 from databus.testing.servers._server import Server
 from databus.testing.servers._server_process import ServerProcess
+from databus.testing.servers._time_series import InfluxDb, TimeSeriesServer, VictoriaMetrics
 from databus.testing.servers._tls import Certificates, make_certificates
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "SOAK_KINDS",
     "Certificates",
     "Chromium",
+    "InfluxDb",
     "Kafka",
     "KafkaCluster",
     "MariaDb",
@@ -35,6 +38,8 @@ __all__ = [
     "Server",
     "ServerMissing",
     "ServerProcess",
+    "TimeSeriesServer",
+    "VictoriaMetrics",
     "cache_folder",
     "make_certificates",
     "open_search_server",

@@ -18,9 +18,11 @@ from databus.testing.servers import (
     SEARCH_KINDS,
     SOAK_KINDS,
     Chromium,
+    InfluxDb,
     Kafka,
     SearchServer,
     Server,
+    VictoriaMetrics,
     open_search_server,
     open_server,
 )
@@ -52,6 +54,8 @@ def main(arguments: list[str]) -> int:
         _prepare(kind)
     if not chosen.kinds:
         _say(Chromium.kind, Chromium.prepare)
+        for each in (InfluxDb, VictoriaMetrics):
+            _say(each.kind, each(Path()).prepare)
     return 0
 
 

@@ -1,0 +1,265 @@
+"""OpenLineage events of a run: START, RUNNING, FAIL and COMPLETE of each output, to a file or an address.
+
+A thread of its own makes and sends them, so that no batch waits for whoever takes them. One that is away costs events:
+so many wait, the oldest are dropped and counted. Start with `OpenLineage.take`; `event_of` is pure.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+from databus import __version__
+from databus.core import DatabusError
+from databus.operate import logger_of
+from databus.pipeline.comparing import TableLineage, table_lineages
+from databus.pipeline.graph import Graph
+
+if TYPE_CHECKING:
+    from databus.link import RelayClient
+
+PRODUCER: Final = f"urn:databus:{__version__}"
+_SPEC: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
+_FACETS: Final = "https://openlineage.io/spec/facets"
+_EVERY_S: Final = 600.0
+_WAITING_MAX: Final = 1_000
+_ANSWER_S_MAX: Final = 10.0
+_AGAIN_S: Final = (1.0, 60.0)
+_END_S_MAX: Final = 3.0
+_ALL: Final = ""
+"""In the place of an output: each that has begun and not ended."""
+
+_logger = logger_of("databus.pipeline")
+
+
+class Moment(NamedTuple):
+    """Something that happened to an output's job."""
+
+    kind: str
+    """START, RUNNING, FAIL or COMPLETE."""
+    output: str
+    at_us: int
+    message: str = ""
+
+
+def event_of(
+    moment: Moment, run_id: str, namespace: str, pipeline: str, lineages: Iterable[TableLineage]
+) -> dict[str, Any]:
+    """The event. lineages: of the tables that come to the output."""
+    mine = [each for each in lineages if each.output == moment.output]
+    facets = {}
+    if moment.message:
+        told = {"message": moment.message, "programmingLanguage": "Python"}
+        facets["errorMessage"] = {**_facet("ErrorMessageRunFacet", "1-0-0"), **told}
+    kind = {"processingType": "STREAMING", "integration": "DATABUS", "jobType": "JOB"}
+    return {
+        "eventType": moment.kind,
+        "eventTime": datetime.fromtimestamp(moment.at_us / 1e6, UTC).isoformat(timespec="milliseconds"),
+        "producer": PRODUCER,
+        "schemaURL": _SPEC,
+        "run": {"runId": run_id, "facets": facets},
+        "job": {
+            "namespace": namespace,
+            "name": f"{pipeline}.{moment.output}",
+            "facets": {"jobType": {**_facet("JobTypeJobFacet", "2-0-3"), **kind}},
+        },
+        "inputs": [_input(each) for each in mine],
+        "outputs": [_output(each) for each in mine],
+    }
+
+
+def _facet(name: str, version: str) -> dict[str, str]:
+    return {"_producer": PRODUCER, "_schemaURL": f"{_FACETS}/{version}/{name}.json#/$defs/{name}"}
+
+
+def _input(found: TableLineage) -> dict[str, Any]:
+    namespace, name = found.source
+    columns = [] if found.schema is None else [(each.name, each.type) for each in found.schema.columns]
+    return {"namespace": namespace, "name": name, "facets": _schema(columns)}
+
+
+def _output(found: TableLineage) -> dict[str, Any]:
+    namespace, name = found.target
+    given = {"namespace": found.source[0], "name": found.source[1]}
+    fields = {
+        each.name: {"inputFields": [{**given, "field": field} for field in each.origins]}
+        for each in found.columns or ()
+        if each.origins is not None
+    }
+    facets: dict[str, Any] = _schema([(each.name, each.type) for each in found.columns or ()])
+    if fields:
+        facets["columnLineage"] = {**_facet("ColumnLineageDatasetFacet", "1-2-0"), "fields": fields}
+    return {"namespace": namespace, "name": name, "facets": facets}
+
+
+def _schema(columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    if not columns:
+        return {}
+    fields = [{"name": name, "type": kind} for name, kind in columns]
+    return {"schema": {**_facet("SchemaDatasetFacet", "1-1-1"), "fields": fields}}
+
+
+class Sink:
+    """Where events go: a file, whose lines they become, or an address. token: that it wants."""
+
+    def __init__(self, to: str, token: str | None, folder: Path) -> None:
+        self._url = to if to.startswith(("http://", "https://")) else None
+        self._file = folder / to
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def put(self, event: Mapping[str, Any]) -> None:
+        """Hand one over. Raises OSError, HTTPException."""
+        text = json.dumps(event, separators=(",", ":")).encode()
+        if self._url is None:
+            with self._file.open("ab") as file:
+                file.write(text + b"\n")
+            return
+        request = Request(self._url, text, self._headers)  # noqa: S310 - http and https alone come here
+        with urlopen(request, timeout=_ANSWER_S_MAX):  # noqa: S310
+            pass
+
+
+class OpenLineage:
+    """Of one run, from now on until it ends; use as a context manager."""
+
+    def __init__(self, graph: Graph, every_s: float = _EVERY_S, again_s: float = _AGAIN_S[0]) -> None:
+        self.graph: Callable[[], Graph] = lambda: graph
+        """The pipeline as it is now."""
+        config = graph.config
+        section = config.sections.lineage
+        self.is_wanted = section.to is not None
+        token = None if section.token is None else section.token.get_secret_value()
+        self._sink = Sink(section.to or "", token, config.folder)
+        self._namespace = section.namespace
+        self._every_s = every_s
+        self._again_s = again_s
+        self._relay = config.relay.url
+        self._runs: dict[str, str] = {}  # by output
+        self._told_s: dict[str, float] = {}
+        self._moments: deque[Moment] = deque()
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self.dropped = 0
+        """Events that nobody took."""
+        self.trouble = ""
+        """Why none is taken now."""
+        self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self.is_wanted:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        if self.is_wanted:
+            self._thread.join(_END_S_MAX + _ANSWER_S_MAX)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event of the run, from any thread; nobody waits here for whoever takes lineage."""
+        if not self.is_wanted:
+            return
+        if event["event"] == "relay":
+            self._relay = event["url"]
+        found = list(self._moments_of(event))
+        if found:
+            with self._changed:
+                self._moments += found
+                self._changed.notify_all()
+
+    def _moments_of(self, event: Mapping[str, Any]) -> Iterable[Moment]:
+        at_us, outputs = event.get("at_us") or time.time_ns() // 1000, event.get("outputs", ())
+        match event["event"]:
+            case "started":
+                return [Moment("START", each, at_us) for each in outputs]
+            case "failed":
+                return [Moment("FAIL", each, at_us, event["message"]) for each in outputs]
+            case "batch" if any(each["kind"] == "schema" for each in event.get("changes", ())):
+                return [Moment("RUNNING", event["output"], at_us)]
+            case "stopped":
+                failed = [Moment("FAIL", each, at_us, "; ".join(event["reasons"])) for each in event["failed"]]
+                return [*failed, Moment("COMPLETE", _ALL, at_us)]
+        return ()
+
+    def _run(self) -> None:
+        wait_s, failures_s = 1.0, self._again_s
+        while True:
+            with self._changed:
+                if not self._moments and not self._is_ending:
+                    self._changed.wait(wait_s)
+                moments, is_ending = [*self._moments, *self._due()], self._is_ending
+                self._moments.clear()
+            self._make(moments)
+            is_taken = self._send()
+            if is_ending:
+                self._give_up()
+                return
+            failures_s = self._again_s if is_taken else min(2 * failures_s, _AGAIN_S[1])
+            wait_s = 1.0 if is_taken else failures_s
+
+    def _due(self) -> list[Moment]:
+        now_s, at_us = time.monotonic(), time.time_ns() // 1000
+        return [Moment("RUNNING", each, at_us) for each, s in self._told_s.items() if now_s - s >= self._every_s]
+
+    def _make(self, moments: Sequence[Moment]) -> None:
+        if not moments:
+            return
+        graph = self.graph()
+        lineages = table_lineages(graph, self._client(graph))
+        for moment in moments:
+            for output in list(self._runs) if moment.output == _ALL else [moment.output]:
+                self._put(moment._replace(output=output), graph, lineages)
+
+    def _put(self, moment: Moment, graph: Graph, lineages: Sequence[TableLineage]) -> None:
+        output, is_new = moment.output, moment.output not in self._runs
+        if is_new != (moment.kind == "START"):
+            return  # its query was started again, or has ended already
+        run_id = self._runs.setdefault(output, str(uuid4()))
+        if len(self._waiting) >= _WAITING_MAX:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(event_of(moment, run_id, self._namespace, graph.config.name, lineages))
+        self._told_s[output] = time.monotonic()
+        if moment.kind in ("FAIL", "COMPLETE"):
+            del self._runs[output], self._told_s[output]
+
+    def _client(self, graph: Graph) -> "RelayClient | None":
+        from databus.link import RelayClient
+
+        url = self._relay
+        try:
+            return None if url is None else RelayClient(url, access=graph.config.access, read_ms_max=5_000)
+        except DatabusError:
+            return None
+
+    def _send(self) -> bool:
+        """Hand over what waits; whether all was taken."""
+        while self._waiting:
+            try:
+                self._sink.put(self._waiting[0])
+            except (OSError, HTTPException, URLError) as error:
+                if str(error) != self.trouble:
+                    _logger.warning("lineage is not taken; tried again", why=str(error))
+                self.trouble = str(error)
+                return False
+            self._waiting.popleft()
+            self.trouble = ""
+        return True
+
+    def _give_up(self) -> None:
+        self.dropped += len(self._waiting)
+        if self.dropped:
+            _logger.warning("lineage events were dropped, which nobody took", count=self.dropped)

@@ -1,0 +1,96 @@
+"""Messages found again by offsets: which changes a topic has between the ends that a journal has noted."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from databus.core import COMMIT_VERSION, SEQ, Pair
+from databus.sinks.kafka._cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+_LOOK_S_MAX: Final = 30.0
+_POLL_S: Final = 0.2
+_CLEANUP: Final = "cleanup.policy"
+
+
+def pairs_between(
+    cluster: Cluster,
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    about: Collection[Pair],
+    *,
+    is_committed: bool,
+) -> set[Pair] | None:
+    """Those of some pairs that messages between two offsets of each partition (`topic/number`) name in their headers.
+
+    None where that cannot be told: some messages are gone, as retention and compaction have it, or it takes too long.
+    Raises what `Cluster.error` says.
+    """
+    from confluent_kafka import KafkaException
+
+    found: set[Pair] = set()
+    consumer, deadline = cluster.consumer(is_committed=is_committed), time.monotonic() + _LOOK_S_MAX
+    try:
+        for part, end in after.items():
+            topic, _, number = part.rpartition("/")
+            mine = _pairs_of(cluster, consumer, topic, int(number), before.get(part, 0), end, deadline)
+            if mine is None:
+                return None
+            found |= mine.intersection(about)
+        if not found.issuperset(about) and any(_is_compacted(cluster, part.rpartition("/")[0]) for part in after):
+            return None
+    except KafkaException as error:
+        raise cluster.error(error, "looking for messages by their offsets") from error
+    finally:
+        consumer.close()
+    return found
+
+
+def _pairs_of(
+    cluster: Cluster, consumer: "Consumer", topic: str, number: int, begin: int, end: int, deadline: float
+) -> set[Pair] | None:
+    from confluent_kafka import TopicPartition
+
+    if begin >= end:
+        return set()
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), cluster.request_s_max)
+    if low > begin:
+        return None
+    consumer.assign([TopicPartition(topic, number, begin)])
+    found: set[Pair] = set()
+    while time.monotonic() < deadline:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.name() == "_PARTITION_EOF":
+                return found
+            raise cluster.error_of(error, f"reading topic {topic}, partition {number}")
+        if (message.offset() or 0) >= end:
+            return found
+        found.update(_pair_of(message))
+    return None
+
+
+def _pair_of(message: "Message") -> Iterator[Pair]:
+    headers: Any = message.headers() or ()  # its types have a dictionary besides, which no message gives
+    told = {name: value for name, value in headers if isinstance(value, bytes)}
+    if {COMMIT_VERSION, SEQ} <= told.keys():
+        yield int(told[COMMIT_VERSION]), int(told[SEQ])
+
+
+def _is_compacted(cluster: Cluster, topic: str) -> bool:
+    """Whether messages of the topic may be gone whose keys have newer ones; also where that cannot be seen."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
+
+    name = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    asked = cluster.answers(lambda admin, s_max: admin.describe_configs([name], request_timeout=s_max))
+    try:
+        ((_, answer),) = asked
+        return "compact" in answer()[_CLEANUP].value
+    except (KafkaException, KeyError):
+        return True

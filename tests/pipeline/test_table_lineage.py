@@ -1,0 +1,174 @@
+"""Which tables and columns outputs are made of, as a file tells, and as OpenLineage is told."""
+
+import json
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from databus.link import RelayClient
+from databus.pipeline import load_pipeline, table_lineages
+from databus.pipeline.running import _open_lineage
+from databus.pipeline.running._open_lineage import OpenLineage
+from tests.commands import databus
+from tests.relay.support import Database, order, published, scripted
+
+FILE = """\
+name: shop
+relay: {{url: '{url}'}}
+inputs: {{rows: {{type: databus, tables: [shop/main.orders]}}}}
+filters:
+  big: {{type: where, from: rows, where: id > 5}}
+  said: {{type: mask, from: big, hash: [name], salt: abcdefghijklmnop}}
+  made:
+    type: sql
+    from: rows
+    table: main.orders
+    select: "SELECT id AS number, upper(name) || id AS label, 7 AS seven FROM orders WHERE id > 2"
+  mine: {{type: python, from: made, function: "f.py:f"}}
+outputs:
+  copy: {{type: delta, from: said, mode: mirror, path: copy}}
+  labels: {{type: delta, from: made, mode: mirror, path: labels}}
+  own: {{type: delta, from: mine, mode: mirror, path: own}}
+lineage: {{to: '{to}', namespace: here}}
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lineage")
+    database = Database()
+    (folder / "f.py").write_text("def f(batch):\n    return batch\n")
+    with scripted(folder / "relay", {"shop": database}) as relay:
+        database.add(order(1))
+        published(relay, "shop", 1)
+        yield folder, relay.url
+
+
+@pytest.fixture
+def graph(world):
+    return loaded(world, "lineage.jsonl")
+
+
+def loaded(world, to):
+    folder, url = world
+    (folder / "databus.yml").write_text(FILE.format(url=url, to=to))
+    return load_pipeline(folder / "databus.yml")
+
+
+def test_columns_say_what_they_are_made_of_and_what_nobody_can_tell_is_unknown(world, graph):
+    found = {each.output: each for each in table_lineages(graph, RelayClient(world[1]))}
+    columns = {name: {each.name: each.origins for each in one.columns} for name, one in found.items()}
+    assert columns["copy"] == {"id": ("id",), "name": ("name",)}
+    assert columns["labels"] == {"number": ("id",), "label": ("id", "name"), "seven": ()}
+    assert columns["own"] == {"number": None, "label": None, "seven": None}
+    assert (found["copy"].filters, found["copy"].reads) == (("filters.big", "filters.said"), ("id", "name"))
+    assert found["labels"].target == ("file", str(world[0] / "labels" / "orders"))
+    said = databus("lineage", graph.config.path)
+    assert "label" in said.stdout, said.stderr
+    assert "unknown" in said.stdout
+    told = json.loads(databus("lineage", graph.config.path, "--json").stdout)
+    assert next(each for each in told if each["output"] == "own")["columns"][0]["from"] == "unknown"
+
+
+def events_of(run):
+    at_us = time.time_ns() // 1000
+    outputs = ["copy", "labels", "own"]
+    run.take({"event": "started", "outputs": outputs, "at_us": at_us})
+    run.take({"event": "started", "outputs": outputs, "at_us": at_us})
+    run.take({"event": "batch", "output": "copy", "changes": [{"kind": "schema"}], "at_us": at_us})
+    run.take({"event": "failed", "outputs": ["own"], "message": "no room", "at_us": at_us})
+    run.take({"event": "stopped", "failed": ["own"], "reasons": ["own: no room"], "at_us": at_us})
+
+
+def test_each_output_is_a_job_that_starts_runs_fails_or_completes(graph, world):
+    file = world[0] / "lineage.jsonl"
+    with OpenLineage(graph) as run:
+        events_of(run)
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    jobs = {}
+    for each in told:
+        assert each["job"]["namespace"] == "here"
+        assert each["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+        jobs.setdefault(each["job"]["name"], []).append((each["eventType"], each["run"]["runId"]))
+    kinds = {name: [kind for kind, _ in found] for name, found in jobs.items()}
+    assert kinds == {
+        "shop.copy": ["START", "RUNNING", "COMPLETE"],
+        "shop.labels": ["START", "COMPLETE"],
+        "shop.own": ["START", "FAIL"],
+    }
+    assert all(len({run for _, run in found}) == 1 for found in jobs.values())
+    label = next(each for each in told if each["job"]["name"] == "shop.labels")
+    fields = label["outputs"][0]["facets"]["columnLineage"]["fields"]
+    assert [each["field"] for each in fields["label"]["inputFields"]] == ["id", "name"]
+    assert label["inputs"][0]["facets"]["schema"]["fields"][0]["name"] == "id"
+    own = next(each for each in told if each["job"]["name"] == "shop.own")
+    assert "columnLineage" not in own["outputs"][0]["facets"]
+    _judge(told)
+
+
+def _judge(told):
+    """By OpenLineage's own JSON schema, where a copy of its folder `spec` is at hand."""
+    folder = os.environ.get("DATABUS_OPENLINEAGE_SPEC")
+    if folder is None:
+        return
+    import jsonschema
+    from referencing import Registry, Resource
+
+    files = [*Path(folder).glob("*.json"), *Path(folder, "facets").glob("*.json")]
+    schemas = [json.loads(file.read_text()) for file in files]
+    registry = Registry().with_resources([(each["$id"], Resource.from_contents(each)) for each in schemas])
+    named = {each["$id"].rpartition("/")[2].removesuffix(".json"): each for each in schemas}
+
+    def check(name, value):
+        schema = {"$ref": f"{named[name]['$id']}#/$defs/{'RunEvent' if name == 'OpenLineage' else name}"}
+        jsonschema.Draft202012Validator(schema, registry=registry).validate(value)
+
+    for event in told:
+        check("OpenLineage", event)
+        holders = [event["run"], event["job"], *event["inputs"], *event["outputs"]]
+        for facet in (each for holder in holders for each in holder["facets"].values()):
+            check(facet["_schemaURL"].rpartition("/")[2], facet)
+
+
+def test_who_takes_no_lineage_costs_events_and_nothing_else(world, monkeypatch):
+    monkeypatch.setattr(_open_lineage, "_WAITING_MAX", 2)
+    with OpenLineage(loaded(world, "http://127.0.0.1:9/lineage"), again_s=0.01) as run:
+        began = time.monotonic()
+        events_of(run)
+        assert time.monotonic() - began < 1
+    assert run.dropped == 7
+    assert "refused" in run.trouble
+
+
+def test_an_address_that_is_away_for_a_while_gets_what_waits(world):
+    heard, refuse = [], threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(503 if refuse.is_set() else 201)
+            self.end_headers()
+            if not refuse.is_set():
+                heard.append(json.loads(body))
+
+        def log_message(self, *_):
+            pass
+
+    refuse.set()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/api/v1/lineage"
+    with OpenLineage(loaded(world, address), again_s=0.01) as run:
+        run.take({"event": "started", "outputs": ["copy"], "at_us": 1})
+        deadline = time.monotonic() + 30
+        while not run.trouble and time.monotonic() < deadline:
+            time.sleep(0.01)
+        refuse.clear()
+        events_of(run)
+    server.shutdown()
+    assert (heard[0]["eventType"], heard[-1]["eventType"]) == ("START", "COMPLETE")
+    assert (run.dropped, run.trouble) == (0, "")
