@@ -9,7 +9,7 @@ from databus.disk import LocalLocation
 from databus.pipeline import load_pipeline, rename_output, rename_pipeline
 from databus.pipeline.engine import Ledger
 from databus.pipeline.engine._handle import OutputHandle
-from databus.sinks import KafkaOutput
+from databus.sinks.kafka._output import KafkaOutput
 from tests.kafka.support import messages_in, new_prefix, rows_in
 from tests.kafka.test_kafka_runs import TABLES, assert_readers_see_what_sql_selects, died, sections
 from tests.pipeline.projects import HEAD, Project

@@ -15,7 +15,7 @@ from databus.pipeline.comparing._trace import Change, Evidence, verdict_of
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.telling._batch_journal import BatchJournal
 from databus.places import Position
-from databus.sinks.files import LooseName
+from databus.sinks.files._loose_files import LooseName
 from tests.commands import databus
 from tests.pipeline.test_batch_audit import batch
 from tests.relay.support import Database, order, published, scripted
