@@ -199,14 +199,14 @@ class KeyChoice:
 class Ways:
     """Which tables an output is given, and through which filters each comes; travels to tasks."""
 
-    ways: tuple[tuple[Selection, TableFilters | None], ...] = ()
-    """Selections of tables, any of which lets a table through, each with the filters behind it; none for all tables."""
+    ways: tuple[tuple[Selection, TableFilters | None], ...] | None = None
+    """Selections of tables, any of which lets a table through, each with the filters behind it; None for all tables."""
     key: KeyChoice = KeyChoice()
     """By which the output tells rows apart."""
 
     def selects(self, name: str) -> bool:
         """Whether a table of this full name goes to the output."""
-        return not self.ways or any(selects(selection, name) for selection, _ in self.ways)
+        return self.ways is None or any(selects(selection, name) for selection, _ in self.ways)
 
     def controls(self, name: str, control: TableControl) -> Sequence[TableControl]:
         """What a control of such a table is behind its filters, if it passes; see `TableFilters.item`."""
@@ -214,7 +214,7 @@ class Ways:
         return (control,) if chain is None else chain.control(control)[0]
 
     def _chain(self, name: str) -> TableFilters | None:
-        return next((filters for selection, filters in self.ways if selects(selection, name)), None)
+        return next((filters for selection, filters in self.ways or () if selects(selection, name)), None)
 
     def filtered(self, name: str, rows: TableRows, dropped: Dropped | None = None) -> Iterable[TableRows]:
         """What is left of rows of such a table; see `TableFilters.rows`. Raises what `TableFilters.check_key` does."""
