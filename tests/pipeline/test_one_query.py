@@ -3,7 +3,7 @@
 import pytest
 
 from databus.pipeline import compare, load_pipeline, run, validate
-from tests.pipeline.projects import Project
+from tests.pipeline.projects import HEAD, Project
 
 TWO_INPUTS = """\
 name: shop
@@ -121,6 +121,29 @@ def test_a_table_whose_filter_fails_stays_where_it_is_and_the_others_go_on(spark
     project.once(spark)
     for table, key in (("orders", "id"), ("stock", "product_id"), ("customers", "id")):
         project.assert_history_is_whole("lake/history", table, key)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("relay_in_thread")
+def test_a_table_whose_filter_fails_in_the_very_first_batch_from_a_version_on_loses_nothing(spark, tmp_path):
+    """No ledger says yet where anything stands: the options do, by a number."""
+    mended, whole = tmp_path / "mended", "  whole: {type: delta, from: shop, mode: history, path: lake/whole}\n"
+    (tmp_path / "check.py").write_text(CHECK.format(mended=str(mended)))
+    project = Project(tmp_path, f"outputs:\n{whole}")
+    project.once(spark)
+    version = max(pair[0] for pair in pairs(project, "lake/whole/orders")) + 1
+    project.write(FAILING + whole, head=HEAD.replace("databus,", f"databus, starting_version: {version},"))
+    project.work(30)
+    with project.running(spark) as running:
+        running.event(event="table_retry", table="shop/main.orders")
+        running.event(event="advanced", output="history")
+        mended.touch()
+        running.event(event="table_well", table="shop/main.orders")
+    assert running.code == 0
+    project.once(spark)
+    wanted = [pair for pair in pairs(project, "lake/whole/orders") if pair[0] >= version]
+    assert wanted
+    assert pairs(project, "lake/history/orders") == wanted
 
 
 @pytest.mark.nightly
