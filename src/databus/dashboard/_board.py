@@ -34,6 +34,7 @@ _OUTPUT: Final = (
     "refused",
     "throttle",
     "tables",
+    "visible",
 )
 _SOURCE: Final = (
     *(

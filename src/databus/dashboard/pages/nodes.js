@@ -19,6 +19,14 @@ const LIMITS = [
 ];
 const REBUILT = "The output rests, the table is removed from its target, and read again from its beginning.";
 
+// The bound of the bucket in which a share of all batches is, since the pipeline started.
+function within(visible, share) {
+  if (!visible || !visible.count) return "unknown";
+  const bounds = Object.entries(visible.buckets).map(([bound, count]) => [bound === "+Inf" ? Infinity : Number(bound), count]);
+  const [bound] = bounds.sort(([one], [other]) => one - other).find(([, count]) => count >= share * visible.count);
+  return bound === Infinity ? "more than 30 min" : seconds(bound);
+}
+
 const ms = (value) => seconds(value === null || value === undefined ? null : value / 1e3);
 
 const gone = (what) => html`<h1>${what}</h1><p class="trouble">There is no such thing among what you see. <a href="#/flow">Flow</a> has all.</p>`;
@@ -47,6 +55,7 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
       ["The relay holds what comes next", found.held === null || found.held === undefined ? "unknown" : found.held ? "yes" : "no: it has left the log"],
       ["Dead letters", html`<a href="#/letters">${count(found.dead_letters)}</a>`],
       ["Since the pipeline started", `${count(found.rows)} rows in ${count(found.batches)} batches, ${count(found.retries)} retries`],
+      ["From commit to visible, of batches", `half within ${within(found.visible, 0.5)}, 95 % within ${within(found.visible, 0.95)}`],
       ["Last batch", html`<${Time} us=${found.last_batch_us} />`],
       ["Lag was measured", html`<${Time} us=${found.lag_us} />`],
     ]} />
