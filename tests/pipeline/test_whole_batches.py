@@ -26,7 +26,7 @@ filters:
   seen: {type: python, from: some, table: main.customers, function: "check.py:check"}
   few: {type: where, from: all, tables: [main.stock], where: product_id > 10}
 outputs:
-  copy: {type: delta, from: [named, seen, few], mode: mirror, path: lake/copy}
+  copy: {type: delta, from: [named, seen, few], mode: mirror, path: lake/copy, on_failure: retry}
   history: {type: delta, from: [large, seen, all, rest], mode: history, path: lake/history, on_failure: retry}
   lines: {type: files, from: few, path: "lines/{table}", format: json}
 """
@@ -49,7 +49,12 @@ def project(tmp_path):
 
 
 def audited(project, running):
-    """The audit, once all outputs have come to where the log ends."""
+    """The audit, once all outputs have come to where the log ends, with a transaction of which each has something."""
+    project.execute(
+        "UPDATE orders SET total_cents = total_cents + 1",
+        "UPDATE customers SET city = city || '.'",
+        "UPDATE stock SET quantity = quantity + 1",
+    )
     client = RelayClient(running.event(event="relay")["url"])
 
     def done():
