@@ -12,6 +12,8 @@ class Receiver(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.heard: list[tuple[dict[str, str], bytes]] = []
+        self.refuses = 0
+        """The status that it answers with; 0 for what stands above."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -20,7 +22,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.heard.append((dict(self.headers), body))
-        self.send_response(503 if len(self.server.heard) == 1 else 204)
+        self.send_response(self.server.refuses or (503 if len(self.server.heard) == 1 else 204))
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:

@@ -12,15 +12,21 @@ from typing import Any
 
 import pytest
 
+from databus.core import SourceCheckpoint
 from databus.dashboard import part_of_file, part_of_relay
 from databus.dashboard._server import PAGES
+from databus.flow import Bucket, ChangeBatch, TableRows
 from databus.link import Access
+from databus.pipeline.trying import rows_given
 from databus.testing.servers import Chromium, ServerMissing
 from databus.testing.servers._fetch import kept
 from tests.dashboard.browser import Browser, Page
-from tests.dashboard.parts import HOSTILE, Pipeline
+from tests.dashboard.parts import FILE, HOSTILE, Pipeline
+from tests.dashboard.receiver import receiver
 from tests.dashboard.running import Running
-from tests.relay.support import Database, order, scripted, state_of, until
+from tests.relay.support import ORDERS, Database, order, scripted, state_of, until
+
+__all__ = ["receiver"]
 
 LINES_MAX = 2_000
 VENDOR = PAGES / "vendor"
@@ -112,6 +118,9 @@ def test_every_page_shows_what_is_there_and_hostile_values_as_text(world):
         for text in texts:
             page.wait_for(text)
         assert "hunter2" not in page.text()
+    page.js("location.hash = '#/flow'")
+    page.click("main button", "Show tables and columns")
+    page.wait_for("filters.big")
     page.errors = [each for each in page.errors if "503" not in each]  # the relay of shop does not run
     world.check(page)
 
@@ -241,6 +250,52 @@ def test_a_part_that_does_not_answer_says_since_when_and_the_rest_goes_on(world,
             page.wait_for("crm does not answer; its numbers are of")
             assert "shop / copy" in page.text()
         page.wait_for("The dashboard does not answer; what you see is of")
+
+
+def test_a_letter_is_looked_at_replayed_and_dropped(world, tmp_path, receiver):
+    """A row that a target has refused, on its page; a receiver that refuses the first request, and no other."""
+    text = FILE.format(name="crm", project="crm").replace("127.0.0.1:9/", f"127.0.0.1:{receiver.server_port}/")
+    (tmp_path / "databus.yml").write_text(text.replace("type: http,", "type: http, on_error: dead_letter,"))
+    with Pipeline(tmp_path, "crm") as crm:
+        refused_by(crm, receiver)
+        with Running(tmp_path / "dashboard", [part_of_file(crm.file)]) as running:
+            page = world.browser.page()
+            page.open(running.links[-1])
+            page.wait_for("Outputs")
+            page.js("location.hash = '#/letters'")
+            page.wait_for("main.orders")
+            page.click("main button", "Show")
+            page.wait_for(HOSTILE)
+            page.wait_for("422")
+            assert page.js("document.querySelectorAll('main script').length") == 0
+            page.click("main button", "Replay")
+            page.type("dialog[open] input[name=reason]", "it takes them now")
+            page.press("Enter")
+            page.wait_for("Replay: done")
+            page.wait_for("No target refuses a row")
+            assert HOSTILE.encode() in receiver.heard[-1][1]
+            refused_by(crm, receiver)
+            page.wait_for("main.orders")
+            page.click("main button", "Drop")
+            page.type("dialog[open] input[name=reason]", "nobody wants them")
+            page.type("dialog[open] input[name=confirm]", "hook")
+            page.press("Enter")
+            page.wait_for("Drop: done")
+            page.wait_for("No target refuses a row")
+            assert page.errors == []
+
+
+def refused_by(pipeline, receiver):
+    """Have the target refuse a row, as a task does."""
+    receiver.refuses = 422
+    node = pipeline.graph.config.nodes["outputs.hook"]
+    output = node.plugin(node.config, pipeline.graph.config.context_of("hook"))
+    row = {"id": 1, "name": HOSTILE, "_commit_version": 7}
+    rows = TableRows(ORDERS, rows_given("r", ORDERS, [row]))
+    batch = ChangeBatch("crm_db", SourceCheckpoint(log="x"), SourceCheckpoint(scn=7, log="x"), (rows,))
+    with output.part_writer().open(Bucket("crm", "hook", "crm_db")) as bucket:
+        bucket.write(batch)
+    receiver.refuses = 0
 
 
 AXE = ("axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c")
