@@ -95,8 +95,8 @@ def _entry(name: str, value: Any) -> Iterator[str]:
 
 
 def _fields(value: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a dataclass that are explained where they stand, by the text below each."""
-    if not dataclasses.is_dataclass(value):
+    """The fields of a dataclass or named tuple that are explained where they stand, by the text below each."""
+    if not (dataclasses.is_dataclass(value) or issubclass(value, tuple)):
         return
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
     lines = tree.body if isinstance(tree, ast.ClassDef) else []

@@ -13,7 +13,7 @@ from databus.client import ClientConfig, Consumer, MemoryCheckpoints, Result, Sp
 from databus.client._consumer_loop import ConsumerLoop
 from databus.client._lane import Lane
 from databus.client._letter_folder import ClientLetters, LetterFolder, letters_in
-from databus.client._subscription import Wanted
+from databus.client._subscription import WantedSource
 from databus.core import Checkpoint, ControlKind, SourceCheckpoint, SystemClock
 from databus.link import ReaderState
 from databus.schema import Column, TableSchema
@@ -211,8 +211,8 @@ class _Process(ConsumerLoop):
         self.copy = (consumer or Copy)(world)
         relay = SimpleNamespace(clone=lambda: SimpleNamespace(close=lambda: None))
         super().__init__(
-            relay, self.copy, _Store(self), lambda: [Wanted("shop", None)], "beginning", world.config, SystemClock(),
-            part, letters,
+            relay, self.copy, _Store(self), lambda: [WantedSource("shop", None)], "beginning", world.config,
+            SystemClock(), part, letters,
         )  # fmt: skip
 
     def _lane(self, _wanted: Any, start: Any) -> Any:

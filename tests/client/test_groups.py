@@ -22,7 +22,7 @@ from databus.core import (
     StaleCall,
     UnknownSource,
 )
-from databus.link import Coordinator, GroupAnswer, RelayClient
+from databus.link import CoordinatorClient, GroupAnswer, RelayClient
 from databus.link._connection import Kept
 from databus.link._coordinator import _at
 from databus.link._http import Endpoint
@@ -102,7 +102,7 @@ def test_a_pattern_that_fits_no_table_yet_is_said(relay, caplog):
 
 
 def test_an_answer_that_is_none_of_a_group_ends_the_iterator(relay, monkeypatch):
-    monkeypatch.setattr(Coordinator, "call", lambda *_, **__: GroupAnswer("", {"hello": "world"}))
+    monkeypatch.setattr(CoordinatorClient, "call", lambda *_, **__: GroupAnswer("", {"hello": "world"}))
     with windows(relay.url, name="billing") as following, pytest.raises(KeyError):
         next(following)
 
@@ -495,7 +495,7 @@ def test_a_member_calls_over_one_connection_until_somebody_ends_it(tmp_path, mon
     take = Kept.take
     monkeypatch.setattr(Kept, "take", lambda *asked: taken.append(take(*asked)) or taken[-1])
     with RelayProcess(tmp_path, {"shop": {"type": "mock", "transactions_total": 6}}) as relay:
-        coordinator = Coordinator(RelayClient(relay.url))
+        coordinator = CoordinatorClient(RelayClient(relay.url))
 
         def call(number):
             body = {"member": "a-member-of-mine", "call": number, "sources": ["shop/main.events"], "holds": {}}
@@ -519,11 +519,11 @@ def test_a_member_calls_over_one_connection_until_somebody_ends_it(tmp_path, mon
 def test_a_relay_that_names_another_sends_members_there(relay, relay_of):
     second = relay_of(folder="second", shop=mock(transactions_total=60), groups={"coordinator": relay.url})
     call = {"member": "a-member-of-mine", "call": 1, "sources": ["shop/main.t1"], "holds": {}}
-    answer = Coordinator(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
-    assert (answer.error, list(answer.told["take"])) == ("", ["0"])
+    answer = CoordinatorClient(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
+    assert (answer.error, list(answer.content["take"])) == ("", ["0"])
     assert [each["member"] for each in relay_members(relay)] == ["a-member-of-mine"]
-    told = Coordinator(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
-    assert (told.error, told.told["last"], type(told.to_error())) == ("StaleCall", 1, StaleCall)
+    told = CoordinatorClient(RelayClient(second.url)).call("billing", call, limit_ms=5_000)
+    assert (told.error, told.content["last"], type(told.to_error())) == ("StaleCall", 1, StaleCall)
 
 
 def test_a_token_does_not_leave_tls_because_a_relay_names_another():

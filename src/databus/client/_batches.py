@@ -108,10 +108,10 @@ class WindowBatch:
 
     def tables(self) -> dict[str, pa.Table]:
         """Its rows as Arrow by source, in `databus.schema.frame_schema`; nothing is copied."""
-        found: dict[str, list[pa.RecordBatch]] = {}
+        by_source: dict[str, list[pa.RecordBatch]] = {}
         for piece in self.changes():
-            found.setdefault(piece.source, []).append(piece.batch)
-        return {source: pa.Table.from_batches(batches) for source, batches in found.items()}
+            by_source.setdefault(piece.source, []).append(piece.batch)
+        return {source: pa.Table.from_batches(batches) for source, batches in by_source.items()}
 
     def rows(self) -> Iterator[Row]:
         """Its rows as objects, merged over all tables in the order of the changes."""
@@ -177,7 +177,7 @@ class Batcher:
     def add(self, window: Window) -> WindowBatch | None:
         """Take a window. Returns the batch that it does not belong to any more, if it began a new one."""
         schemas = window.schemas()
-        is_other = any(self._schemas.get(source, found) != found for source, found in schemas.items())
+        is_other = any(self._schemas.get(source, fingerprint) != fingerprint for source, fingerprint in schemas.items())
         done = None
         is_new = window.has_control or window.restarts or is_other
         is_new = is_new or (bool(self._windows) and window.look_back != self._windows[-1].look_back)

@@ -103,11 +103,11 @@ class FileCheckpoints:
         text, _, check = content.partition(b"\n")
         if text and not text.startswith(b"{"):
             raise CorruptData(f"{self.path}: is no checkpoint's file; name another, and leave this one where it is")
-        found = check.strip().decode(errors="replace")[:_CHECK_CHARS_MAX]
-        if found != f"{crc32c(text):08x}":
+        written = check.strip().decode(errors="replace")[:_CHECK_CHARS_MAX]
+        if written != f"{crc32c(text):08x}":
             raise CorruptData(
                 f"{self.path}: the checkpoint is torn or was edited: its checksum is {crc32c(text):08x}, the file says "
-                f"{found or 'nothing'!r}. {_MEND}"
+                f"{written or 'nothing'!r}. {_MEND}"
             )
         try:
             return Checkpoint.from_json(text, str(self.path))

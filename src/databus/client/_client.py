@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
@@ -25,7 +24,7 @@ from databus.client._group_run import Factory, GroupRun, PartitionPart
 from databus.client._group_subscription import group_terms, terms_in
 from databus.client._letter_folder import LetterFolder, letters_in
 from databus.client._membership import Membership
-from databus.client._subscription import Wanted, filtered, wanted_of
+from databus.client._subscription import WantedSource, filtered, wanted_of
 from databus.core import (
     Backoff,
     Checkpoint,
@@ -197,9 +196,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def pause(self) -> None:
@@ -250,7 +247,7 @@ class Client:
             raise ConfigError('on_failure="park" needs dead_letters=FOLDER, where the changes are kept that fail')
         return LetterFolder(letters_in(place, self._config.dead_letters_max), name)
 
-    def _learn_wanted(self) -> list[Wanted]:
+    def _learn_wanted(self) -> list[WantedSource]:
         """What the relay has, however long it is away; nothing if the client is to end before."""
         follow = self._config.follow
         backoff = Backoff(follow.backoff_first_ms, follow.backoff_ms_max, total_ms=follow.outage_ms_max)
@@ -267,11 +264,11 @@ class Client:
         return []
 
     def _membership(
-        self, name: str, partitions: int, guard: bool, wanted: Sequence[Wanted], bell: threading.Condition
+        self, name: str, partitions: int, guard: bool, wanted: Sequence[WantedSource], bell: threading.Condition
     ) -> Membership:
         terms = group_terms(self._names, self._relay.filters, self._start_at, None, partitions, guard=guard)
         return Membership(
-            self._relay, name, lambda: terms_in(terms, [each.physical for each in wanted]), bell, self._clock
+            self._relay, name, lambda: terms_in(terms, [source.physical for source in wanted]), bell, self._clock
         )
 
     def _loop_of(self, part: PartitionPart) -> ConsumerLoop:

@@ -15,7 +15,7 @@ from databus.client._lane import Lane
 from databus.client._letter_folder import LetterFolder
 from databus.client._lone_window import CutWindow, LoneWindow
 from databus.client._parked import LOOK_S
-from databus.client._subscription import Wanted
+from databus.client._subscription import WantedSource
 from databus.core import (
     Backoff,
     Checkpoint,
@@ -31,7 +31,7 @@ from databus.link import Channel, ReaderState, RelayClient, Start
 from databus.operate import logger_of
 
 if TYPE_CHECKING:
-    from databus.client._parking import Parking
+    from databus.client._parking import ClientParking
 
 _OF_PLACES: Final = OF_A_WINDOW | {Kind.CHECKPOINT}
 _logger: Final = logger_of("databus.client")
@@ -49,7 +49,7 @@ class ConsumerLoop:
         relay: RelayClient,
         consumer: Consumer,
         store: Checkpoints,
-        learn_wanted: Callable[[], list[Wanted]],
+        learn_wanted: Callable[[], list[WantedSource]],
         start: Start,
         config: ClientConfig,
         clock: Clock,
@@ -109,7 +109,7 @@ class ConsumerLoop:
     def status(self) -> dict[str, SourceStatus]:
         """Each physical source as it is now."""
         saved, now_ms = self._dispatcher.checkpoint.sources, self._clock.now_ns() / 1e6
-        return {name: each.status(saved.get(name), now_ms) for name, each in list(self._sources.items())}
+        return {name: source.status(saved.get(name), now_ms) for name, source in list(self._sources.items())}
 
     # the loop
 
@@ -140,34 +140,28 @@ class ConsumerLoop:
     def _connect(self, saved: Checkpoint) -> None:
         if self._letters is not None:
             self._letters.open()  # now: who had this partition before has written the last ones
-        for each in self._learn_wanted():
-            start = saved.sources.get(each.physical) or each.begins_at(self._start_at)
-            source = FollowedSource(each, self._lane(each, start), self._parking(each.physical))
-            self._sources[each.physical] = source
+        for wanted in self._learn_wanted():
+            start = saved.sources.get(wanted.physical) or wanted.begins_at(self._start_at)
+            source = FollowedSource(wanted, self._lane(wanted, start), self._parking(wanted.physical))
+            self._sources[wanted.physical] = source
             self._order.append(source)
 
-    def _parking(self, physical: str) -> "Parking | None":
+    def _parking(self, physical: str) -> "ClientParking | None":
         if self._letters is None:
             return None
-        from databus.client._parking import Parking  # it loads what only those need who park
+        from databus.client._parking import ClientParking  # it loads what only those need who park
 
         hold = None if self._part is None else self._part.hold
         partition, writer = (None, "") if hold is None else (hold.partition, f"{hold.partition!r} {hold.fence}")
         in_a_row_max = self._config.refused_in_a_row_max
-        return Parking(self._letters, physical, partition, writer, in_a_row_max)
+        return ClientParking(self._letters, physical, partition, writer, in_a_row_max)
 
-    def _lane(self, wanted: Wanted, start: Start) -> Lane:
+    def _lane(self, wanted: WantedSource, start: Start) -> Lane:
         channel = Channel(self._bell, self._config.follow.buffer_bytes_max)
         if self._part is not None and isinstance(start, SourceCheckpoint):
             return self._part.lane(self._relay, wanted, start, channel, self._config.follow)
         return Lane(
-            self._relay,
-            wanted.physical,
-            start,
-            channel,
-            sources=wanted.sources,
-            until=None,
-            config=self._config.follow,
+            self._relay, wanted.physical, start, channel, sources=wanted.sources, until=None, config=self._config.follow
         )
 
     def _loop(self) -> None:
@@ -183,7 +177,7 @@ class ConsumerLoop:
                 continue
             source = self._pick()
             if source is None:
-                if all(each.is_left for each in self._order):
+                if all(source.is_left for source in self._order):
                     return
                 self._wait()
             else:
@@ -207,15 +201,15 @@ class ConsumerLoop:
 
     def _inside(self) -> FollowedSource | None:
         """The source of which a window is open."""
-        return next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
+        return next((source for source in self._order if self._dispatcher.is_open(source.wanted.physical)), None)
 
     def _ready(self) -> FollowedSource | None:
         """The source that has something to do and may do it."""
-        waiting = [each for each in self._order if self._has_work(each)]
+        waiting = [source for source in self._order if self._has_work(source)]
         if not self._knows_starts:  # a checkpoint that lacked one would begin it at a later `latest`
-            unknown = [each for each in self._order if not each.is_known and not each.is_left]
+            unknown = [source for source in self._order if not source.is_known and not source.is_left]
             self._knows_starts = not unknown
-            waiting = [each for each in waiting if each in unknown] if unknown else waiting
+            waiting = [source for source in waiting if source in unknown] if unknown else waiting
         inside = self._inside()
         if inside is None or inside in waiting or not waiting:
             return inside if inside in waiting else next(iter(waiting), None)
@@ -425,7 +419,7 @@ class ConsumerLoop:
 
     def _unsaved(self) -> list[FollowedSource]:
         is_unsaved = self._dispatcher.is_unsaved
-        return [each for each in self._order if not each.is_left and is_unsaved(each.wanted.physical)]
+        return [source for source in self._order if not source.is_left and is_unsaved(source.wanted.physical)]
 
     def _rest(self, state: ClientState) -> None:
         """Save what is done, and call nobody until it may go on, or until it is time to try and save again."""
@@ -457,7 +451,7 @@ class ConsumerLoop:
         self._next_look = now + period
         if not self._saving.may_try:
             return False
-        due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
+        due = [source for source in self._unsaved() if now - source.checkpointed_at >= period]
         self._checkpoint_all(due)
         return bool(due)
 
@@ -467,9 +461,10 @@ class ConsumerLoop:
             return
         now = time.monotonic()
         period = self._config.checkpoint_ms / 1e3
-        until = [max(each.checkpointed_at + period, now + self._saving.wait_s) for each in self._unsaved()]
-        until += [each.replay_at for each in self._order if each.replay_from is not None]
-        until += [now + LOOK_S for each in self._order if each.parking is not None and each.parking.has_letters][:1]
+        until = [max(source.checkpointed_at + period, now + self._saving.wait_s) for source in self._unsaved()]
+        until += [source.replay_at for source in self._order if source.replay_from is not None]
+        if any(source.parking is not None and source.parking.has_letters for source in self._order):
+            until.append(now + LOOK_S)
         with self._bell:
             wait_seeing_signals(self._bell, self._is_woken, min(until) - now if until else None)
 

@@ -64,11 +64,12 @@ _SUCCESS: Final = Result.SUCCESS
 
 
 class Call(NamedTuple):
-    """One thing to do. argument: what the callback is given, the checkpoint to save, or the position to go back to."""
+    """One thing to do."""
 
     kind: Kind
     physical: str = ""
     argument: Any = None
+    """What the callback is given, the checkpoint to save, or the position to go back to."""
     window: AnyWindow | None = None
     attempt: int = 0
 
@@ -110,13 +111,12 @@ def is_of_target(error: BaseException) -> bool:
 
 
 @dataclass(slots=True)
-class _Progress:
-    """One physical source. reached: the last window that is done and not saved. apart_until: up to where windows come
-    apart; is_inside_apart: parts of a transaction did, and the others will.
-    """
+class _SourceProgress:
+    """One physical source."""
 
     saved: SourceCheckpoint
     reached: AnyWindow | None = None
+    """The last window that is done and not saved."""
     is_open: bool = False
     is_due: bool = False
     is_spoilt: bool = False  # a callback failed for good: take back what is not saved
@@ -124,7 +124,9 @@ class _Progress:
     failures: int = 0
     failed_at: Pair | None = None
     apart_until: Pair | None = None
+    """Up to where windows come apart."""
     is_inside_apart: bool = False
+    """Parts of a transaction did, and the others will."""
     is_start_unsaved: bool = False
     looks_back: bool = False  # its windows come from a bootstrap service
     error: BaseException | None = field(default=None)
@@ -138,7 +140,7 @@ class Dispatcher:
         self._retries_max = retries_max
         self._parks = parks
         self.outcome: Lone | BaseException = Lone.NONE
-        self._sources: dict[str, _Progress] = {}
+        self._sources: dict[str, _SourceProgress] = {}
         self._pending: deque[Call] = deque()
         self._is_started = False
         self._is_ending = False
@@ -155,7 +157,7 @@ class Dispatcher:
         """A source is read from `position` on; saved at once if nothing was, so that a crash does not move `latest`."""
         if physical in self._sources:
             return
-        progress = self._sources[physical] = _Progress(position)
+        progress = self._sources[physical] = _SourceProgress(position)
         if self._checkpoint.sources.get(physical) != position:
             progress.is_start_unsaved = True
             self._pending.append(Call(Kind.SAVE, physical, position))
@@ -219,7 +221,7 @@ class Dispatcher:
 
     def lost(self, physical: str, error: BaseException) -> None:
         """The source cannot be read any more, by an error that somebody must decide about."""
-        progress = self._sources.setdefault(physical, _Progress(self._saved_of(physical)))
+        progress = self._sources.setdefault(physical, _SourceProgress(self._saved_of(physical)))
         if progress.error is None:
             self._drop_pending(physical)
             if not progress.is_open:
@@ -336,7 +338,7 @@ class Dispatcher:
         """Whether a change that came by itself is to blame for its failure. A letter stays one, whoever is to blame."""
         return not self._is_ending and (window.is_letter or (call.kind in _OF_ROWS and not is_of_target(error)))
 
-    def _pass_over(self, window: AnyWindow, progress: _Progress) -> None:
+    def _pass_over(self, window: AnyWindow, progress: _SourceProgress) -> None:
         """Nothing is in a window but its place."""
         if window.continues:
             return
@@ -344,7 +346,7 @@ class Dispatcher:
         progress.is_due |= progress.failed_at is not None
         self._checkpoint_if_due(window.physical, progress)
 
-    def _note_past(self, window: AnyWindow | None, progress: _Progress) -> None:
+    def _note_past(self, window: AnyWindow | None, progress: _SourceProgress) -> None:
         """What failed is done. Not before `on_checkpoint` says so: it may be where what was kept back is written."""
         if progress.failed_at is not None and window is not None and window.position.pair >= progress.failed_at:
             progress.failed_at, progress.failures = None, 0
@@ -368,17 +370,17 @@ class Dispatcher:
         else:
             self._note_past(call.window, progress)
 
-    def _end_part(self, window: AnyWindow, progress: _Progress) -> None:
+    def _end_part(self, window: AnyWindow, progress: _SourceProgress) -> None:
         if progress.worst is Result.CHECKPOINT:
             progress.worst = Result.SUCCESS
             self._pending.append(Call(Kind.CHECKPOINT, window.physical, window.position, window))
 
-    def _checkpoint_if_due(self, physical: str, progress: _Progress) -> None:
+    def _checkpoint_if_due(self, physical: str, progress: _SourceProgress) -> None:
         if progress.is_due and not progress.is_open and progress.reached is not None and progress.error is None:
             progress.is_due = False
             self._push_checkpoint(physical, progress)
 
-    def _push_checkpoint(self, physical: str, progress: _Progress) -> None:
+    def _push_checkpoint(self, physical: str, progress: _SourceProgress) -> None:
         if progress.reached is not None:
             self._pending.append(Call(Kind.CHECKPOINT, physical, progress.reached.position, progress.reached))
 
@@ -388,7 +390,7 @@ class Dispatcher:
         self._checkpoint = self._checkpoint.advanced(call.physical, position)
         progress.saved, progress.reached, progress.is_start_unsaved = position, None, False
 
-    def _note_unsaved(self, physical: str, progress: _Progress, error: BaseException) -> None:
+    def _note_unsaved(self, physical: str, progress: _SourceProgress, error: BaseException) -> None:
         """What was reached stays unsaved and is tried again when it is due, for as long as it takes: waiting may be
         enough, unless the store says otherwise.
         """
@@ -397,7 +399,7 @@ class Dispatcher:
         elif self._is_ending:
             self.error = self.error or error
 
-    def _note_failure(self, call: Call, progress: _Progress, error: BaseException) -> None:
+    def _note_failure(self, call: Call, progress: _SourceProgress, error: BaseException) -> None:
         if self._is_ending:
             self.error = self.error or error
         progress.failures += 1
@@ -408,11 +410,11 @@ class Dispatcher:
             progress.apart_until, progress.is_inside_apart, progress.failures = progress.failed_at, False, 0
             self._roll_back(call.physical, progress, 0)
         elif progress.failures > self._retries_max:
-            told = (
+            failure = (
                 f"{call.physical}: {_name_of(call)} failed {progress.failures} times, retries_max={self._retries_max}"
             )
             at = "" if call.window is None else f", last at SCN {call.window.scn}"
-            failed = ConsumerFailed(f"{told}{at}: {type(error).__name__}: {error}")
+            failed = ConsumerFailed(f"{failure}{at}: {type(error).__name__}: {error}")
             failed.__cause__ = error
             self._drop_pending(call.physical)
             progress.is_open, progress.reached = True, None
@@ -420,12 +422,12 @@ class Dispatcher:
         else:
             self._roll_back(call.physical, progress, progress.failures)
 
-    def _goes_apart(self, call: Call, progress: _Progress, error: BaseException) -> bool:
+    def _goes_apart(self, call: Call, progress: _SourceProgress, error: BaseException) -> bool:
         """Whether it is worth looking which rows failed: not where no row is to blame, and not a second time."""
         is_new = progress.apart_until is None and not self._is_ending
         return self._parks and is_new and call.kind in _OF_ROWS and not is_of_target(error)
 
-    def _roll_back(self, physical: str, progress: _Progress, attempt: int) -> None:
+    def _roll_back(self, physical: str, progress: _SourceProgress, attempt: int) -> None:
         self._drop_pending(physical)
         progress.is_open, progress.reached, progress.worst = False, None, Result.SUCCESS
         progress.is_inside_apart = progress.looks_back = False
@@ -435,7 +437,7 @@ class Dispatcher:
         self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
         self._pending.append(Call(Kind.REPLAY, physical, progress.saved, attempt=attempt))
 
-    def _give_up(self, physical: str, progress: _Progress, error: BaseException) -> None:
+    def _give_up(self, physical: str, progress: _SourceProgress, error: BaseException) -> None:
         progress.error = error
         if progress.is_open:
             self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))

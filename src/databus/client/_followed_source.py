@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 from databus.client._client_config import SourceStatus
 from databus.client._consumer import AnyWindow
 from databus.client._lane import Lane
-from databus.client._subscription import Wanted
+from databus.client._subscription import WantedSource
 from databus.core import Backoff, SourceCheckpoint
 from databus.link import ReaderState
 from databus.operate import logger_of
 
 if TYPE_CHECKING:
-    from databus.client._parking import Parking
+    from databus.client._parking import ClientParking
 
 _logger: Final = logger_of("databus.client")
 
@@ -71,7 +71,7 @@ class FollowedSource:
     parking: what becomes of rows that fail; None where they stop the client.
     """
 
-    def __init__(self, wanted: Wanted, lane: Lane, parking: "Parking | None" = None) -> None:
+    def __init__(self, wanted: WantedSource, lane: Lane, parking: "ClientParking | None" = None) -> None:
         self.wanted = wanted
         self.lane: Lane | None = lane
         self.parking = parking

@@ -13,7 +13,7 @@ from databus.client._member import Hold
 from databus.client._membership import Membership
 from databus.client._partition import Partition
 from databus.client._partition_lane import PartitionLane
-from databus.client._subscription import Wanted
+from databus.client._subscription import WantedSource
 from databus.core import BUS_SEQ_MIN, Checkpoint, Fenced, InputError, SourceCheckpoint, wait_seeing_signals
 from databus.link import Channel, FollowConfig, RelayClient
 from databus.operate import logger_of
@@ -30,7 +30,7 @@ class PartitionPart:
     It is the client's store of checkpoints too: the group keeps what it saves.
     """
 
-    def __init__(self, membership: Membership, hold: Hold, consumer: Consumer, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, membership: Membership, hold: Hold, consumer: Consumer, wanted: Sequence[WantedSource]) -> None:
         self.hold = hold
         self.consumer = consumer
         self.wanted = list(wanted)
@@ -41,12 +41,7 @@ class PartitionPart:
         self._known = dict(hold.done.sources)  # until a first lane begins there
 
     def lane(
-        self,
-        relay: RelayClient,
-        wanted: Wanted,
-        start: SourceCheckpoint,
-        channel: Channel,
-        config: FollowConfig,
+        self, relay: RelayClient, wanted: WantedSource, start: SourceCheckpoint, channel: Channel, config: FollowConfig
     ) -> Lane:
         """A lane of this partition."""
         return PartitionLane(
@@ -77,9 +72,9 @@ class PartitionPart:
 
     def open(self) -> Checkpoint:
         """Where it begins: where its target says that it stands, or the group."""
-        told = self.consumer.on_take(self.hold.partition, self.hold.fence)
-        if told is not None:
-            self._checkpoint = Checkpoint({**self._checkpoint.sources, **told.sources})
+        stored = self.consumer.on_take(self.hold.partition, self.hold.fence)
+        if stored is not None:
+            self._checkpoint = Checkpoint({**self._checkpoint.sources, **stored.sources})
             self._membership.progressed(self.hold, self._checkpoint)
         return self._checkpoint
 
@@ -150,7 +145,7 @@ class GroupRun:
 
     def __init__(
         self,
-        membership_of: Callable[[Sequence[Wanted], threading.Condition], Membership],
+        membership_of: Callable[[Sequence[WantedSource], threading.Condition], Membership],
         factory: Factory | Consumer,
         client_of: Callable[[PartitionPart], PartitionClient],
         config: ClientConfig,
@@ -165,7 +160,7 @@ class GroupRun:
         self._wants_end = self._is_paused = False
         self._error: BaseException | None = None
 
-    def run(self, wanted: Sequence[Wanted]) -> None:
+    def run(self, wanted: Sequence[WantedSource]) -> None:
         """Until `end`, or until one cannot go on. Raises what it could not go on for."""
         if self._wants_end:
             return
@@ -181,7 +176,7 @@ class GroupRun:
         if self._error is not None:
             raise self._error
 
-    def _follow(self, membership: Membership, wanted: Sequence[Wanted]) -> None:
+    def _follow(self, membership: Membership, wanted: Sequence[WantedSource]) -> None:
         membership.take_news()
         deliverable = membership.deliverable()
         self._error = self._error or membership.error
@@ -196,7 +191,7 @@ class GroupRun:
             if number not in self._running and hold not in self._left and self._error is None:
                 self._start(membership, hold, wanted)
 
-    def _start(self, membership: Membership, hold: Hold, wanted: Sequence[Wanted]) -> None:
+    def _start(self, membership: Membership, hold: Hold, wanted: Sequence[WantedSource]) -> None:
         if isinstance(self._factory, Consumer):
             if hold.partition.of > 1:
                 raise InputError(
@@ -279,16 +274,16 @@ class GroupRun:
     @property
     def checkpoint(self) -> Checkpoint:
         """What the group keeps of the only partition that is held, or will with the next call."""
-        found = [running.part.hold.done for running in list(self._running.values())]
-        if len(found) != 1:
-            raise InputError(f"{len(found)} partitions are held, and each has a checkpoint of its own")
-        return found[0]
+        checkpoints = [running.part.hold.done for running in list(self._running.values())]
+        if len(checkpoints) != 1:
+            raise InputError(f"{len(checkpoints)} partitions are held, and each has a checkpoint of its own")
+        return checkpoints[0]
 
     def status(self) -> dict[str, SourceStatus]:
         """By physical source, with the partition before it where there are several: `3/8 shop`."""
-        found: dict[str, SourceStatus] = {}
+        by_name: dict[str, SourceStatus] = {}
         for running in list(self._running.values()):
             partition = running.part.hold.partition
             for name, status in running.client.status().items():
-                found[name if partition.of == 1 else f"{partition!r} {name}"] = status
-        return found
+                by_name[name if partition.of == 1 else f"{partition!r} {name}"] = status
+        return by_name

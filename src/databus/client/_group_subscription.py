@@ -13,7 +13,7 @@ from databus.client._member import Hold
 from databus.client._membership import Membership
 from databus.client._partition import Partition
 from databus.client._partition_lane import OpenPartition, PartitionLane
-from databus.client._subscription import Subscription, Wanted
+from databus.client._subscription import Subscription, WantedSource
 from databus.client._window import Window
 from databus.core import Checkpoint, Fenced, InputError, Pair, SourceCheckpoint, us_of
 from databus.filters import StreamFilter
@@ -41,7 +41,7 @@ class GroupSubscription(Subscription):
         relay: RelayClient,
         name: str,
         terms: Mapping[str, Any],
-        ask: Callable[[], tuple[list[Wanted], Mapping[str, Pair]]],
+        ask: Callable[[], tuple[list[WantedSource], Mapping[str, Pair]]],
         *,
         on_take: OnTake | None = None,
         config: FollowConfig | None = None,
@@ -51,7 +51,7 @@ class GroupSubscription(Subscription):
         """
         super().__init__(relay, (), {}, config=config)
         self._relay = relay
-        self._wanted: list[Wanted] = []
+        self._wanted: list[WantedSource] = []
         self._until: Mapping[str, Pair] = {}
         self._config = config or FollowConfig()
         self._on_take = on_take
@@ -59,12 +59,12 @@ class GroupSubscription(Subscription):
         self._last: Window | None = None  # what was given out last
         self._thread: threading.Thread | None = None  # which asks for windows
         self._is_asking = False
-        self._asked: list[tuple[list[Wanted], Mapping[str, Pair]]] = []
+        self._asked: list[tuple[list[WantedSource], Mapping[str, Pair]]] = []
         asked = self._asked  # and not this object, which the thread would keep alive
 
         def prepare() -> Mapping[str, Any]:
             asked.append(ask())
-            return terms_in(terms, [each.physical for each in asked[-1][0]])
+            return terms_in(terms, [source.physical for source in asked[-1][0]])
 
         self._membership = Membership(relay, name, prepare, self._bell)
         self._cancel = weakref.finalize(self, self._membership.cancel)
@@ -163,25 +163,25 @@ class GroupSubscription(Subscription):
         begin = known = hold.done
         if self._on_take is not None:
             try:
-                told = self._on_take(hold.partition, hold.fence)
+                stored = self._on_take(hold.partition, hold.fence)
             except Fenced as error:
                 _logger.warning(
                     "a partition's target refuses its fence", partition=repr(hold.partition), error=str(error)
                 )
                 self._membership.dropped(hold)
                 return
-            begin = begin if told is None else Checkpoint({**begin.sources, **told.sources})
+            begin = begin if stored is None else Checkpoint({**begin.sources, **stored.sources})
         if not self._membership.may_deliver(hold):
             return  # `on_take` took long
         self._wanted, self._until = self._asked[-1]
         lanes: list[PartitionLane] = []
         partition = OpenPartition(hold, begin, lanes)
         self._membership.opened(hold, begin, lambda: partition.checkpoint)
-        lanes.extend(self._lane(each, hold, begin, known) for each in self._wanted)
+        lanes.extend(self._lane(wanted, hold, begin, known) for wanted in self._wanted)
         self._lanes.extend(lanes)
         self._open[hold.partition] = partition
 
-    def _lane(self, wanted: Wanted, hold: Hold, begin: Checkpoint, known: Checkpoint) -> PartitionLane:
+    def _lane(self, wanted: WantedSource, hold: Hold, begin: Checkpoint, known: Checkpoint) -> PartitionLane:
         return PartitionLane(
             self._relay,
             wanted.physical,
@@ -230,18 +230,18 @@ class GroupSubscription(Subscription):
     def _next_to_give(self) -> tuple[Lane, Window] | None:
         self._thread, self._is_asking = threading.current_thread(), True
         try:
-            found = super()._next_to_give()
-            if found is None:
+            following = super()._next_to_give()
+            if following is None:
                 self._leave()
-            return found
+            return following
         finally:
             self._is_asking = False
 
     async def _next_to_give_async(self) -> tuple[Lane, Window] | None:
-        found = await super()._next_to_give_async()
-        if found is None:
+        following = await super()._next_to_give_async()
+        if following is None:
             await asyncio.to_thread(self._leave)
-        return found
+        return following
 
 
 def group_terms(

@@ -32,23 +32,24 @@ _logger: Final = logger_of("databus.client")
 
 
 @dataclass(frozen=True)
-class _Notice:
-    """What `client.json` says. name: of the client. turn: rises with each command. replay: by full name of a table, up
-    to when its letters are to be replayed, microseconds since 1970.
-    """
+class _LettersNotice:
+    """What `client.json` says."""
 
     name: str = ""
+    """Of the client."""
     turn: int = 0
+    """Rises with each command."""
     replay: Mapping[str, int] = field(default_factory=dict)
+    """By full name of a table, up to when its letters are to be replayed, microseconds since 1970."""
 
     def dumps(self) -> bytes:
         return f"{json.dumps({'v': _VERSION, 'name': self.name, 'turn': self.turn, 'replay': self.replay})}\n".encode()
 
     @classmethod
-    def loads(cls, content: bytes, where: object) -> "_Notice":
+    def loads(cls, content: bytes, where: object) -> "_LettersNotice":
         try:
-            told = json.loads(content)
-            return cls(str(told["name"]), int(told["turn"]), {str(k): int(v) for k, v in told["replay"].items()})
+            fields = json.loads(content)
+            return cls(str(fields["name"]), int(fields["turn"]), {str(k): int(v) for k, v in fields["replay"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(f"{where}: cannot be read as the notice of a client's dead letters: {error!r}") from error
 
@@ -72,7 +73,7 @@ class LetterFolder:
         self._names: dict[
             tuple[str, Pair], set[str]
         ] = {}  # in which files a letter is; in two where a kill came between
-        self._notice = _Notice()
+        self._notice = _LettersNotice()
         self._looked_at = self._counted_at = float("-inf")
         self._count = 0
 
@@ -81,15 +82,15 @@ class LetterFolder:
         with self._lock:
             self._letters.folder.make()
             file = self._letters.folder / _NOTICE
-            found = file.read()
-            if found is None:
+            stored = file.read()
+            if stored is None:
                 try:
-                    file.put(_Notice(self._name).dumps(), after=None)
+                    file.put(_LettersNotice(self._name).dumps(), after=None)
                 except WriteConflict:
-                    found = file.read()
-            if found is not None:
-                self._notice = _Notice.loads(found.content, file)
-            if found is not None and self._notice.name != self._name:
+                    stored = file.read()
+            if stored is not None:
+                self._notice = _LettersNotice.loads(stored.content, file)
+            if stored is not None and self._notice.name != self._name:
                 raise ConfigError(
                     f"{self._letters.folder}: has the dead letters of the client {self._notice.name!r}; this one is "
                     f"{self._name!r}, and needs a folder of its own"
@@ -116,8 +117,8 @@ class LetterFolder:
             self._looked_at = now
             file = self._letters.folder / _NOTICE
             try:
-                found = file.read()
-                notice = self._notice if found is None else _Notice.loads(found.content, file)
+                stored = file.read()
+                notice = self._notice if stored is None else _LettersNotice.loads(stored.content, file)
                 if notice.turn != self._notice.turn:
                     self._read_again()
                     self._notice = notice
@@ -126,32 +127,32 @@ class LetterFolder:
 
     def _read_again(self) -> None:
         files = self._letters.files()
-        self._count, self._counted_at = sum(each.count for each in files), time.monotonic()
-        for gone in self._files.keys() - {each.name for each in files}:
+        self._count, self._counted_at = sum(file.count for file in files), time.monotonic()
+        for gone in self._files.keys() - {file.name for file in files}:
             self._unload(gone)
         for file in files:
-            found = None if file.name in self._files else self._letters.find(file)
-            if found is not None:
-                self._load(found)
+            letters = None if file.name in self._files else self._letters.find(file)
+            if letters is not None:
+                self._load(letters)
 
     def _load(self, letters: "Letters") -> None:
         self._files[letters.file] = letters
-        for each in letters.letters:
-            self._names.setdefault((letters.source, each.pair), set()).add(letters.file)
+        for letter in letters.letters:
+            self._names.setdefault((letters.source, letter.pair), set()).add(letters.file)
 
     def _unload(self, name: str) -> None:
         letters = self._files.pop(name)
-        for each in letters.letters:
-            places = self._names[letters.source, each.pair]
+        for letter in letters.letters:
+            places = self._names[letters.source, letter.pair]
             places.discard(name)
             if not places:
-                del self._names[letters.source, each.pair]
+                del self._names[letters.source, letter.pair]
 
     def of(self, physical: str) -> "list[Letters]":
         """The letters of a physical source, in the order of their files; some may be there twice."""
         with self._lock:
-            found = [letters for letters in self._files.values() if letters.physical == physical]
-        return sorted(found, key=lambda each: (each.source, each.letters[0].pair))
+            files = [letters for letters in self._files.values() if letters.physical == physical]
+        return sorted(files, key=lambda letters: (letters.source, letters.letters[0].pair))
 
     def check_room(self, count: int) -> None:
         """Raises `LimitExceeded` where so many more are too many. Others may write meanwhile, so this is not exact."""
@@ -166,10 +167,10 @@ class LetterFolder:
                 )
 
     def put(
-        self, writer: str, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]
+        self, writer: str, source: str, table: TableSchema, rows: pa.Table, reasons: Iterable[tuple[str, str]]
     ) -> "Letters":
         """Keep rows, durably. told: the key and the reason of each."""
-        made = replace(self._letters, writer=writer).put(source, table, rows, told, self.now_us(source))
+        made = replace(self._letters, writer=writer).put(source, table, rows, reasons, self.now_us(source))
         with self._lock:
             self._load(made)
             self._count += len(made.letters)
@@ -201,7 +202,7 @@ class LetterFolder:
         with self._lock:
             for name in {name for pair in pairs for name in self._names.get((source, pair), ())}:
                 old = self._files[name]
-                left = [kept for each in old.letters if (kept := becomes(each)) is not None]
+                left = [kept for letter in old.letters if (kept := becomes(letter)) is not None]
                 new = letters.rewrite(old, left)
                 self._unload(name)
                 if new is not None:
@@ -211,10 +212,10 @@ class LetterFolder:
     def take_back(self, letters: "Iterable[Letters]") -> None:
         """Remove files that were written too late: their partition may be another's by now."""
         with self._lock:
-            for each in letters:
-                (self._letters.folder / each.file).remove()
-                if each.file in self._files:
-                    self._unload(each.file)
+            for written in letters:
+                (self._letters.folder / written.file).remove()
+                if written.file in self._files:
+                    self._unload(written.file)
 
 
 class ClientLetters:
@@ -243,16 +244,16 @@ class ClientLetters:
 
     def read(self, patterns: Sequence[str] = ()) -> "Iterator[Letters]":
         """The letters themselves; without those that are forgotten meanwhile."""
-        return (found for file in self.files(patterns) if (found := self._letters.find(file)) is not None)
+        return (letters for file in self.files(patterns) if (letters := self._letters.find(file)) is not None)
 
     def replay(self, patterns: Sequence[str] = ()) -> int:
         """Have the client that runs, or the next one, deliver them once more; returns how many there are."""
         until: dict[str, int] = {}
         counts: Counter[str] = Counter()
-        for found in self.read(patterns):
-            counts[found.source] += len(found.letters)
-            newest = max(each.at_us for each in found.letters)
-            until[found.source] = max(until.get(found.source, 0), newest, time.time_ns() // 1000)
+        for letters in self.read(patterns):
+            counts[letters.source] += len(letters.letters)
+            newest = max(letter.at_us for letter in letters.letters)
+            until[letters.source] = max(until.get(letters.source, 0), newest, time.time_ns() // 1000)
         if until:
             self._tell(until)
         return counts.total()
@@ -269,14 +270,14 @@ class ClientLetters:
     def _tell(self, until: Mapping[str, int]) -> None:
         """Write the notice. Who wrote it meanwhile is not overwritten."""
         while True:
-            found = self._notice.read()
-            if found is None:
+            stored = self._notice.read()
+            if stored is None:
                 raise InputError(f"{self._notice}: is gone")
-            notice = _Notice.loads(found.content, self._notice)
+            notice = _LettersNotice.loads(stored.content, self._notice)
             wanted = {source: max(at_us, notice.replay.get(source, 0)) for source, at_us in until.items()}
-            told = replace(notice, turn=notice.turn + 1, replay={**notice.replay, **wanted})
+            changed = replace(notice, turn=notice.turn + 1, replay={**notice.replay, **wanted})
             try:
-                self._notice.put(told.dumps(), after=found.tag)
+                self._notice.put(changed.dumps(), after=stored.tag)
             except WriteConflict:
                 continue
             return

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from databus.client._window import Changes, View, Window
+from databus.client._window import Changes, Window, WindowView
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, Pair, SourceCheckpoint
 from databus.schema import TableSchema
 from databus.wire import ROWS, Frame, FrameGroup, Header
@@ -14,10 +14,10 @@ Kept = Iterable[tuple[Changes, pa.RecordBatch]]
 """Rows that are left, and of which piece of a window they are."""
 
 
-class _CutView(View):
+class _CutView(WindowView):
     """A group of which only some rows are left, all of one window."""
 
-    def __init__(self, view: View, kept: Kept) -> None:
+    def __init__(self, view: WindowView, kept: Kept) -> None:
         super().__init__(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001 - its own class
         frames = []
         for changes, batch in kept:
@@ -67,7 +67,7 @@ class LoneWindow(Window):
     __slots__ = ("_place", "before", "is_letter")
     is_replayed = True
 
-    def __init__(self, view: View, key: int, place: SourceCheckpoint, before: SourceCheckpoint) -> None:
+    def __init__(self, view: WindowView, key: int, place: SourceCheckpoint, before: SourceCheckpoint) -> None:
         super().__init__(view, 0, key)
         self._place = place
         self.before = before
@@ -100,7 +100,7 @@ def lone_changes(whole: Window, place: SourceCheckpoint, changes: Iterable[tuple
         for piece, start, stop in changes
         for batch in [piece.batch.slice(start, stop - start)]
     ]
-    for (scn, seq), piece, batch in sorted(rows, key=lambda each: each[0]):
+    for (scn, seq), piece, batch in sorted(rows, key=lambda row: row[0]):
         # the rows before it are done, and are not to be undone where it fails
         before = replace(whole.position, scn=scn, seq=seq - 1, log=view.log) if (scn, seq - 1) > place.pair else place
         made.append(LoneWindow(_CutView(view, [(piece, batch)]), key, place, before))
@@ -113,7 +113,9 @@ def letter_window(source: str, table: TableSchema, batch: pa.RecordBatch, place:
     at_us = int(batch.column(COMMIT_TIMESTAMP).cast(pa.int64())[0].as_py())
     header = Header(ROWS, 0, 0, 0, len(batch), 0, 0, 0, table.fingerprint, *first, *last, at_us, 0, b"")
     frame = Frame(header, memoryview(b""), f"dead letter {source} {last[0]}/{last[1]}", batch)
-    view = View(FrameGroup((frame,), header), source.partition("/")[0], place.uuid, place.log or "", lambda _: table)
+    view = WindowView(
+        FrameGroup((frame,), header), source.partition("/")[0], place.uuid, place.log or "", lambda _: table
+    )
     view.starts, view.stops = [[0]], [[len(batch)]]
     window = LoneWindow(view, last[0] << 1 | bool(batch.column("_snapshot")[0].as_py()), place, place)
     window.is_letter = True

@@ -14,10 +14,10 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from databus.client._partition import Partition
-from databus.core import Checkpoint, Pair
+from databus.core import Barrier, Checkpoint
 
 STOP_AT: Final = 0.8
 """The part of a lease after which nothing more is delivered; the rest is for what is under way."""
@@ -25,27 +25,6 @@ PERIOD_MS: Final = 1_000
 """How often a member saves."""
 _CALLS_A_LEASE: Final = 5  # so that a lost one costs nothing
 _NS: Final = 1_000_000
-
-
-class Barrier(NamedTuple):
-    """A control that deals keys anew. Past it no partition goes before all have saved it."""
-
-    physical: str
-    pair: Pair
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a call."""
-        return {"physical": self.physical, "scn": self.pair[0], "seq": self.pair[1]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Barrier":
-        """As it stands in an answer."""
-        return cls(str(value["physical"]), (int(value["scn"]), int(value["seq"])))
-
-    def is_reached_by(self, checkpoint: Checkpoint) -> bool:
-        """Whether that stands at it or past it."""
-        position = checkpoint.sources.get(self.physical)
-        return position is not None and position.pair >= self.pair
 
 
 @dataclass(slots=True, eq=False)
@@ -73,21 +52,23 @@ class Hold:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a call."""
-        told: dict[str, Any] = {"fence": self.fence}
+        body: dict[str, Any] = {"fence": self.fence}
         if self.done is not self.saved:
-            told["checkpoint"] = self.done.to_json()
+            body["checkpoint"] = self.done.to_json()
         if waits := self.waits:
-            told["waits"] = [barrier.to_json() for barrier in waits]
-        return told
+            body["waits"] = [barrier.to_json() for barrier in waits]
+        return body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCall:
-    """One call. sent_ns: on the clock that leases are counted by. said: what it says of each partition."""
+    """One call."""
 
     body: Mapping[str, Any]
     sent_ns: int
-    said: tuple[tuple[Hold, Checkpoint], ...] = ()
+    """On the clock that leases are counted by."""
+    places: tuple[tuple[Hold, Checkpoint], ...] = ()
+    """What it says of each partition: how far it is."""
     waits: Mapping[Hold, tuple[Barrier, ...]] = field(default_factory=dict)
     """Where it says that partitions wait for the others."""
 
@@ -143,8 +124,8 @@ class Member:
             body["leave"] = True
         elif waits and not given:
             body["wait_ms"] = self.period_ms
-        said = tuple((hold, hold.done) for hold in holds)
-        self._out = GroupCall(body, now_ns, said, {hold: hold.waits for hold in holds})
+        places = tuple((hold, hold.done) for hold in holds)
+        self._out = GroupCall(body, now_ns, places, {hold: hold.waits for hold in holds})
         self._sent_ns, self._is_urgent = now_ns, False
         return self._out
 
@@ -170,12 +151,12 @@ class Member:
         """The coordinator did what was asked. An answer to a call that counts no more is passed over."""
         if not self._is_awaited(call):
             return
-        for hold, done in call.said:
+        for hold, done in call.places:
             hold.saved = done
         if call.body.get("leave"):
             self.holds, self.has_left, self.lease_until_ns = {}, True, None
             return
-        for hold, _ in call.said:
+        for hold, _ in call.places:
             if str(int(hold.partition)) in call.body.get("gives", ()) and self.is_held(hold):
                 del self.holds[hold.partition]
         self._renew(call, answer)
@@ -199,7 +180,7 @@ class Member:
         for name, physicals in passes.items():
             hold = self.holds.get(int(name))
             if hold is not None:
-                passed = [each for each in call.waits.get(hold, ()) if each.physical in physicals]
+                passed = [barrier for barrier in call.waits.get(hold, ()) if barrier.physical in physicals]
                 for barrier in passed:
                     if hold.barriers.get(barrier.physical) == barrier:
                         del hold.barriers[barrier.physical]
@@ -209,7 +190,7 @@ class Member:
         if held is not None and held.fence >= taken["fence"]:
             return
         begin = Checkpoint.from_json(taken["checkpoint"], f"take.{number}.checkpoint")
-        waits = [Barrier.from_json(each) for each in taken.get("waits", ())]
+        waits = [Barrier.from_json(barrier) for barrier in taken.get("waits", ())]
         barriers = {barrier.physical: barrier for barrier in waits}
         self.holds[number] = Hold(Partition(number, int(taken["of"])), int(taken["fence"]), begin, begin, barriers)
 

@@ -10,9 +10,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from databus.client._member import Barrier, GroupCall, Hold, Member
-from databus.core import Backoff, Checkpoint, Clock, InputError, ServiceUnavailable, SystemClock, TransientError
-from databus.link import Coordinator, GroupAnswer, RelayClient
+from databus.client._member import GroupCall, Hold, Member
+from databus.core import (
+    Backoff,
+    Barrier,
+    Checkpoint,
+    Clock,
+    InputError,
+    ServiceUnavailable,
+    SystemClock,
+    TransientError,
+)
+from databus.link import CoordinatorClient, GroupAnswer, RelayClient
 from databus.operate import logger_of
 
 _ANSWER_MS_MAX: Final = 5_000
@@ -41,7 +50,7 @@ class Membership:
         self._pid = os.getpid()
         self._bell = bell
         self._clock = clock or SystemClock()
-        self._coordinator = Coordinator(relay)
+        self._coordinator = CoordinatorClient(relay)
         self._prepare = prepare
         self._member: Member = Member({})
         self._progress: dict[Hold, Callable[[], Checkpoint]] = {}
@@ -236,12 +245,14 @@ class Membership:
         with self._bell:
             self._is_waiting = False
             if not answer.error:
-                self._member.answered(call, answer.told)
+                self._member.answered(call, answer.content)
             elif answer.error == "Fenced":
-                _logger.warning("partitions are held by another member", group=self.name, fenced=answer.told["fenced"])
-                self._member.fenced(call, answer.told["fenced"])
+                _logger.warning(
+                    "partitions are held by another member", group=self.name, fenced=answer.content["fenced"]
+                )
+                self._member.fenced(call, answer.content["fenced"])
             elif answer.error == "StaleCall":
-                self._member.overtaken(call, int(answer.told.get("last", 0)))
+                self._member.overtaken(call, int(answer.content.get("last", 0)))
             else:
                 self._end_with(answer.to_error())
             self._has_news = True

@@ -15,14 +15,15 @@ LOOK_S: Final = 1.0
 """How often a client that has letters looks whether somebody has asked for a replay."""
 
 
-class Image(NamedTuple):
-    """One image of a change. key: what its row is called; empty for a row without a key."""
+class RowImage(NamedTuple):
+    """One image of a change."""
 
     key: str
+    """What its row is called; empty for a row without a key."""
     pair: Pair
 
 
-Change = Sequence[Image]
+Change = Sequence[RowImage]
 
 
 class ParkedKeys:
@@ -35,7 +36,7 @@ class ParkedKeys:
         """What letters of a table are called."""
         return self._tables.get(table, {}).keys()
 
-    def park(self, table: str, image: Image) -> bool:
+    def park(self, table: str, image: RowImage) -> bool:
         """Note a letter; whether it is a new one."""
         pairs = self._tables.setdefault(table, {}).setdefault(image.key, [])
         at = bisect_left(pairs, image.pair)
@@ -44,7 +45,7 @@ class ParkedKeys:
         insort(pairs, image.pair)
         return True
 
-    def release(self, table: str, image: Image) -> None:
+    def release(self, table: str, image: RowImage) -> None:
         """Forget a letter, if it is one."""
         pairs = self._tables.get(table, {}).get(image.key, [])
         if image.pair in pairs:
@@ -67,14 +68,14 @@ class ParkedKeys:
         """Of changes in order, the numbers of those that are held back, each with the letter that it is behind. They
         are letters from now on.
         """
-        found = []
+        behind = []
         for number, change in enumerate(changes):
             letter = self.behind(table, change)
             if letter is not None:
-                found.append((number, letter))
+                behind.append((number, letter))
                 for image in change:
                     self.park(table, image)
-        return found
+        return behind
 
 
 def due(keys: Sequence[AbstractSet[str]], is_wanted: Sequence[bool]) -> list[int]:
@@ -82,10 +83,10 @@ def due(keys: Sequence[AbstractSet[str]], is_wanted: Sequence[bool]) -> list[int
     of its key. keys: by letter; none for a row without a key.
     """
     blocked: set[str] = set()
-    found = []
+    numbers = []
     for number, (own, wanted) in enumerate(zip(keys, is_wanted, strict=True)):
         if not wanted or own & blocked:
             blocked |= own
         else:
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers

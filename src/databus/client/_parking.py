@@ -19,7 +19,7 @@ from databus.client._consumer import AnyWindow
 from databus.client._dispatcher import ConsumerFailed, Lone
 from databus.client._letter_folder import LetterFolder
 from databus.client._lone_window import CutWindow, LoneWindow, letter_window, lone_changes, pairs_in
-from databus.client._parked import Change, Image, ParkedKeys, due
+from databus.client._parked import Change, ParkedKeys, RowImage, due
 from databus.client._partition import Partition
 from databus.client._window import Changes, ControlEvent, Window
 from databus.core import CHANGE_TYPE, ChangeType, Pair, SourceCheckpoint, TransientError, crash_point
@@ -35,28 +35,29 @@ _POSTIMAGE: Final = ChangeType.UPDATE_POSTIMAGE.label
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """A letter that is durable. hash: of its row's key, by which partitions are dealt."""
+class _StoredLetter:
+    """A letter that is durable."""
 
     source: str
     table: TableSchema
     letter: Letter
     hash: int
+    """Of its row's key, by which partitions are dealt."""
     key: str
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldBack:
     """Rows that are to be letters."""
 
     source: str
     table: TableSchema
     rows: pa.RecordBatch
-    images: Sequence[Image]
+    images: Sequence[RowImage]
     reasons: Sequence[str]
 
 
-class Parking:
+class ClientParking:
     """See the module's first lines. partition: of a group, whose keys it has. writer: whose files its letters are.
     in_a_row_max: how many changes may fail one after the other.
     """
@@ -72,8 +73,8 @@ class Parking:
         self._partition = partition
         self._writer = writer
         self._key_of: dict[str, tuple[str, ...]] = {}  # by table, the columns by which its rows are told apart now
-        self._held: list[_Held] = []
-        self._asked: deque[Sequence[_Stored]] = deque()
+        self._held: list[_HeldBack] = []
+        self._asked: deque[Sequence[_StoredLetter]] = deque()
         self._blocked: set[tuple[str, str]] = set()
         self.reload()
 
@@ -82,13 +83,13 @@ class Parking:
     def reload(self) -> None:
         """Have parked what the folder says, and what is to be written yet."""
         self._keys = ParkedKeys()
-        self._stored: dict[tuple[str, Pair], _Stored] = {}
+        self._stored: dict[tuple[str, Pair], _StoredLetter] = {}
         self._overtaken: dict[str, set[Pair]] = {}
         self._turn = self._folder.turn
         self._is_planned = False
-        by_table = groupby(self._folder.of(self._physical), lambda each: (each.source, each.table))
+        by_table = groupby(self._folder.of(self._physical), lambda file: (file.source, file.table))
         for (source, table), files in by_table:
-            self._store(source, table, [letter for each in files for letter in each.letters])
+            self._store(source, table, [letter for file in files for letter in file.letters])
         for held in self._held:
             for image in held.images:
                 self._keys.park(held.source, image)
@@ -97,17 +98,17 @@ class Parking:
         names = self._key_of.setdefault(source, table.key)
         is_other = names != table.key and set(names) <= set(table.names)
         rows = _rows_of(table, letters) if is_other or self._is_one_of_many else None
-        keys = _keys_of(rows, names) if rows is not None and is_other else [each.id for each in letters]
+        keys = _keys_of(rows, names) if rows is not None and is_other else [letter.id for letter in letters]
         hashes = [0] * len(letters) if rows is None else row_hashes(table, rows).tolist()
         for letter, key, key_hash in zip(letters, keys, hashes, strict=True):
-            self._stored[source, letter.pair] = _Stored(source, table, letter, key_hash, key)
-            self._keys.park(source, Image(key, letter.pair))
+            self._stored[source, letter.pair] = _StoredLetter(source, table, letter, key_hash, key)
+            self._keys.park(source, RowImage(key, letter.pair))
 
     @property
     def _is_one_of_many(self) -> bool:
         return self._partition is not None and self._partition.of > 1
 
-    def _is_mine(self, stored: _Stored) -> bool:
+    def _is_mine(self, stored: _StoredLetter) -> bool:
         partition = self._partition
         return partition is None or stored.hash % partition.of == int(partition)
 
@@ -140,7 +141,7 @@ class Parking:
         """
         if not isinstance(window, WindowBatch):
             return self._cut(window, saved)
-        windows = [self._cut(each, saved) for each in window.windows]
+        windows = [self._cut(part, saved) for part in window.windows]
         is_same = all(cut is whole for cut, whole in zip(windows, window.windows, strict=True))
         return window if is_same else WindowBatch(windows)
 
@@ -152,7 +153,7 @@ class Parking:
         kept = [(piece, self._left(piece)) for piece in window.changes()]
         if all(len(piece) == len(left) for piece, left in kept):
             return window
-        return CutWindow(window, [each for each in kept if len(each[1])], has_control=window.has_control)
+        return CutWindow(window, [cut for cut in kept if len(cut[1])], has_control=window.has_control)
 
     def _left(self, piece: Changes) -> pa.RecordBatch:
         """The rows of a piece that are not held back."""
@@ -165,13 +166,13 @@ class Parking:
                 changes = self._known(piece)
         if not changes:
             return batch
-        found = self._keys.held(piece.source, [change for _, change in changes])
+        held = self._keys.held(piece.source, [change for _, change in changes])
         is_left = [True] * len(batch)
-        for number, letter in found:
+        for number, letter in held:
             start, change = changes[number]
             is_left[start : start + len(change)] = [False] * len(change)
             self._hold(piece, start, change, f"behind {letter[0]}/{letter[1]} of its key, which was refused")
-        return batch.filter(pa.array(is_left)) if found else batch
+        return batch.filter(pa.array(is_left)) if held else batch
 
     def _known(self, piece: Changes) -> list[tuple[int, Change]]:
         """The changes of a piece, each with its first row; none where no key of theirs is parked."""
@@ -199,15 +200,15 @@ class Parking:
         if new:
             rows = piece.batch.take(pa.array([row for row, _ in new]))
             images = [image for _, image in new]
-            self._held.append(_Held(piece.source, piece.table, rows, images, [reason] * len(new)))
+            self._held.append(_HeldBack(piece.source, piece.table, rows, images, [reason] * len(new)))
 
     def overtake(self, control: ControlEvent, saved: SourceCheckpoint) -> None:
         """Forget the letters that a control says are over: no row of theirs is there now. See `forget_overtaken`."""
-        told = TableControl(control.table, control.kind, control.pair, control.body)
-        below = released_below(Batch(self._physical, saved, saved, ()), told)
+        event = TableControl(control.table, control.kind, control.pair, control.body)
+        below = released_below(Batch(self._physical, saved, saved, ()), event)
         if below is None:
             return
-        for stored in [each for each in self._stored.values() if each.source == control.source]:
+        for stored in [stored for stored in self._stored.values() if stored.source == control.source]:
             if stored.letter.pair < below and control.covers(stored.hash):
                 self._forget(stored)
                 self._overtaken.setdefault(stored.source, set()).add(stored.letter.pair)
@@ -220,9 +221,9 @@ class Parking:
             self._folder.forget(self._writer, source, pairs)
         self._overtaken = {}
 
-    def _forget(self, stored: _Stored) -> None:
+    def _forget(self, stored: _StoredLetter) -> None:
         del self._stored[stored.source, stored.letter.pair]
-        self._keys.release(stored.source, Image(stored.key, stored.letter.pair))
+        self._keys.release(stored.source, RowImage(stored.key, stored.letter.pair))
 
     def write(self) -> list[Letters]:
         """Have durable what was held back; returns what was written. Each key has files of its own, so that no two
@@ -237,18 +238,18 @@ class Parking:
                 by_key.setdefault(image.key, []).append(number)
             for key, numbers in by_key.items():
                 rows = pa.Table.from_batches([held.rows.take(pa.array(numbers))])
-                told = [(key, held.reasons[number]) for number in numbers]
-                made.append(self._folder.put(self._writer, held.source, held.table, rows, told))
+                reasons = [(key, held.reasons[number]) for number in numbers]
+                made.append(self._folder.put(self._writer, held.source, held.table, rows, reasons))
         self._held.clear()
-        for each in made:
-            self._store(each.source, each.table, each.letters)
+        for file in made:
+            self._store(file.source, file.table, file.letters)
             _logger.warning(
                 "rows were refused, and are dead letters",
-                source=each.source,
-                key=each.letters[0].id,
-                pair=each.letters[0].pair,
-                rows=len(each.letters),
-                reason=each.letters[0].reason,
+                source=file.source,
+                key=file.letters[0].id,
+                pair=file.letters[0].pair,
+                rows=len(file.letters),
+                reason=file.letters[0].reason,
             )
         crash_point("parking.after_write")
         return made
@@ -321,15 +322,15 @@ class Parking:
                 _logger.info("a dead letter was replayed", source=piece.source, pair=pairs[-1])
             elif outcome is not Lone.NONE:  # else the lease is over, and it is the next holder's
                 why = _text_of(outcome) if isinstance(outcome, BaseException) else "on_checkpoint puts it off"
-                self._blocked |= {(each.source, each.key) for each in self._stored_of(piece)}
+                self._blocked |= {(stored.source, stored.key) for stored in self._stored_of(piece)}
                 self._folder.restamp(self._writer, piece.source, pairs, why)
                 _logger.warning("a dead letter has failed again, and stays", source=piece.source, pair=pairs[-1])
         except TransientError as error:  # it stays, and its key is parked
             _logger.warning("a dead letter cannot be changed now", source=piece.source, error=str(error))
 
-    def _stored_of(self, piece: Changes) -> list[_Stored]:
-        found = [self._stored.get((piece.source, pair)) for pair in pairs_in(piece.batch)]
-        return [each for each in found if each is not None]
+    def _stored_of(self, piece: Changes) -> list[_StoredLetter]:
+        there = (self._stored.get((piece.source, pair)) for pair in pairs_in(piece.batch))
+        return [stored for stored in there if stored is not None]
 
     def next_letter(self, place: SourceCheckpoint) -> LoneWindow | None:
         """The next letter that somebody wants delivered once more. place: where the consumer stands."""
@@ -343,43 +344,47 @@ class Parking:
         # a letter that the place has not passed was written before a crash: its transaction comes again, and first
         while self._asked and self._asked[0][-1].letter.pair <= place.pair:
             letters = self._asked.popleft()
-            keys = {(each.source, each.key) for each in letters if each.key}
-            if not keys & self._blocked and all((each.source, each.letter.pair) in self._stored for each in letters):
-                rows = whole_changes(_rows_of(letters[0].table, [each.letter for each in letters]))
+            keys = {(stored.source, stored.key) for stored in letters if stored.key}
+            if not keys & self._blocked and all(
+                (stored.source, stored.letter.pair) in self._stored for stored in letters
+            ):
+                rows = whole_changes(_rows_of(letters[0].table, [stored.letter for stored in letters]))
                 return letter_window(letters[0].source, letters[0].table, rows, place)
             self._blocked |= keys
         return None
 
-    def _asked_for(self) -> list[Sequence[_Stored]]:
+    def _asked_for(self) -> list[Sequence[_StoredLetter]]:
         """The letters that were asked for, change by change, in the order of their pairs."""
-        mine = sorted(filter(self._is_mine, self._stored.values()), key=lambda each: (each.source, each.letter.pair))
-        found: list[Sequence[_Stored]] = []
-        for source, of_table in groupby(mine, lambda each: each.source):
+        mine = sorted(
+            filter(self._is_mine, self._stored.values()), key=lambda stored: (stored.source, stored.letter.pair)
+        )
+        asked: list[Sequence[_StoredLetter]] = []
+        for source, of_table in groupby(mine, lambda stored: stored.source):
             until = self._folder.replayed_until(source)
             changes = _joined(of_table)
-            keys = [{each.key for each in change if each.key} for change in changes]
-            is_wanted = [all(each.letter.at_us <= until for each in change) for change in changes]
-            found += [changes[number] for number in due(keys, is_wanted)]
-        return sorted(found, key=lambda each: each[-1].letter.pair)
+            keys = [{stored.key for stored in change if stored.key} for change in changes]
+            is_wanted = [all(stored.letter.at_us <= until for stored in change) for change in changes]
+            asked += [changes[number] for number in due(keys, is_wanted)]
+        return sorted(asked, key=lambda change: change[-1].letter.pair)
 
 
-def _joined(letters: Iterable[_Stored]) -> list[list[_Stored]]:
+def _joined(letters: Iterable[_StoredLetter]) -> list[list[_StoredLetter]]:
     """Letters of a table in order, both images of an update together."""
-    found: list[list[_Stored]] = []
-    for each in letters:
-        scn, seq = each.letter.pair
-        before = found[-1][-1] if found else None
+    changes: list[list[_StoredLetter]] = []
+    for stored in letters:
+        scn, seq = stored.letter.pair
+        before = changes[-1][-1] if changes else None
         is_second = (
             before is not None
             and before.letter.pair == (scn, seq - 1)
-            and before.table == each.table
-            and (_kind_of(before.letter), _kind_of(each.letter)) == (_PREIMAGE, _POSTIMAGE)
+            and before.table == stored.table
+            and (_kind_of(before.letter), _kind_of(stored.letter)) == (_PREIMAGE, _POSTIMAGE)
         )
         if is_second:
-            found[-1].append(each)
+            changes[-1].append(stored)
         else:
-            found.append([each])
-    return found
+            changes.append([stored])
+    return changes
 
 
 def _kind_of(letter: Letter) -> str:
@@ -392,7 +397,7 @@ def _text_of(error: BaseException) -> str:
 
 def _rows_of(table: TableSchema, letters: Iterable[Letter]) -> pa.RecordBatch:
     """Letters as rows of a frame."""
-    return own_rows(table, pa.array([each.row.encode() for each in letters], pa.large_binary())).rows
+    return own_rows(table, pa.array([letter.row.encode() for letter in letters], pa.large_binary())).rows
 
 
 def _keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[str]:
@@ -405,7 +410,7 @@ def _keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[str]:
 
 def _changes_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, Change]]:
     """The changes of rows, each with the number of its first row."""
-    images = list(map(Image, _keys_of(batch, names), pairs_in(batch)))
+    images = list(map(RowImage, _keys_of(batch, names), pairs_in(batch)))
     return [(start, images[start:stop]) for start, stop in _spans(batch)]
 
 

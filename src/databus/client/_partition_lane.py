@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from databus.client._lane import Lane
-from databus.client._member import Barrier, Hold
+from databus.client._member import Hold
 from databus.client._membership import Membership
-from databus.client._window import ControlEvent, View, Window
-from databus.core import Checkpoint, ControlKind, DatabusError, Pair, SourceCheckpoint
+from databus.client._window import ControlEvent, Window, WindowView
+from databus.core import Barrier, Checkpoint, ControlKind, DatabusError, Pair, SourceCheckpoint
 from databus.filters import StreamPartition
 from databus.link import Channel, FollowConfig, RelayClient
 from databus.schema import TableSchema, frame_schema, key_form
 
 
-def deals_keys_anew(control: ControlEvent, table_of: Callable[[int], TableSchema]) -> bool:
+def moves_keys(control: ControlEvent, table_of: Callable[[int], TableSchema]) -> bool:
     """Whether behind the control rows of its table may be of other partitions. table_of: a table by its fingerprint."""
     previous = control.body.get("previous")
     if control.kind is not ControlKind.SCHEMA or previous is None:
@@ -99,24 +99,24 @@ class PartitionLane(Lane):
         """See `Lane.advance`."""
         if not super().advance():
             return False
-        found, self.windows = self.windows, deque()
-        self._queue(found)
+        arrived, self.windows = self.windows, deque()
+        self._queue(arrived)
         return bool(self.windows) or not (self._behind or self._is_blocked)
 
-    def _queue(self, found: deque[Window]) -> None:
-        while found:
-            control, is_shared = found[0].control, self.hold.partition.of > 1
-            deals_anew = is_shared and control is not None and deals_keys_anew(control, self._relay.table_of)
-            if deals_anew and self.windows:
+    def _queue(self, arrived: deque[Window]) -> None:
+        while arrived:
+            control, is_shared = arrived[0].control, self.hold.partition.of > 1
+            is_barrier = is_shared and control is not None and moves_keys(control, self._relay.table_of)
+            if is_barrier and self.windows:
                 break
-            window = found.popleft()
+            window = arrived.popleft()
             if window.position.pair > self._passed:
                 self.windows.append(window)
-            if deals_anew and control is not None:
+            if is_barrier and control is not None:
                 self._barrier = Barrier(self.physical, control.pair)
                 self._membership.comes_to(self.hold, self._barrier)
                 break
-        self._behind.extend(found)
+        self._behind.extend(arrived)
 
     def settle(self) -> bool:
         """Note what the consumer has done. Whether it came to a barrier with it."""
@@ -161,7 +161,7 @@ class Interruption(Window):
 
     def __init__(self, last: Window, settled: SourceCheckpoint) -> None:
         view: Any = last._view  # noqa: SLF001 - its own class
-        own = View(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001 - as above
+        own = WindowView(view.group, view.physical, view.uuid, view.log, view._table_of)  # noqa: SLF001 - as above
         own.starts = own.stops = [[0] for _ in own.frames]
         super().__init__(own, 0, last.scn << 1)
         self.is_empty = self.is_part = self.restarts = True

@@ -239,22 +239,22 @@ def _maker_of(model: type) -> _Make:
         raise InputError(f"{model!r}: a row becomes a dataclass or a pydantic model; this is neither")
     try:
         hints = get_type_hints(model, include_extras=True)
-        fields = [each for each in dataclasses.fields(model) if each.init]
-        adapters = {each.name: _adapter_of(hints[each.name]) for each in fields}
+        fields = [field for field in dataclasses.fields(model) if field.init]
+        adapters = {field.name: _adapter_of(hints[field.name]) for field in fields}
     except Exception as error:
         raise InputError(f"{model.__name__}: the types of its fields cannot be used: {error}") from error
     required = {
-        each.name
-        for each in fields
-        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
 
     def make(values: Mapping[str, Any]) -> Any:
         lacking = next((name for name in adapters if name in required and name not in values), None)
         if lacking is not None:
             raise _error_of(model, {"type": _MISSING, "loc": (lacking,), "input": None})
-        found = {name: each for name, each in adapters.items() if name in values}
-        return model(**{name: _checked(model, name, each, values[name]) for name, each in found.items()})
+        given = {name: adapter for name, adapter in adapters.items() if name in values}
+        return model(**{name: _checked(model, name, adapter, values[name]) for name, adapter in given.items()})
 
     return make
 
@@ -275,9 +275,9 @@ def _maker_of_pydantic(model: type[BaseModel]) -> _Make:
     return make
 
 
-def _check_float(model: type, column: str, value: Any, found: Any) -> None:
+def _check_float(model: type, column: str, value: Any, made: Any) -> None:
     """Pydantic's strict mode lets integers and decimals become floats, which may not hold them exactly."""
-    if isinstance(found, float) and isinstance(value, int | Decimal):
+    if isinstance(made, float) and isinstance(value, int | Decimal):
         details = {"type": "float_type", "loc": (column,), "input": value}
         raise _error_of(model, details)
 
@@ -290,9 +290,9 @@ def _adapter_of(hint: Any) -> TypeAdapter[Any]:
 
 def _checked(model: type, name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
     try:
-        found = adapter.validate_python(value, strict=True)
-        _check_float(model, name, value, found)
-        return found
+        made = adapter.validate_python(value, strict=True)
+        _check_float(model, name, value, made)
+        return made
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         details = {"type": "value_error", "loc": (name, *first["loc"]), "input": value, "ctx": {"error": first["msg"]}}

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from databus.client._window import Int, Keys, TableOf, View, Window
+from databus.client._window import Int, Keys, TableOf, Window, WindowView
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNBEGUN, CorruptData, Pair, SourceCheckpoint
 from databus.wire import (
     Frame,
@@ -72,9 +72,9 @@ class Splitter:
             self._snapshots = dict.fromkeys(unread, UNBEGUN)
         is_other_log = self._log not in ("", log)
         self._uuid, self._log = uuid, log
-        is_anew = is_other_log and is_inside_transaction(self._after)
+        begins_again = is_other_log and is_inside_transaction(self._after)
         self._after = resumes_after(self._after, is_other_log=is_other_log)
-        if not is_anew:
+        if not begins_again:
             return False
         self._is_inside = False
         self._restarts = True
@@ -86,7 +86,7 @@ class Splitter:
         end = done_by(commit)
         if end <= self._after or (self.is_done and self._bound is not None):
             return []
-        view = View(group, self._physical, self._uuid, self._log, self._table_of)
+        view = WindowView(group, self._physical, self._uuid, self._log, self._table_of)
         view.look_back = self._look_back
         view.is_cut = self._bound is not None and end > self._bound
         control = group.control
@@ -103,7 +103,7 @@ class Splitter:
     def _is_beyond(self, control: Frame) -> bool:
         return self._bound is not None and control.header.first > self._bound
 
-    def _windows(self, view: View, keys: list[int], control: Frame | None) -> list[Window]:
+    def _windows(self, view: WindowView, keys: list[int], control: Frame | None) -> list[Window]:
         commit = view.group.commit
         if control is not None:
             own = _key(control.header.first)
@@ -134,7 +134,7 @@ def _key(pair: Pair) -> int:
     return pair[0] << 1 | (pair[1] >= BUS_SEQ_MIN)
 
 
-def _whole(view: View, after: Pair, until: Pair | None) -> list[int] | None:
+def _whole(view: WindowView, after: Pair, until: Pair | None) -> list[int] | None:
     """The group's only window, found from headers alone; None if there may be more, or if it is not whole."""
     if not view.frames:
         return None
@@ -154,7 +154,7 @@ def _whole(view: View, after: Pair, until: Pair | None) -> list[int] | None:
     return [key]
 
 
-def _spread(view: View, after: Pair, until: Pair | None) -> list[int]:
+def _spread(view: WindowView, after: Pair, until: Pair | None) -> list[int]:
     """The windows of a group of many; sets where each begins and ends in each frame."""
     by_frame: list[tuple[Keys, int]] = []
     for number, frame in enumerate(view.frames):
@@ -164,12 +164,12 @@ def _spread(view: View, after: Pair, until: Pair | None) -> list[int]:
         kept = len(scns) if until is None or frame.header.last <= until else _count_up_to(scns, seqs, until)
         keys: Keys = (scns[dropped:kept].astype(np.uint64) << np.uint64(1)) | (seqs[dropped:kept] >= BUS_SEQ_MIN)
         by_frame.append((keys, dropped))
-    found: Keys = np.unique(np.concatenate([keys for keys, _ in by_frame])) if by_frame else np.empty(0, np.uint64)
+    distinct: Keys = np.unique(np.concatenate([keys for keys, _ in by_frame])) if by_frame else np.empty(0, np.uint64)
     for keys, dropped in by_frame:
-        view.starts.append((np.searchsorted(keys, found, "left") + dropped).tolist())
-        view.stops.append((np.searchsorted(keys, found, "right") + dropped).tolist())
-    keys_found: list[int] = found.tolist()
-    return keys_found
+        view.starts.append((np.searchsorted(keys, distinct, "left") + dropped).tolist())
+        view.stops.append((np.searchsorted(keys, distinct, "right") + dropped).tolist())
+    distinct_keys: list[int] = distinct.tolist()
+    return distinct_keys
 
 
 def _count_up_to(scns: Int, seqs: Int, pair: Pair) -> int:
@@ -188,13 +188,7 @@ def _check_order(frame: Frame, scns: Int, seqs: Int, end: Pair) -> None:
 
 
 def windows_of(
-    group: FrameGroup,
-    after: Pair = NO_PAIR,
-    *,
-    physical: str,
-    table_of: TableOf,
-    uuid: str = "",
-    log: str = "",
+    group: FrameGroup, after: Pair = NO_PAIR, *, physical: str, table_of: TableOf, uuid: str = "", log: str = ""
 ) -> Iterator[Window]:
     """The windows of one group that lie after a pair. Several groups in a row: see `Splitter`."""
     scn, seq = after

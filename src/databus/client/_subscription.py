@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import Any, Final, Self
 
 from databus.client._batches import Batcher, WindowBatch
@@ -46,35 +45,39 @@ _logger = logger_of("databus.client")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is followed of one physical source. sources: names and patterns as the relay takes them; None for all.
-    has_log: the relay has a log of it by now.
-    """
+class WantedSource:
+    """What is followed of one physical source."""
 
     physical: str
     sources: tuple[str, ...] | None
+    """Names and patterns as the relay takes them; None for all."""
     has_log: bool = True
+    """The relay has a log of it by now."""
 
     def begins_at(self, start: Start) -> Start:
         """What `start` means here: where there was no log when it was asked for, all that comes is later."""
         return start if self.has_log or isinstance(start, SourceCheckpoint) else SourceCheckpoint()
 
 
-def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[Wanted]:
+def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[WantedSource]:
     """Which physical sources of a relay a list of names and patterns speaks of; see `select`."""
     physicals = relay.physicals()  # asked for first: the tables of a log that is there by then are known
     known = relay.sources()
     wanted = select(known, physicals, sources)
-    by_pattern = [each.physical for each in wanted if each.sources is None or any(map(is_pattern, each.sources))]
-    relay.check_peers([each.physical for each in wanted], by_pattern)
-    for each in wanted:
-        for name in each.sources if each.has_log and each.sources is not None else ():
-            if not any(of.physical == each.physical and name_fits(of.table, name) for of in known):
-                _logger.warning("no table fits yet; rows come when there is one", physical=each.physical, tables=name)
+    by_pattern = [
+        source.physical for source in wanted if source.sources is None or any(map(is_pattern, source.sources))
+    ]
+    relay.check_peers([source.physical for source in wanted], by_pattern)
+    for source in wanted:
+        for name in source.sources if source.has_log and source.sources is not None else ():
+            if not any(of.physical == source.physical and name_fits(of.table, name) for of in known):
+                _logger.warning("no table fits yet; rows come when there is one", physical=source.physical, tables=name)
     return wanted
 
 
-def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: Sequence[str] | None) -> list[Wanted]:
+def select(
+    known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: Sequence[str] | None
+) -> list[WantedSource]:
     """Which physical sources a list of names and patterns speaks of. known: the tables that are served by now.
     physicals: all that are to be captured, and whether there is a log of each by now.
 
@@ -87,28 +90,28 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
         raise InputError(f'`sources` is a list of names and patterns: sources=["{sources}"], not sources="{sources}"')
     if not known:
         raise ServiceUnavailable("the relay serves no source yet; it has none, or could not connect to any so far")
-    has_log = {**physicals, **{each.physical: True for each in known}}
+    has_log = {**physicals, **{source.physical: True for source in known}}
     if sources is None:
-        return [Wanted(physical, None, is_there) for physical, is_there in has_log.items()]
+        return [WantedSource(physical, None, is_there) for physical, is_there in has_log.items()]
     chosen: dict[str, list[str]] = {}
     for name in sources:
         physical, table = split_physical(name)
         if physical:
-            found = [each for each in has_log if fnmatchcase(each, physical)]
-            is_exact = not is_pattern(table) and found
-            if is_exact and not any(each.physical in found and name_fits(each.table, table) for each in known):
-                if not all(has_log[each] for each in found):
+            owners = [owner for owner in has_log if fnmatchcase(owner, physical)]
+            is_exact = not is_pattern(table) and owners
+            if is_exact and not any(source.physical in owners and name_fits(source.table, table) for source in known):
+                if not all(has_log[owner] for owner in owners):
                     raise ServiceUnavailable(f"the relay has no log yet of {physical}, so it cannot tell of {name}")
-                found = []
+                owners = []
         else:
-            found = list(dict.fromkeys(each.physical for each in known if name_fits(each.table, table)))
-        if not found:
-            near = difflib.get_close_matches(name, [each.name for each in known], 3, 0.4)
+            owners = list(dict.fromkeys(source.physical for source in known if name_fits(source.table, table)))
+        if not owners:
+            near = difflib.get_close_matches(name, [source.name for source in known], 3, 0.4)
             hint = f"; did you mean {', '.join(near)}?" if near else "; `databus sources` lists all that there are"
             raise UnknownSource(f'no source called "{name}"{hint}')
-        for each in found:
-            chosen.setdefault(each, []).append(table)
-    return [Wanted(physical, tuple(tables), has_log[physical]) for physical, tables in chosen.items()]
+        for owner in owners:
+            chosen.setdefault(owner, []).append(table)
+    return [WantedSource(physical, tuple(tables), has_log[physical]) for physical, tables in chosen.items()]
 
 
 class Subscription:
@@ -127,7 +130,7 @@ class Subscription:
     def __init__(
         self,
         relay: RelayClient,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedSource],
         starts: Mapping[str, Start],
         *,
         until: Mapping[str, Pair] | None = None,
@@ -145,15 +148,15 @@ class Subscription:
         self._inside: Lane | None = None  # of which a transaction has been given out in part
         self._given: tuple[Lane, Window] | None = None  # the last window given out, or an empty one behind it
         self._others: Mapping[str, SourceCheckpoint] | None = None  # where all lanes but the first stand
-        for each in wanted:
+        for source in wanted:
             self._lanes.append(
                 Lane(
                     relay,
-                    each.physical,
-                    starts[each.physical],
+                    source.physical,
+                    starts[source.physical],
                     Channel(self._bell, config.buffer_bytes_max),
-                    sources=each.sources,
-                    until=until.get(each.physical),
+                    sources=source.sources,
+                    until=until.get(source.physical),
                     config=config,
                 )
             )
@@ -177,19 +180,19 @@ class Subscription:
 
     def __next__(self) -> Window:
         self._finish_given()
-        found = self._next_to_give()
-        if found is None:
+        following = self._next_to_give()
+        if following is None:
             raise StopIteration
-        return self._give_window(*found)
+        return self._give_window(*following)
 
     def __aiter__(self) -> AsyncIterator[Window]:
         return self
 
     async def __anext__(self) -> Window:
-        found = await self._next_to_give_async()
-        if found is None:
+        following = await self._next_to_give_async()
+        if following is None:
             raise StopAsyncIteration
-        return self._give_window(*found)
+        return self._give_window(*following)
 
     def batches(self, rows_max: int = ROWS_MAX) -> Batches:
         """What has arrived, joined: at least one window, and about `rows_max` rows at most, of one physical source. For
@@ -198,12 +201,12 @@ class Subscription:
 
         def take() -> WindowBatch | None:
             self._finish_given()
-            found = self._next_to_give()
-            return None if found is None else self._give_batch(*found, rows_max)
+            following = self._next_to_give()
+            return None if following is None else self._give_batch(*following, rows_max)
 
         async def take_async() -> WindowBatch | None:
-            found = await self._next_to_give_async()
-            return None if found is None else self._give_batch(*found, rows_max)
+            following = await self._next_to_give_async()
+            return None if following is None else self._give_batch(*following, rows_max)
 
         return Batches(take, take_async)
 
@@ -221,7 +224,7 @@ class Subscription:
     def _give(self, lane: Lane, given: Window | WindowBatch, last: Window) -> None:
         """Note what is given out. last: up to where its lane has come once that is done."""
         if self._others is None:
-            others = {each.physical: each.position for each in self._lanes if each is not lane}
+            others = {other.physical: other.position for other in self._lanes if other is not lane}
             known = {name: position for name, position in others.items() if position is not None}
             self._others = {**self._carried, **known}
         given.stand_beside(self._others)
@@ -235,21 +238,21 @@ class Subscription:
 
     def _next_to_give(self) -> tuple[Lane, Window] | None:
         """The next window that is worth giving out, and its lane, waiting for it; None when there will be none."""
-        while (found := self._find()) is None and not self._is_finished():
+        while (following := self._find()) is None and not self._is_finished():
             self._wait()
-        return found
+        return following
 
     async def _next_to_give_async(self) -> tuple[Lane, Window] | None:
         """The same in an event loop. Whoever is cancelled here has taken nothing."""
         self._finish_given()
         await self._bell.give_way()
-        while (found := self._find()) is None and not self._is_finished():
+        while (following := self._find()) is None and not self._is_finished():
             await self._bell.wait_async(lambda: self._is_closed or self._has_work(), self._wait_s_max())
-        return found
+        return following
 
     def _is_finished(self) -> bool:
         """Whether there will be no more windows."""
-        return self._is_closed or all(each.is_over for each in self._lanes)
+        return self._is_closed or all(lane.is_over for lane in self._lanes)
 
     def _find(self) -> tuple[Lane, Window] | None:
         """The next window that is worth giving out, and its lane; None while there is none. Never waits."""
@@ -326,17 +329,13 @@ class Subscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._end()  # at once, also where what follows is cancelled
         await asyncio.to_thread(self.close)
 
@@ -416,10 +415,7 @@ def _cancel(lanes: Iterable[Lane]) -> None:
 
 
 def filtered(
-    client: RelayClient,
-    where: str | None,
-    columns: Columns | None,
-    filters: Mapping[str, Mapping[str, Any]] | None,
+    client: RelayClient, where: str | None, columns: Columns | None, filters: Mapping[str, Mapping[str, Any]] | None
 ) -> RelayClient:
     """The client behind a filter; itself where there is none. Raises `MalformedRequest`."""
     wanted = StreamFilter.parse(where, columns, filters)

@@ -11,9 +11,7 @@ _RESTART: Final = "_restart"
 
 
 def tail_lines(
-    windows: Iterable[AnyWindow],
-    changes_max: int | None = None,
-    big_integers: Literal["number", "string"] = "number",
+    windows: Iterable[AnyWindow], changes_max: int | None = None, big_integers: Literal["number", "string"] = "number"
 ) -> Iterator[str]:
     """Lines of JSON, without line feeds: those that the relay's `/stream` sends. docs/http.md, "Changes as JSON".
 

@@ -69,7 +69,7 @@ class Changes:
 
     __slots__ = ("_number", "_start", "_stop", "_view", "source", "table")
 
-    def __init__(self, view: "View", number: int, start: int, stop: int) -> None:
+    def __init__(self, view: "WindowView", number: int, start: int, stop: int) -> None:
         self._view, self._number, self._start, self._stop = view, number, start, stop
         self.table = view.tables[number]
         self.source = view.sources[number]
@@ -99,7 +99,7 @@ class Changes:
         return out
 
 
-class View:
+class WindowView:
     """One group, and what is made of it only when asked for."""
 
     def __init__(self, group: FrameGroup, physical: str, uuid: str, log: str, table_of: TableOf) -> None:
@@ -211,7 +211,7 @@ class Window:
         "scn",
     )
 
-    def __init__(self, view: View, index: int, key: int) -> None:
+    def __init__(self, view: WindowView, index: int, key: int) -> None:
         """key: twice the SCN, plus one for what the bus itself put there. The splitter sets the flags after."""
         self._view = view
         self._index = index
@@ -299,12 +299,12 @@ class Window:
     def _last_row(self) -> tuple[int, int]:
         """The frame and the row of its last change; there is one."""
         view, index = self._view, self._index
-        found = [
+        last_rows = [
             (int(view.seqs[number][stops[index] - 1]), number, stops[index] - 1)
             for number, (starts, stops) in enumerate(zip(view.starts, view.stops, strict=True))
             if stops[index] > starts[index]
         ]
-        return max(found)[1:]
+        return max(last_rows)[1:]
 
     def _is_of_commit(self) -> bool:
         """Whether the group's commit frame is its own: transactions without rows of any table here may follow it."""

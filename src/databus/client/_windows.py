@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from databus.client._group_subscription import GroupSubscription, OnTake, group_terms
-from databus.client._subscription import LateSubscription, Subscription, Wanted, filtered, wanted_of
+from databus.client._subscription import LateSubscription, Subscription, WantedSource, filtered, wanted_of
 from databus.core import Checkpoint, InputError, Pair, SourceCheckpoint
 from databus.filters import Columns
 from databus.link import FollowConfig, RelayClient, Start
@@ -62,17 +62,17 @@ def windows(
     client = filtered(client, where, columns, filters)
     config = _configured(config, on_filter_change, look_back)
 
-    def ask() -> tuple[list[Wanted], dict[str, Pair]]:
+    def ask() -> tuple[list[WantedSource], dict[str, Pair]]:
         wanted, ends = wanted_of(client, sources), dict(until or {})
-        for each in wanted if not follow else ():
-            end = client.head(each.physical).published.pair if each.has_log else SourceCheckpoint().pair
-            ends[each.physical] = min(end, ends.get(each.physical, end))
+        for source in wanted if not follow else ():
+            end = client.head(source.physical).published.pair if source.has_log else SourceCheckpoint().pair
+            ends[source.physical] = min(end, ends.get(source.physical, end))
         return wanted, ends
 
     def arguments() -> dict[str, Any]:
         wanted, ends = ask()
         known = checkpoint.sources if checkpoint is not None else {}
-        starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
+        starts = {source.physical: known.get(source.physical) or source.begins_at(start) for source in wanted}
         how = {"until": ends, "carried": known, "config": config}
         return {"relay": client, "wanted": wanted, "starts": starts, **how}
 

@@ -5,24 +5,13 @@ Below sources and relay, so that a source may read another relay. Windows are ma
 
 from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
 from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, Received, shut, without_secrets
-from databus.link._coordinator import Coordinator, GroupAnswer, Groups
-from databus.link._follow import (
-    Arrived,
-    Channel,
-    Connected,
-    Ended,
-    Event,
-    FollowConfig,
-    Reader,
-    ReaderState,
-    Started,
-)
+from databus.link._coordinator import CoordinatorClient, GroupAnswer, Groups
+from databus.link._follow import Arrived, Channel, Connected, Ended, Event, FollowConfig, Reader, ReaderState, Started
 from databus.link._frame_stream import FrameStream
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
-from databus.link._registry_options import RegistryOptions
 from databus.link._relay import ADDRESSES, LookBack, RelayClient, Start
-from databus.link._schema_registry import RegistryAccess
+from databus.link._schema_registry import RegistryAccess, RegistryOptions
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [
@@ -33,7 +22,7 @@ __all__ = [
     "Arrived",
     "Channel",
     "Connected",
-    "Coordinator",
+    "CoordinatorClient",
     "Ended",
     "Event",
     "FollowConfig",

@@ -8,12 +8,14 @@ from databus.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """One source as /sources tells it. name: `physical/db.table`; table: `db.table`."""
+    """One source as /sources tells it."""
 
     name: str
+    """`physical/db.table`."""
     id: int
     physical: str
     table: str
+    """`db.table`."""
     version: int
     fingerprint: int
     key: tuple[str, ...]
@@ -34,36 +36,33 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a log stands. position: the one asked for; oldest: before the first frame that it still holds."""
+    """Where a log stands."""
 
     physical: str
     uuid: str
     log: str
     position: SourceCheckpoint
+    """The one asked for."""
     oldest: SourceCheckpoint
+    """Before the first frame that it still holds."""
     published: SourceCheckpoint
     published_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class RangeControl:
-    """A control inside a range. fingerprint: of the table's schema, for a change of it the new one."""
+    """A control inside a range."""
 
     kind: str
     source_id: int
     fingerprint: int
+    """Of the table's schema, for a change of it the new one."""
     pair: Pair
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
-
-    controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
-    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay. start:
-    where the same answer of a bootstrap service begins again, which may else give a newer one; None of a relay.
-    has_controls: whether there are controls that nobody names, of a bootstrap service.
-    """
+    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them."""
 
     position: SourceCheckpoint
     rows: int
@@ -72,10 +71,15 @@ class Range:
     published: SourceCheckpoint
     splits: tuple[SourceCheckpoint, ...]
     controls: tuple[RangeControl, ...] = ()
+    """Those of the sources asked for, in order."""
     log: str = ""
+    """Which one these groups stand in; empty where an older relay does not say."""
     oldest_us: int | None = None
+    """Commit time of the first group with rows or a control; None also of an older relay."""
     start: SourceCheckpoint | None = None
+    """Where the same answer of a bootstrap service begins again, which may else give a newer one; None of a relay."""
     has_controls: bool = False
+    """Whether there are controls that nobody names, of a bootstrap service."""
 
     @property
     def is_empty(self) -> bool:

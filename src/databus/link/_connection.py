@@ -173,12 +173,13 @@ class NoAnswer(Exception):
 
 
 class Received(NamedTuple):
-    """What a request was answered. is_whole: whether `content` is all of it."""
+    """What a request was answered."""
 
     status: int
     headers: Message
     content: bytes
     is_whole: bool
+    """Whether `content` is all of it."""
 
 
 class KeptConnection:
@@ -265,20 +266,20 @@ def body_of(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
     """The next bytes of an answer's body, up to `bytes_max`. Raises `IncompleteRead` where it ends before the length
     that was announced, which `http.client` does not notice when it is asked for a number of bytes.
     """
-    found = response.read(bytes_max)
-    if len(found) < bytes_max and response.length:
-        raise http.client.IncompleteRead(found, response.length)
-    return found
+    content = response.read(bytes_max)
+    if len(content) < bytes_max and response.length:
+        raise http.client.IncompleteRead(content, response.length)
+    return content
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """What an answer says, for errors: many repeat the address or the headers that they were sent, in HTML and in JSON
     too. What is shorter than four characters is no secret.
     """
-    ways: Sequence[Callable[[str], str]] = (str, unquote, html.escape, lambda each: each.replace("/", r"\/"))
-    spelled = {way(each) for each in secrets for way in ways}
-    for each in sorted(spelled, key=len, reverse=True):
-        text = text.replace(each, "***") if len(each) >= _SECRET_CHARS_MIN else text
+    ways: Sequence[Callable[[str], str]] = (str, unquote, html.escape, lambda secret: secret.replace("/", r"\/"))
+    spelled = {way(secret) for secret in secrets for way in ways}
+    for spelling in sorted(spelled, key=len, reverse=True):
+        text = text.replace(spelling, "***") if len(spelling) >= _SECRET_CHARS_MIN else text
     return text
 
 

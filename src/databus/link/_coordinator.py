@@ -60,19 +60,20 @@ def _path(name: str, part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """What the coordinator said. error: the name of what it refused with; empty where it did what was asked."""
+    """What the coordinator said."""
 
     error: str
-    told: Mapping[str, Any]
+    """The name of what it refused with; empty where it did what was asked."""
+    content: Mapping[str, Any]
 
     def to_error(self) -> DatabusError:
         """What was refused, as an error to raise."""
         kind = getattr(databus.core, self.error, FatalError)
-        message = str(self.told.get("message") or self.error)
+        message = str(self.content.get("message") or self.error)
         return kind(message) if isinstance(kind, type) and issubclass(kind, DatabusError) else FatalError(message)
 
 
-class Coordinator:
+class CoordinatorClient:
     """Calls a group's coordinator. One thread calls; `interrupt` may come from another.
 
     relay: of one address, that relay is asked, and where it says. Several have to name the same coordinator.
@@ -94,11 +95,11 @@ class Coordinator:
         endpoint = self._endpoint = self._endpoint or self._named_one(limit_ms)
         path = f"/groups/{quote(name, safe='')}"  # unquoted, a name such as "a/delete" would be another command
         for _ in range(_HOPS_MAX):
-            told, status = self._ask(endpoint, "POST", f"{path}{part}", body, limit_ms)
+            answer, status = self._ask(endpoint, "POST", f"{path}{part}", body, limit_ms)
             if status != HTTPStatus.MISDIRECTED_REQUEST:
                 self._endpoint = endpoint
-                return GroupAnswer("" if status == HTTPStatus.OK else str(told.get("error")), told)
-            endpoint = _at(endpoint, str(told["coordinator"]))
+                return GroupAnswer("" if status == HTTPStatus.OK else str(answer.get("error")), answer)
+            endpoint = _at(endpoint, str(answer["coordinator"]))
         raise ConfigError(f"{endpoint.name}: the relays name each other as the coordinator of groups; see `groups`")
 
     def _named_one(self, limit_ms: int) -> Endpoint:
@@ -107,19 +108,19 @@ class Coordinator:
         last: TransientError | None = None
         for endpoint in self._endpoints:
             try:
-                told, _ = self._ask(endpoint, "GET", "/groups?names=0", None, limit_ms)
+                answer, _ = self._ask(endpoint, "GET", "/groups?names=0", None, limit_ms)
             except TransientError as error:
                 last = error
                 continue
-            named[endpoint.name] = told.get("coordinator")
+            named[endpoint.name] = answer.get("coordinator")
         if not named:
             raise ServiceUnavailable(f"no relay answers: {last}") from last
         urls = set(named.values())
         url = urls.pop()
         if urls or url is None:
-            said = ", ".join(f"{name} names {coordinator or 'none'}" for name, coordinator in named.items())
+            names = ", ".join(f"{name} names {coordinator or 'none'}" for name, coordinator in named.items())
             raise ConfigError(
-                f"a name with several relays needs one coordinator, and {said}; give all of them the same "
+                f"a name with several relays needs one coordinator, and {names}; give all of them the same "
                 f"`groups: {{coordinator: URL}}`"
             )
         return _at(self._endpoints[0], url)

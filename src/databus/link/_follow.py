@@ -49,20 +49,20 @@ from databus.wire import (
 
 @dataclass(frozen=True, slots=True)
 class FollowConfig:
-    """Bounds of following a relay.
-
-    buffer_bytes_max: what may wait for the consumer, for each physical source (one group may always wait).
-    backoff_first_ms, backoff_ms_max: how long to wait before connecting again, doubled each time. outage_ms_max: how
-    long the relay may be away before `ServiceUnavailable` is raised. reread_after_ms: how long the relay may be away
-    before tables whose snapshots were open are read anew by another one, and before a bootstrap service is asked for
-    what another one has lost.
-    """
+    """Bounds of following a relay."""
 
     buffer_bytes_max: int = 32 << 20
+    """What may wait for the consumer, for each physical source (one group may always wait)."""
     backoff_first_ms: int = 50
+    """How long to wait before connecting again; doubled each time."""
     backoff_ms_max: int = 5_000
+    """The longest of these waits."""
     outage_ms_max: int = 24 * 3_600_000
+    """How long the relay may be away before `ServiceUnavailable` is raised."""
     reread_after_ms: int = 10_000
+    """How long the relay may be away before tables whose snapshots were open are read anew by another one, and before a
+    bootstrap service is asked for what another one has lost.
+    """
     on_filter_change: Literal["snapshot", "stop"] = "snapshot"
     """What happens where a change of a table's schema makes a filter mean something else for rows that came before: the
     relay is asked for a snapshot of the table, or the reader stops with `SchemaChanged`.
@@ -80,14 +80,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """What follows comes from this log. unread: tables whose snapshots were open in another, and are read anew here.
-    look_back: what a bootstrap service gives; None of a relay.
-    """
+    """What follows comes from this log."""
 
     uuid: str
     log: str
     unread: tuple[str, ...] = ()
+    """Tables whose snapshots were open in another, and are read anew here."""
     look_back: Literal["state", "since", "every"] | None = None
+    """What a bootstrap service gives; None of a relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Reader:
         with self._open(position) as stream:
             self._check_identity(stream, position)
             self._check_choice(stream)
-            unread = self._read_anew(stream, position)
+            unread = self._read_again(stream, position)
             self.state = ReaderState.STREAMING
             self.connections += 1
             self._away_since = None
@@ -387,14 +387,14 @@ class Reader:
         try:
             choice = self._relay.choice(self.physical)
             if log not in ("", stream.log) and capture_otherwise(known, choice):
-                told = f"{self.physical}: {otherwise(whose, stream.where)}; the others are waited for"
-                raise ServiceUnavailable(told)
+                message = f"{self.physical}: {otherwise(whose, stream.where)}; the others are waited for"
+                raise ServiceUnavailable(message)
         except TransientError as error:
             self._relay.leave(error)
             raise
         self._choice = stream.log, choice, stream.where
 
-    def _read_anew(self, stream: FrameStream, position: SourceCheckpoint) -> tuple[str, ...]:
+    def _read_again(self, stream: FrameStream, position: SourceCheckpoint) -> tuple[str, ...]:
         """Have the tables read again whose snapshots this log cannot go on with; which they are. Until their snapshots
         begin they stand in every position, so whoever is killed meanwhile asks again.
         """
@@ -404,7 +404,7 @@ class Reader:
             tables = tuple(name for name in position.snapshots if name != UNREAD_TABLES)
             if UNREAD_TABLES in position.snapshots:
                 is_read = any_of(self._sources, self.physical)
-                served = [each.table for each in self._relay.sources() if each.physical == self.physical]
+                served = [source.table for source in self._relay.sources() if source.physical == self.physical]
                 tables = tuple(dict.fromkeys([*tables, *filter(is_read, served)]))
             self._relay.request_snapshot(self.physical, tables)
         except (InputError, FatalError) as error:

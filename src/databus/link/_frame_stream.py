@@ -1,7 +1,6 @@
 """The stream of frames that a relay answers with."""
 
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from databus.core import Pair, PositionPurged, ServiceUnavailable, TransientError
@@ -86,9 +85,7 @@ class FrameStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -37,8 +37,7 @@ PORT: Final = 11115
 TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - a name
 NAME_LENGTH_MAX: Final = 100
 JSON_BYTES_MAX: Final = 64 << 20
-_LINE_BYTES_MAX: Final = 1024
-_CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
+_CHUNKED_BYTES_MAX: Final = 64 << 10  # read at a time
 _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     400: MalformedRequest,
     401: AccessDenied,
@@ -54,21 +53,19 @@ _HOW_TO_GIVE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a relay is and how it is asked. Files are read again for each request, so what they hold can be renewed.
-
-    Without a token or its file the token is that of the environment variable DATABUS_TOKEN, if it is set. client: a
-    name for the relay's statistics.
-    """
+    """Where a relay is and how it is asked. Files are read again for each request, so what they hold can be renewed."""
 
     host: str
     port: int
     prefix: str
     token: str | None
+    """Without one or its file that of the environment variable DATABUS_TOKEN, if it is set."""
     access: Access
     is_tls: bool
     connect_ms_max: int
     read_ms_max: int
     client: str | None = None
+    """A name for the relay's statistics."""
 
     @classmethod
     def of(
@@ -232,9 +229,7 @@ class Body:
         self._connection = connection
         self.headers = self._response.headers
         self._stream: Any = self._response.fp
-        self._is_chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        self._left: int | None = 0 if self._is_chunked else self._response.length
-        self._is_at_end = False
+        self._left: int | None = self._response.length
         self._holds_bytes = True  # the headers may have come with more behind them
         if self.status not in expected:
             self._raise()
@@ -251,10 +246,10 @@ class Body:
     def _raise(self) -> None:
         status, name = self._response.status, self.headers.get("x-dbus-error", "")
         message = self.headers.get("x-dbus-error-message") or self._response.reason
-        told: Any = {}
+        answer: Any = {}
         try:
-            told = json.loads(self.read_all())
-            name, message = str(told.get("error") or name), str(told.get("message") or message)
+            answer = json.loads(self.read_all())
+            name, message = str(answer.get("error") or name), str(answer.get("message") or message)
         except (ValueError, AttributeError, DatabusError):
             name = name or ""  # not our JSON: the headers and the status must do
         finally:
@@ -265,7 +260,7 @@ class Body:
             message = f"{self._where}: status {status}: {message}; is it a relay that answers there?"
         if kind is AccessDenied:
             message = f"{self._where}: {message.partition(': send the header')[0]}; {_HOW_TO_GIVE}"
-        raise _error_of(kind, message, told)
+        raise _error_of(kind, message, answer)
 
     def read_into(self, space: memoryview) -> int:
         """Receive what is there, waiting for at least one byte; 0 at the end of the response.
@@ -274,16 +269,17 @@ class Body:
         time.
         """
         try:
-            if self._is_chunked and not self._left:
-                self._left = self._next_chunk()
-                if not self._left:
-                    self._is_at_end = True
-            if self._is_at_end or self._left == 0:
+            if self._response.chunked:
+                content = self._response.read1(min(len(space), _CHUNKED_BYTES_MAX))
+                space[: len(content)] = content
+                return len(content)
+            if self._left == 0:
                 return 0
-            wanted = space if self._left is None or self._left >= len(space) else space[: self._left]
-            count = self._receive(wanted)
+            count = self._receive(space if self._left is None else space[: self._left])
         except TimeoutError as error:
             raise ServiceUnavailable(f"{self._where}: nothing came within {self._sock.gettimeout()} s") from error
+        except http.client.HTTPException as error:
+            raise StreamCut(f"{self._where}: the connection ended inside the response") from error
         except (OSError, ValueError) as error:
             raise StreamCut(f"{self._where}: the connection broke: {error}") from error
         if self._left is None:
@@ -291,11 +287,8 @@ class Body:
         if count == 0:
             raise StreamCut(f"{self._where}: the connection ended inside the response")
         self._left -= count
-        if self._is_chunked and self._left == 0:
-            self._pending_line = True
         return count
 
-    _pending_line = False
     _is_handed_back = False
 
     def _receive(self, wanted: memoryview) -> int:
@@ -304,8 +297,6 @@ class Body:
         A buffered stream's own `readinto1` waits for the socket although it holds bytes, where it is given more room
         than its buffer has: what came with the response's headers would wait for what comes next.
         """
-        if self._is_chunked:
-            return int(self._stream.readinto1(wanted[:_CHUNKED_BYTES_MAX]))
         if self._holds_bytes:
             held = self._stream.peek(1)
             count = min(len(held), len(wanted))
@@ -313,25 +304,6 @@ class Body:
             self._holds_bytes = count < len(held)
             return count
         return int(self._stream.raw.readinto(wanted) or 0)
-
-    def _next_chunk(self) -> int:
-        if self._is_at_end:
-            return 0
-        if self._pending_line:
-            self._line()
-            self._pending_line = False
-        line = self._line()
-        size = int(line.split(b";", 1)[0], 16)
-        if size == 0:
-            while self._line().strip():
-                pass
-        return size
-
-    def _line(self) -> bytes:
-        line: bytes = self._stream.readline(_LINE_BYTES_MAX)
-        if not line.endswith(b"\n"):
-            raise StreamCut(f"{self._where}: the connection ended inside the response")
-        return line
 
     def read_all(self, bytes_max: int = JSON_BYTES_MAX) -> bytes:
         """The whole response. Raises `LimitExceeded` beyond `bytes_max`."""
@@ -384,17 +356,17 @@ class Body:
         self._connection.close()
 
 
-def _error_of(kind: type[DatabusError], message: str, told: Any) -> DatabusError:
+def _error_of(kind: type[DatabusError], message: str, answer: Any) -> DatabusError:
     """The relay's error as one here, with what else it says of a position or a group."""
-    said: Mapping[str, Any] = told if isinstance(told, dict) else {}
-    physical, oldest, bootstrap = (said.get(name) for name in ("physical", "oldest", "bootstrap"))
+    fields: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
+    physical, oldest, bootstrap = (fields.get(name) for name in ("physical", "oldest", "bootstrap"))
     physical = physical if isinstance(physical, str) else None
     if issubclass(kind, PositionPurged):
         bootstrap = bootstrap if isinstance(bootstrap, str) else None
         oldest = oldest if isinstance(oldest, int) else None
         return kind(message, physical=physical, oldest=oldest, bootstrap=bootstrap)
     if issubclass(kind, GroupRefused):
-        return kind(message, details=told if isinstance(told, dict) else None)
+        return kind(message, details=answer if isinstance(answer, dict) else None)
     if issubclass(kind, OtherCoordinator):
-        return kind(message, coordinator=told.get("coordinator") if isinstance(told, dict) else None)
+        return kind(message, coordinator=answer.get("coordinator") if isinstance(answer, dict) else None)
     return kind(message, physical=physical) if issubclass(kind, PositionForeign) else kind(message)

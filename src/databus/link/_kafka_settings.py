@@ -27,15 +27,15 @@ def wrong_kafka_setting(settings: Mapping[str, str]) -> str | None:
     try:
         Producer({**known, _LAST: ""})
     except KafkaException as error:
-        said = str(error.args[0].str())
-        return None if _LAST in said else _without_values(said, known.values())
+        message = str(error.args[0].str())
+        return None if _LAST in message else _without_values(message, known.values())
     except (TypeError, AttributeError) as error:  # it wants a function there, or an object
         return f"not to be set in a file: {error}"
     raise AssertionError(f"Kafka's client knows a setting called {_LAST}")
 
 
-def _without_values(said: str, values: Iterable[str]) -> str:
+def _without_values(message: str, values: Iterable[str]) -> str:
     """Any may be a secret that stands in the wrong place."""
     for value in values:
-        said = said.replace(f' "{value}"', "")
-    return said
+        message = message.replace(f' "{value}"', "")
+    return message

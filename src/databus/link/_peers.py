@@ -41,7 +41,7 @@ class Peers:
         self.endpoints = tuple(dict.fromkeys(endpoints))
         self._is_closed = is_closed
         self._at = at
-        self._said = ""  # the last refusal that was logged
+        self._logged = ""  # the last refusal that was logged
 
     def clone(self, is_closed: Callable[[], bool]) -> "Peers":
         """The same addresses for somebody else."""
@@ -55,7 +55,7 @@ class Peers:
     @property
     def others(self) -> list[Endpoint]:
         """The other addresses."""
-        return [each for each in self.endpoints if each is not self.now]
+        return [endpoint for endpoint in self.endpoints if endpoint is not self.now]
 
     def note_silent(self, endpoint: Endpoint, error: TransientError) -> None:
         """Say that an address does not answer that is not needed now."""
@@ -85,9 +85,9 @@ class Peers:
         if len(self.endpoints) > 1 and endpoint is self.now and not self._is_closed():
             self._move(self._at, (self._at + 1) % len(self.endpoints), error)
 
-    def _move(self, left: int, found: int, error: DatabusError) -> None:
-        self._at, self._said = found, ""
-        was, relay = self.endpoints[left].name, self.endpoints[found].name
+    def _move(self, left: int, now: int, error: DatabusError) -> None:
+        self._at, self._logged = now, ""
+        was, relay = self.endpoints[left].name, self.endpoints[now].name
         _log("another relay is asked from now on", error, was=was, relay=relay)
 
     def _joint(self, errors: Sequence[DatabusError]) -> DatabusError:
@@ -97,9 +97,9 @@ class Peers:
         bootstrap = next((error.bootstrap for error in purged if error.bootstrap is not None), None)
         if len(definite) < len(errors):
             hidden = "; ".join(map(str, definite))
-            if hidden not in ("", self._said):  # nobody would read it for as long as the others are silent
+            if hidden not in ("", self._logged):  # nobody would read it for as long as the others are silent
                 _log("a relay cannot go on from here; the others are waited for", definite[0], message=hidden)
-            self._said = hidden
+            self._logged = hidden
             waiting = ServiceUnavailable(f"none of {len(self.endpoints)} relays can go on: {message}")
             waiting.bootstrap = bootstrap
             return waiting

@@ -43,20 +43,20 @@ def any_of(names: Sequence[str] | None, physical: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads ranges of a physical source.
-
-    sources: names or ids to ask for; None for all. is_given: whether `db.table` is among them. wait_ms: how
-    long the relay may wait for what is to come. retry_ms: how long a relay that does not answer is asked again. log:
-    the one that the ranges were planned on; where it is empty, that of the first response.
-    """
+    """Reads ranges of a physical source."""
 
     client: RelayClient
     physical: str
     sources: tuple[str, ...] | None
+    """Names or ids to ask for; None for all."""
     is_given: Callable[[str], bool]
+    """Whether `db.table` is among them."""
     wait_ms: int = 1_000
+    """How long the relay may wait for what is to come."""
     retry_ms: int = 30_000
+    """How long a relay that does not answer is asked again."""
     log: str = ""
+    """The one that the ranges were planned on; where it is empty, that of the first response."""
 
     def groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], FrameStream]]:
         """Groups after `start` up to the one that reaches `until`, in order, whole: the first may hold rows before
@@ -118,10 +118,10 @@ def patiently(ask: Callable[[], T], retry_ms: int) -> T:
         backoff.sleep()  # nothing tells when a relay is back
 
 
-def other_log(physical: str, planned: str, found: str) -> ServiceUnavailable:
+def other_log(physical: str, planned: str, served: str) -> ServiceUnavailable:
     """The error where a relay serves another log than a batch was planned on."""
     return ServiceUnavailable(
-        f"{physical}: this batch was planned on log {planned}, and the relay now answers from log {found}, which may "
+        f"{physical}: this batch was planned on log {planned}, and the relay now answers from log {served}, which may "
         "number tables and the rows of a transaction otherwise. Start the query again, with the same checkpoint: the "
         "batch is then planned on the log that is there"
     )

@@ -107,14 +107,14 @@ class RelayClient:
         self._peers = Peers(
             [
                 Endpoint.of(
-                    each,
+                    address,
                     token=token,
                     access=access or files,
                     connect_ms_max=connect_ms_max,
                     read_ms_max=read_ms_max,
                     client=name,
                 )
-                for each in urls
+                for address in urls
             ],
             self._is_closed,
         )
@@ -129,21 +129,18 @@ class RelayClient:
     def clone(self) -> "RelayClient":
         """One for the same relay that is closed by itself; what is known of schemas is shared."""
         other = object.__new__(RelayClient)
-        other.url, other._sockets = self.url, Sockets()
+        vars(other).update(vars(self))
+        other._sockets = Sockets()
         other._peers = self._peers.clone(other._is_closed)
-        other._tables, other._tables_lock = self._tables, self._tables_lock
-        other.filters, other.look_back, other.asks = self.filters, self.look_back, self.asks
-        other._service = self._service
         return other
 
     def bootstrap(self, url: str, how: LookBack | None = None) -> "RelayClient":
         """The bootstrap service that the relay names, asked with the same token and filter; closed with this one."""
         other = object.__new__(RelayClient)
+        vars(other).update(vars(self))
         named, how = self._peers.now.named_by(url, "its bootstrap service", "bootstrap.url"), how or self.look_back
-        other.url, other._sockets, other._peers = url, self._sockets, Peers([named], self._is_closed)
-        other._tables, other._tables_lock = self._tables, self._tables_lock
-        other.filters, other.look_back, other.asks = self.filters, None, {} if how is None else how.query()
-        other._service = None
+        other.url, other._peers, other._service = url, Peers([named], self._is_closed), None
+        other.look_back, other.asks = None, {} if how is None else how.query()
         return other
 
     def looking_back(self, how: LookBack) -> "RelayClient":
@@ -196,29 +193,29 @@ class RelayClient:
         """The sources that the relay serves."""
         return [
             SourceInfo(
-                str(each["name"]),
-                int(each["id"]),
-                str(each["physical"]),
-                str(each["table"]),
-                int(each["version"]),
-                int(each["fingerprint"], 16),
-                tuple(each["key"]),
+                str(source["name"]),
+                int(source["id"]),
+                str(source["physical"]),
+                str(source["table"]),
+                int(source["version"]),
+                int(source["fingerprint"], 16),
+                tuple(source["key"]),
             )
-            for each in self._get("/sources", {"v": 2})
+            for source in self._get("/sources", {"v": 2})
         ]
 
     def register(self, sources: Iterable[str | int]) -> list[RegisteredSchema]:
         """Every version of these sources' schemas. Raises `UnknownSource`."""
         query = {"sources": _joined(sources), **self._register_query()}
-        return [_registered(each) for each in self._get("/register", query)]
+        return [_registered(version) for version in self._get("/register", query)]
 
     def _register_query(self) -> dict[str, str]:
         return replace(self.filters, partition=None).query()
 
     def states(self, *, look: bool = False) -> list[Mapping[str, Any]]:
         """What each physical source is doing, as /controlSources/status says it. look: with its lag as it is now."""
-        told: list[Mapping[str, Any]] = self._get("/controlSources/status", {"look": 1 if look else None})
-        return told
+        states: list[Mapping[str, Any]] = self._get("/controlSources/status", {"look": 1 if look else None})
+        return states
 
     def consumers(self, most: int) -> list[dict[str, Any]]:
         """Who has asked in the last hour, so many at most, each with what is open."""
@@ -227,7 +224,7 @@ class RelayClient:
 
     def physicals(self) -> dict[str, bool]:
         """The physical sources that the relay is to capture, and whether it has a log of each by now."""
-        return {str(each["name"]): each["SCN"] is not None for each in self.states()}
+        return {str(state["name"]): state["SCN"] is not None for state in self.states()}
 
     def pause(self, physicals: Iterable[str], **why: str | None) -> list[Mapping[str, Any]]:
         """Have physical sources captured no further, and say what they are doing then; one that starts pauses after.
@@ -236,14 +233,14 @@ class RelayClient:
         is in another now. The same for the other commands.
         """
         query = {"sources": _joined(physicals), **why}
-        told: list[Mapping[str, Any]] = self._post("/controlSources/pause", query)
-        return told
+        states: list[Mapping[str, Any]] = self._post("/controlSources/pause", query)
+        return states
 
     def resume(self, physicals: Iterable[str], **why: str | None) -> list[Mapping[str, Any]]:
         """Have paused sources go on, and suspended ones try again at once; say what they are doing then."""
         query = {"sources": _joined(physicals), **why}
-        told: list[Mapping[str, Any]] = self._post("/controlSources/unpause", query)
-        return told
+        states: list[Mapping[str, Any]] = self._post("/controlSources/unpause", query)
+        return states
 
     def request_snapshot(
         self, physical: str, tables: Iterable[str], where: str | None = None, **why: str | None
@@ -255,9 +252,8 @@ class RelayClient:
         stopped on an error.
         """
         query = {"sources": physical, "tables": ",".join(tables), "where": where, **why}
-        (told,) = self._post("/controlSources/snapshot", query)
-        state: Mapping[str, Any] = told
-        return state
+        states: list[Mapping[str, Any]] = self._post("/controlSources/snapshot", query)
+        return states[0]
 
     def cancel_snapshot(self, physical: str, tables: Iterable[str], **why: str | None) -> Mapping[str, Any]:
         """Have tables (`db.table`) read no further, and say what the source is doing. Copies keep what they have."""
@@ -268,9 +264,9 @@ class RelayClient:
 
     def choice(self, physical: str) -> str | None:
         """A hash of which tables and columns the relay that answered last captures; None where it does not say."""
-        told: list[Mapping[str, Any]] = self._json(self._peers.now, "/controlSources/status", {"sources": physical})
-        found: str | None = told[0].get("choice") if told else None
-        return found
+        states: list[Mapping[str, Any]] = self._json(self._peers.now, "/controlSources/status", {"sources": physical})
+        choice: str | None = states[0].get("choice") if states else None
+        return choice
 
     @property
     def is_of_several(self) -> bool:
@@ -288,8 +284,8 @@ class RelayClient:
         for endpoint in others:
             try:
                 states = self._json(endpoint, "/controlSources/status", {})
-                there = {each["name"]: each["SCN"] for each in states}
-                choices = {each["name"]: each.get("choice") for each in states}
+                there = {state["name"]: state["SCN"] for state in states}
+                choices = {state["name"]: state.get("choice") for state in states}
                 for physical in physicals:
                     if physical not in there:
                         raise ConfigError(
@@ -308,10 +304,10 @@ class RelayClient:
         return str(self._json(endpoint, "/position", {"physical": physical, "start": "latest"})["uuid"])
 
     def _check_uuid(self, endpoint: Endpoint, physical: str, wanted: str) -> None:
-        found = self._uuid_at(endpoint, physical)
-        if found != wanted:
+        uuid = self._uuid_at(endpoint, physical)
+        if uuid != wanted:
             raise ConfigError(
-                f"{physical}: the {endpoint.name} serves database {found}, and the {self._peers.now.name} {wanted}: "
+                f"{physical}: the {endpoint.name} serves database {uuid}, and the {self._peers.now.name} {wanted}: "
                 f"several addresses are those of relays of one database"
             )
 
@@ -322,9 +318,9 @@ class RelayClient:
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""
         with self._tables_lock:
-            found = self._tables.get(fingerprint)
-        if found is not None:
-            return found
+            known = self._tables.get(fingerprint)
+        if known is not None:
+            return known
         try:
             table = self._peers.ask(lambda endpoint: self._table_at(endpoint, fingerprint))
         except UnknownSource:
@@ -336,10 +332,10 @@ class RelayClient:
 
     def _table_at(self, endpoint: Endpoint, fingerprint: int) -> TableSchema:
         query = {"fingerprint": f"{fingerprint:016x}", **self._register_query()}
-        told = self._json(endpoint, "/register", query)
-        if not told:
+        versions = self._json(endpoint, "/register", query)
+        if not versions:
             raise UnknownSource(f"{endpoint.name} knows no schema {fingerprint:016x}")
-        table = TableSchema.from_json(told[0]["table"])
+        table = TableSchema.from_json(versions[0]["table"])
         if table.fingerprint != fingerprint:
             raise CorruptData(
                 f"{endpoint.name}: asked for schema {fingerprint:016x}, was told {table.fingerprint:016x}"
@@ -366,15 +362,15 @@ class RelayClient:
         query = {"physical": physical, "scn": scn, "time": time_us, **_start(start)}
         if scn is None and time_us is None and start is None:
             query["start"] = "latest"
-        told = self._get("/position", query)
+        answer = self._get("/position", query)
         return Head(
-            str(told["physical"]),
-            str(told["uuid"]),
-            str(told["log"]),
-            SourceCheckpoint.from_json(told["position"], "position"),
-            SourceCheckpoint.from_json(told["oldest"], "oldest"),
-            SourceCheckpoint.from_json(told["published"], "published"),
-            int(told["published_us"]),
+            str(answer["physical"]),
+            str(answer["uuid"]),
+            str(answer["log"]),
+            SourceCheckpoint.from_json(answer["position"], "position"),
+            SourceCheckpoint.from_json(answer["oldest"], "oldest"),
+            SourceCheckpoint.from_json(answer["published"], "published"),
+            int(answer["published_us"]),
         )
 
     def position(
@@ -427,22 +423,24 @@ class RelayClient:
             **self.filters.within(physical).query(),
             **_start(start),
         }
-        told = self._or_past(lambda client: client._get("/range", {**query, **client.asks}, wait_ms=wait_ms))  # noqa: SLF001 - one of its own
+        answer = self._or_past(lambda client: client._get("/range", {**query, **client.asks}, wait_ms=wait_ms))  # noqa: SLF001 - one of its own
         return Range(
-            SourceCheckpoint.from_json(told["position"], "position"),
-            int(told["rows"]),
-            int(told["bytes"]),
-            int(told["groups"]),
-            SourceCheckpoint.from_json(told["published"], "published"),
-            tuple(SourceCheckpoint.from_json(each, "splits") for each in told["splits"]),
+            SourceCheckpoint.from_json(answer["position"], "position"),
+            int(answer["rows"]),
+            int(answer["bytes"]),
+            int(answer["groups"]),
+            SourceCheckpoint.from_json(answer["published"], "published"),
+            tuple(SourceCheckpoint.from_json(split, "splits") for split in answer["splits"]),
             tuple(
-                RangeControl(each["kind"], each["id"], int(each["fingerprint"], 16), (each["scn"], each["seq"]))
-                for each in told.get("controls", ())
+                RangeControl(
+                    control["kind"], control["id"], int(control["fingerprint"], 16), (control["scn"], control["seq"])
+                )
+                for control in answer.get("controls", ())
             ),
-            str(told.get("log", "")),
-            told.get("oldest_us"),
-            SourceCheckpoint.from_json(told["start"], "start") if "start" in told else None,
-            bool(told.get("has_controls", False)),
+            str(answer.get("log", "")),
+            answer.get("oldest_us"),
+            SourceCheckpoint.from_json(answer["start"], "start") if "start" in answer else None,
+            bool(answer.get("has_controls", False)),
         )
 
     def stream(
@@ -479,7 +477,7 @@ class RelayClient:
             return self._or_past(lambda client: client._stream(physical, {**asked, **client.asks}))  # noqa: SLF001 - one of its own
         bare = replace(start, snapshots={}, log=start.log if start.seq is not None else None)
 
-        def stream_anew(endpoint: Endpoint) -> FrameStream:
+        def stream_again(endpoint: Endpoint) -> FrameStream:
             try:
                 return self._stream_at(endpoint, physical, {**query, **_start(start)})
             except PositionPurged as error:
@@ -487,7 +485,7 @@ class RelayClient:
                     raise
                 return self._stream_at(endpoint, physical, {**query, **_start(bare)}, error)
 
-        return self._peers.ask(stream_anew)
+        return self._peers.ask(stream_again)
 
     def _stream(self, physical: str, query: Mapping[str, Any]) -> FrameStream:
         return self._peers.ask(lambda endpoint: self._stream_at(endpoint, physical, query))
@@ -523,7 +521,7 @@ def otherwise(one: str, other: str) -> str:
 def addresses_of(url: str | Sequence[str]) -> list[str]:
     """The addresses, given as a list or in one text."""
     texts = [url] if isinstance(url, str) else list(url)
-    return [each.strip() for text in texts for each in text.split(",")]
+    return [address.strip() for text in texts for address in text.split(",")]
 
 
 def _whole(ask: Callable[[], T]) -> T:
@@ -535,7 +533,7 @@ def _whole(ask: Callable[[], T]) -> T:
 
 
 def _joined(sources: Iterable[str | int] | None) -> str | None:
-    return None if sources is None else ",".join(str(each) for each in sources)
+    return None if sources is None else ",".join(str(source) for source in sources)
 
 
 def _to(to: Pair | None) -> str | None:
@@ -555,13 +553,13 @@ def _start(start: Start | None) -> dict[str, str]:
     return {"start": start}
 
 
-def _registered(told: Mapping[str, Any]) -> RegisteredSchema:
+def _registered(version: Mapping[str, Any]) -> RegisteredSchema:
     return RegisteredSchema(
-        str(told["name"]),
-        int(told["id"]),
-        int(told["version"]),
-        int(told["fingerprint"], 16),
-        bool(told["current"]),
-        TableSchema.from_json(told["table"]),
-        str(told["schema"]),
+        str(version["name"]),
+        int(version["id"]),
+        int(version["version"]),
+        int(version["fingerprint"], 16),
+        bool(version["current"]),
+        TableSchema.from_json(version["table"]),
+        str(version["schema"]),
     )

@@ -12,7 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import (
     AccessDenied,
@@ -44,18 +47,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RegistryAccess:
-    """How a registry is reached; travels to tasks. url: of its calls, of several registries with commas between.
-
-    username and password, or token: who we are; what is secret is shown nowhere. ca_file: of the authority that its
-    certificate comes from. request_ms_max: of each wait; the whole answer has twice as much.
-    """
+    """How a registry is reached; travels to tasks."""
 
     url: str
+    """Of its calls, of several registries with commas between."""
     username: str | None = None
+    """Who we are, with `password`; or with `token` in the place of both. What is secret is shown nowhere."""
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     ca_file: str | None = None
+    """Of the authority that its certificate comes from."""
     request_ms_max: int = 10_000
+    """Of each wait; the whole answer has twice as much."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
 
     @property
@@ -71,10 +74,10 @@ class RegistryAccess:
         and is not to be put there, `AccessDenied`, and `ServiceUnavailable` where the registry is away.
         """
         if is_new_allowed:
-            found = self._asked(
+            number = self._asked(
                 lambda client: client.register_schema(subject, _avro(schema)), f"registering a schema as {subject}"
             )
-            return self._id(found)
+            return self._id(number)
         try:
             return self._id(self._asked(lambda client: client.lookup_schema(subject, _avro(schema)).schema_id, subject))
         except _NotThere as missing:
@@ -99,18 +102,18 @@ class RegistryAccess:
         if not isinstance(text, str):
             raise ConfigError(f"{self.name}: asking for schema {number}: the answer has none. {_IS_URL}")
         try:
-            found = json.loads(text)
+            schema = json.loads(text)
         except ValueError as error:
             raise UnrepresentableValue(f"{self.name}: schema {number} is no Avro schema: it is not JSON") from error
-        if not isinstance(found, dict):
+        if not isinstance(schema, dict):
             raise UnrepresentableValue(f"{self.name}: schema {number} is not of a record")
-        return found
+        return schema
 
-    def _id(self, found: object) -> int:
+    def _id(self, number: object) -> int:
         """An id as a registry gives it. Another one would stand before messages, which nobody could read."""
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise ConfigError(f"{self.name}: it answers {found!r} where the id of a schema is to be. {_IS_URL}")
-        return found
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ConfigError(f"{self.name}: it answers {number!r} where the id of a schema is to be. {_IS_URL}")
+        return number
 
     def _asked(self, ask: Callable[["SchemaRegistryClient"], T], what: str) -> T:
         try:
@@ -142,13 +145,13 @@ class RegistryAccess:
         session = client._rest_client.session  # noqa: SLF001 - it offers no bound
         session.headers["Accept-Encoding"] = "identity"  # what is unpacked has no bound
         session.event_hooks = {"response": [lambda response: self._bound(response, deadline)]}
-        found: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+        answers: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
 
         def run() -> None:
             try:
-                found.put((ask(client), None))
+                answers.put((ask(client), None))
             except Exception as error:  # noqa: BLE001 - raised by who waits
-                found.put((None, error))
+                answers.put((None, error))
             finally:
                 _asking.release()
 
@@ -156,7 +159,7 @@ class RegistryAccess:
             raise TimeoutError(f"{_ASKED_MAX} questions are under way, and none has ended in {limit_s:g} s")
         Thread(target=run, daemon=True, name="databus-registry").start()
         with suppress(Empty):
-            answer, error = found.get(timeout=max(deadline - time.monotonic(), 0))
+            answer, error = answers.get(timeout=max(deadline - time.monotonic(), 0))
             if error is not None:
                 raise error
             return cast(T, answer)
@@ -204,21 +207,84 @@ class RegistryAccess:
             settings["ssl.ca.location"] = self.ca_file
         return settings
 
-    def _error(self, status: int, code: int, said: str, what: str) -> DatabusError:
-        told = f"{self.name}: {what}: {said[:_SHOWN_MAX]} ({status})"
+    def _error(self, status: int, code: int, message: str, what: str) -> DatabusError:
+        text = f"{self.name}: {what}: {message[:_SHOWN_MAX]} ({status})"
         if status == 409:
             return UnsupportedFeature(
-                f"{told}. Readers of the older messages would not get along with it, says the subject's compatibility. "
+                f"{text}. Readers of the older messages would not get along with it, says the subject's compatibility. "
                 f"Ask for a weaker one there, register the schema by hand, or give the table another topic; then "
                 f"start again: nothing of the new schema was written"
             )
         if status in _DENIED:
-            return AccessDenied(f"{told}. Look at `username` and `password`, or `token`, below `registry`")
+            return AccessDenied(f"{text}. Look at `username` and `password`, or `token`, below `registry`")
         if code in _NO_SUCH:
-            return _NotThere(told)
+            return _NotThere(text)
         if status in _BUSY or status >= 500:
-            return ServiceUnavailable(told)
-        return ConfigError(f"{told}. {_IS_URL}") if status == 404 else FatalError(told)
+            return ServiceUnavailable(text)
+        return ConfigError(f"{text}. {_IS_URL}") if status == 404 else FatalError(text)
+
+
+class RegistryOptions(BaseModel):
+    """A schema registry as Confluent's; a relay is one too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(
+        description="Where its calls are, of several registries with commas between; a relay's are below `/registry`.",
+        examples=["https://registry:8081", "http://relay.internal:11115/registry"],
+    )
+    username: str | None = Field(None, description="Who we are, with `password`.")
+    password: SecretStr | None = Field(
+        None, description="Goes with `username`; name it by reference.", examples=["${file:/run/secrets/registry}"]
+    )
+    token: SecretStr | None = Field(
+        None, description="A bearer token, in the place of both; name it by reference. A relay's is its own."
+    )
+    ca_file: str | None = Field(
+        None, description="PEM file of the authority that signed its certificate, wherever it is asked."
+    )
+    request_ms_max: int = Field(
+        10_000,
+        ge=100,
+        le=300_000,
+        description="Longest wait for a connection, and for each piece of an answer, in milliseconds; the whole answer "
+        "has twice as much.",
+    )
+    answer_bytes_max: int = Field(
+        ANSWER_BYTES_MAX, ge=65_536, le=1 << 30, description="Longest answer that is read, in bytes."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_one(cls, url: str) -> str:
+        for address in url.split(","):
+            parts = urlsplit(address.strip())
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it is no URL that begins with http:// or https://")
+            if parts.username is not None or parts.password is not None:
+                raise ValueError("name and password do not belong into a URL: give `username` and `password`")
+        return url
+
+    @model_validator(mode="after")
+    def _is_one_of_us(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("`username` and `password` go together")
+        if self.token is not None and self.username is not None:
+            raise ValueError("give `token`, or `username` and `password`")
+        return self
+
+    @property
+    def access(self) -> RegistryAccess:
+        """The same as it is used, secrets in the clear: to be shown nowhere."""
+        return RegistryAccess(
+            self.url,
+            self.username,
+            None if self.password is None else self.password.get_secret_value(),
+            None if self.token is None else self.token.get_secret_value(),
+            self.ca_file,
+            self.request_ms_max,
+            self.answer_bytes_max,
+        )
 
 
 class _NotThere(ConfigError):

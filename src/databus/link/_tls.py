@@ -64,7 +64,7 @@ def write_renewal(folder: Path, renewal: int, copies: Iterable[Path]) -> Path:
     """Write the file that is sent with the copies of a renewal, and says which they are and how long: an executor
     fetches files in any order, while other tasks run, and these count once all are there.
     """
-    sizes = {each.name: each.stat().st_size for each in copies}
+    sizes = {copy.name: copy.stat().st_size for copy in copies}
     mark = folder / f"{_RENEWAL}{renewal}"
     mark.write_text(json.dumps(sizes), encoding="utf-8")
     return mark
@@ -72,8 +72,8 @@ def write_renewal(folder: Path, renewal: int, copies: Iterable[Path]) -> Path:
 
 def last_renewal(folder: Path) -> int:
     """How often the files that came with a job were renewed, as far as the renewed ones have come whole."""
-    marks = ((each, each.name.removeprefix(_RENEWAL)) for each in folder.glob(f"{_RENEWAL}*"))
-    return max((int(number) for each, number in marks if number.isdecimal() and _has_come(each)), default=0)
+    marks = ((mark, mark.name.removeprefix(_RENEWAL)) for mark in folder.glob(f"{_RENEWAL}*"))
+    return max((int(number) for mark, number in marks if number.isdecimal() and _has_come(mark)), default=0)
 
 
 def _has_come(mark: Path) -> bool:
@@ -126,17 +126,18 @@ class FilesHere:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """With which files a relay is asked. They are read for each connection, so what is in them can be renewed.
-
-    token_file: holds the relay's token. ca_file: certificates in PEM of the authorities that may have signed the
-    relay's, instead of those that this machine trusts. certificate_file, key_file: what is shown to a relay that wants
-    to see a certificate; the key may be in the same file.
-    """
+    """With which files a relay is asked. They are read for each connection, so what is in them can be renewed."""
 
     token_file: Path | None = None
+    """Holds the relay's token."""
     ca_file: Path | None = None
+    """Certificates in PEM of the authorities that may have signed the relay's, instead of those that this machine
+    trusts.
+    """
     certificate_file: Path | None = None
+    """What is shown to a relay that wants to see a certificate."""
     key_file: Path | None = None
+    """Of that certificate; it may be in the same file."""
 
     @classmethod
     def of(
@@ -148,7 +149,7 @@ class Access:
     ) -> Self:
         """The same from names of files."""
         given = (token_file, ca_file, certificate_file, key_file)
-        return cls(*(None if each is None else Path(each) for each in given))
+        return cls(*(None if name is None else Path(name) for name in given))
 
     def options(self) -> dict[str, str]:
         """The names of those that are given, as `of` takes them."""
@@ -200,7 +201,7 @@ class Access:
         """What a connection is made with. Raises `ConfigError` naming the file that is no good, `ServiceUnavailable`
         where these files were good before: one of them is being replaced, or will be put right.
         """
-        files = [each for each in (self.ca_file, self.certificate_file, self.key_file) if each is not None]
+        files = [file for file in (self.ca_file, self.certificate_file, self.key_file) if file is not None]
         return _good(("context", self), self._context, files)
 
     def check(self) -> None:
@@ -227,16 +228,16 @@ def _good(what: tuple[str, object], read: Callable[[], T], files: Sequence[Path]
     limit_s = time.monotonic() + _CHANGES_S_MAX
     while True:
         try:
-            found = read()
+            content = read()
         except ConfigError as error:
             if what in _were_good:
-                told = f"{error}. It was good before; the files are read again for each request"
-                raise ServiceUnavailable(told) from error
+                message = f"{error}. It was good before; the files are read again for each request"
+                raise ServiceUnavailable(message) from error
             if time.monotonic() > limit_s or not any(map(_is_changing, files)):
                 raise
         else:
             _were_good.add(what)
-            return found
+            return content
         time.sleep(_LOOK_S)  # files do not tell when they are replaced
 
 
@@ -269,10 +270,10 @@ def _read(name: str, path: Path | None, here: FilesHere) -> _File | None:
     path = here.of(path)
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
+            stat = os.fstat(file.fileno())
     except OSError as error:
         raise ConfigError(f"{name} {path}: {error.strerror or error}") from error
-    return _File(path, found.st_ino, found.st_mtime_ns, found.st_size)
+    return _File(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=16)
@@ -303,9 +304,9 @@ def handshake_error(name: str, host: str, access: Access, error: OSError) -> Dat
     """What went wrong before the first byte of a request was sent. name: how errors call the relay."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _not_trusted(name, host, access, error)
-    found = alert_error(name, access, error)
-    if found is not None:
-        return found
+    alert = alert_error(name, access, error)
+    if alert is not None:
+        return alert
     reason = getattr(error, "reason", None)
     if reason in _NO_TLS:
         return ConfigError(
@@ -315,8 +316,8 @@ def handshake_error(name: str, host: str, access: Access, error: OSError) -> Dat
         return ConfigError(f"{name}: it and this client have no version of TLS in common; TLS 1.2 is the least here")
     if isinstance(error, TimeoutError):
         return ServiceUnavailable(f"{name}: connected, but no TLS handshake in time; is that a relay with `tls`?")
-    said = error.strerror if type(error) is OSError else str(error)
-    return ServiceUnavailable(f"{name}: the connection ended in the TLS handshake: {said or error}")
+    text = error.strerror if type(error) is OSError else str(error)
+    return ServiceUnavailable(f"{name}: the connection ended in the TLS handshake: {text or error}")
 
 
 def alert_error(name: str, access: Access, error: BaseException) -> DatabusError | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TooManyRequests, TransientError
-from databus.link import Coordinator, RelayClient
+from databus.link import CoordinatorClient, RelayClient
 from databus.operate import logger_of
 from databus.pipeline.engine import OutputHandle, RunSettings
 from databus.places import Position, patterns_in
@@ -47,7 +47,7 @@ class Reports:
         self._told: dict[str, _Told] = {}
         self._failed: set[str] = set()  # of which the log has spoken: outputs, and the relay as ""
         self._url: str | None = None
-        self._coordinator: Coordinator | None = None
+        self._coordinator: CoordinatorClient | None = None
         self._logger = logger_of("databus.pipeline").bind(pipeline=settings.config.name)
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
@@ -91,7 +91,7 @@ class Reports:
             return
         if self._coordinator is None or url != self._url:
             self._url = url
-            self._coordinator = Coordinator(RelayClient(url, access=self._settings.config.access))
+            self._coordinator = CoordinatorClient(RelayClient(url, access=self._settings.config.access))
         name = f"{self._settings.config.name}.{output}"
         answer = self._coordinator.call(name, report, limit_ms=_ANSWER_MS_MAX, part="/report")
         if answer.error:
