@@ -1,9 +1,8 @@
 """docs/metrics.md: every metric, from the code that exports it. Names are a contract."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -59,18 +58,30 @@ def _named(row: Row) -> str:
 
 
 def _of_the_relay() -> Iterator[Row]:
-    """Each call that makes a sample, by what it says of its family: most have one only in certain states."""
-    for call in ast.walk(ast.parse(Path(of_relay.__file__).read_text())):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and len(call.args) == 5):
+    """Each call that adds samples, by the labels that it gives them: most families have one only in certain states."""
+    labels: dict[str, str] = {}
+    for function in ast.walk(ast.parse(Path(of_relay.__file__).read_text())):
+        if not isinstance(function, ast.FunctionDef):
             continue
-        if isinstance(call.func.value, ast.Name) and call.func.value.id == "families":
-            name, text, labels = (_value(each) for each in call.args[:3])
-            total = "_total" if call.func.attr == "counter" else ""
-            yield f"databus_{name}{total}", call.func.attr, ", ".join(labels), text
+        named = {
+            node.targets[0].id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "families.add":
+                given = ", ".join(_labels(call.args[0], named))
+                labels |= {str(ast.literal_eval(sample.elts[0])): given for sample in call.args[1:]}
+    for kind, texts in (("gauge", of_relay._GAUGES), ("counter", of_relay._COUNTERS)):
+        for name, text in texts.items():
+            yield f"databus_{name}{'_total' if kind == 'counter' else ''}", kind, labels[name], text
 
 
-def _value(node: ast.expr) -> Any:
-    return getattr(of_relay, node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+def _labels(node: ast.expr, named: Mapping[str, ast.expr]) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        node = named[node.id]
+    for key, value in zip(node.keys, node.values, strict=True):
+        yield from _labels(value, named) if key is None else [ast.literal_eval(key)]
 
 
 def _of_text(text: bytes) -> Iterator[Row]:

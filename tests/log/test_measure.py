@@ -12,7 +12,7 @@ from databus.log._scan import Allowance
 from databus.relay import _range
 from databus.relay._catalog import Selection
 from databus.relay._command_table import table
-from databus.relay._feed import Feed
+from databus.relay._feed import PublishFeed
 from databus.relay._range import RangeAsk, RangeScan
 from tests.log.make import ORDERS, ORDERS_2, STOCK, bytes_of, control, group, open_log, read, scns_of
 
@@ -173,7 +173,7 @@ def test_a_range_that_takes_too_long_is_answered_with_how_far_it_got(log, monkey
     answers = []
 
     async def find():
-        feed = Feed(asyncio.get_running_loop())
+        feed = PublishFeed(asyncio.get_running_loop())
 
         async def in_thread(step):
             return step()

@@ -4,6 +4,7 @@ from databus.relay._access_mistakes import mistakes_on_disk
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._ask import Ask, json_answer
 from databus.relay._audit import Audit, operator, read_audit
+from databus.relay._capture import check_identity, held_identity
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
 from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice, whole
@@ -25,7 +26,6 @@ from databus.relay._config import (
 )
 from databus.relay._filters import check_filter
 from databus.relay._grant import Grant, Right
-from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
 from databus.relay._relay import Relay, relay_url, run_relay, told_url, url_at

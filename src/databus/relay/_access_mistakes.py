@@ -21,7 +21,7 @@ def mistakes_on_disk(config: RelayConfig) -> list[str]:
 
 def mistakes_of(access: Sequence[AccessConfig], stores: Sequence[SchemaStore]) -> Iterator[str]:
     """Those of `access` where these are the schemas of the logs."""
-    known = {store.full_name(source): each.table for store in stores for source, each in store.current().items()}
+    known = {store.full_name(source): version.table for store in stores for source, version in store.current().items()}
     for entry in access:
         named = {"tables": entry.tables or [], "where": [*entry.where], "hide": [*entry.hide]}
         for option, tables in named.items():
@@ -31,9 +31,9 @@ def mistakes_of(access: Sequence[AccessConfig], stores: Sequence[SchemaStore]) -
                     hint = f"; did you mean {near}?" if near else ""
                     yield f"access {entry.name}, {option}: no table is called {table} yet{hint}"
         for table, columns in entry.hide.items():
-            there = [each for name, each in known.items() if matches(name, [table])]
+            there = [definition for name, definition in known.items() if matches(name, [table])]
             for column in columns if there else ():
-                if not any(column_named(column, each.names) for each in there):
+                if not any(column_named(column, definition.names) for definition in there):
                     yield f"access {entry.name}, hide: {table} has no column {column} yet"
         yield from _escapes(entry)
         for store in stores:
@@ -45,7 +45,7 @@ def _escapes(entry: AccessConfig) -> Iterator[str]:
     """Rules for one table, whose rows are out of their reach as soon as they come under another name."""
     for option, tables in (("where", [*entry.where]), ("hide", [*entry.hide])):
         for table in tables:
-            reach = [each for each in entry.tables or () if is_pattern(each) and patterns_meet(each, table)]
+            reach = [pattern for pattern in entry.tables or () if is_pattern(pattern) and patterns_meet(pattern, table)]
             if not is_pattern(table) and (entry.tables is None or reach):
                 yield (
                     f"access {entry.name}, {option}: holds for the name {table} alone, and other names are in reach "

@@ -51,10 +51,10 @@ def admit(request: web.Request, tokens: Sequence[bytes], who: str = "relay") -> 
     """
     if tokens:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        has = [hmac.compare_digest(given, each) for each in tokens]  # all of them: the time tells nothing
+        has = [hmac.compare_digest(given, token) for token in tokens]  # all of them: the time tells nothing
         if not sum(has):
-            said = f"the token is not this {who}'s" if given else f"this {who} wants a token"
-            raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
+            reason = f"the token is not this {who}'s" if given else f"this {who} wants a token"
+            raise AccessDenied(f"{reason}: send the header `Authorization: Bearer TOKEN`")
         return has
     if not is_loopback(_host_of(request.host)):
         raise AccessDenied(

@@ -94,5 +94,5 @@ def _short(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_TEXT_LENGTH_MAX]
     if isinstance(value, list | tuple):
-        return [_short(each) for each in value[:_NAMES_MAX]]
+        return [_short(item) for item in value[:_NAMES_MAX]]
     return value

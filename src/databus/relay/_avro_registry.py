@@ -42,7 +42,7 @@ class Compatibility(StrEnum):
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
 
 
-class Refused(DatabusError):
+class RegistryRefusal(DatabusError):
     """A request that the registry refuses. code: Confluent's, whose first three digits are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -52,12 +52,13 @@ class Refused(DatabusError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a subject. schema: as compact JSON."""
+    """One version of a subject."""
 
     subject: str
     number: int
     id: int
     schema: str
+    """As compact JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """As the registry's API says it."""
@@ -85,62 +86,66 @@ class SchemaRegistry:
             return sorted(self._subjects)
 
     def versions(self, subject: str) -> list[Version]:
-        """Those of a subject, the oldest first. Raises `Refused` where there is no such subject."""
+        """Those of a subject, the oldest first. Raises `RegistryRefusal` where there is no such subject."""
         with self._lock:
             self._load()
             if subject not in self._subjects:
-                raise Refused(40401, f"subject {subject[:SUBJECT_LENGTH_MAX]!r} not found")
+                raise RegistryRefusal(40401, f"subject {subject[:SUBJECT_LENGTH_MAX]!r} not found")
             return list(self._subjects[subject])
 
     def version(self, subject: str, number: str) -> Version:
-        """One of a subject, by its number or as `latest`. Raises `Refused` where there is none."""
-        found = self.versions(subject)
+        """One of a subject, by its number or as `latest`. Raises `RegistryRefusal` where there is none."""
+        versions = self.versions(subject)
         if number in ("latest", "-1"):
-            return found[-1]
+            return versions[-1]
         if not (number.isascii() and number.isdigit() and int(number[:10]) > 0):
-            raise Refused(42202, f"{number[:100]!r} is no version: a number from 1, or `latest`")
-        if int(number[:10]) > len(found):
-            raise Refused(40402, f"version {number[:10]} of subject {subject!r} not found; there are {len(found)}")
-        return found[int(number[:10]) - 1]
+            raise RegistryRefusal(42202, f"{number[:100]!r} is no version: a number from 1, or `latest`")
+        if int(number[:10]) > len(versions):
+            raise RegistryRefusal(
+                40402, f"version {number[:10]} of subject {subject!r} not found; there are {len(versions)}"
+            )
+        return versions[int(number[:10]) - 1]
 
     def schema(self, number: int) -> str:
-        """The schema of an id. Raises `Refused` where there is none."""
+        """The schema of an id. Raises `RegistryRefusal` where there is none."""
         with self._lock:
             self._load()
             if number not in self._by_id:
-                raise Refused(40403, f"schema {number} not found")
+                raise RegistryRefusal(40403, f"schema {number} not found")
             return self._by_id[number]
 
     def uses(self, number: int) -> list[Version]:
-        """The versions that have the schema of an id. Raises `Refused` where there is none."""
+        """The versions that have the schema of an id. Raises `RegistryRefusal` where there is none."""
         self.schema(number)
         with self._lock:
-            return [each for versions in self._subjects.values() for each in versions if each.id == number]
+            return [version for versions in self._subjects.values() for version in versions if version.id == number]
 
     def find(self, subject: str, schema: str) -> Version:
-        """The version of a subject that has this schema. Raises `Refused` where there is none."""
+        """The version of a subject that has this schema. Raises `RegistryRefusal` where there is none."""
         text = compact(schema)
-        for each in self.versions(subject):
-            if each.schema == text:
-                return each
-        raise Refused(40403, f"subject {subject!r} has no such schema")
+        for version in self.versions(subject):
+            if version.schema == text:
+                return version
+        raise RegistryRefusal(40403, f"subject {subject!r} has no such schema")
 
     def register(self, subject: str, schema: str) -> Version:
         """Make a schema a subject's newest version, unless it has it already; durable when this returns.
 
-        Raises `Refused` where the subject's last schemas do not allow it, `LimitExceeded`, and `DiskFull` or
+        Raises `RegistryRefusal` where the subject's last schemas do not allow it, `LimitExceeded`, and `DiskFull` or
         `ServiceUnavailable` where it could not be written.
         """
         text = compact(schema)
         with self._lock:
             self._load()
             held = self._subjects.get(subject, [])
-            for each in held:
-                if each.schema == text:
-                    return each
-            troubles = _incompatibilities(text, [each.schema for each in held], self.compatibility)
+            for version in held:
+                if version.schema == text:
+                    return version
+            troubles = _incompatibilities(text, [version.schema for version in held], self.compatibility)
             if troubles:
-                raise Refused(409, f"subject {subject!r}: not {self.compatibility.value}: {'; '.join(troubles)}")
+                raise RegistryRefusal(
+                    409, f"subject {subject!r}: not {self.compatibility.value}: {'; '.join(troubles)}"
+                )
             _check_subject(subject)
             if sum(map(len, self._subjects.values())) >= VERSIONS_MAX:
                 raise LimitExceeded(f"the registry holds {VERSIONS_MAX} versions, and no more: use one of your own")
@@ -208,21 +213,21 @@ class SchemaRegistry:
 
 def _check_subject(subject: str) -> None:
     if not subject or len(subject) > SUBJECT_LENGTH_MAX or not subject.isprintable():
-        raise Refused(42208, f"a subject has 1 to {SUBJECT_LENGTH_MAX} printable characters")
+        raise RegistryRefusal(42208, f"a subject has 1 to {SUBJECT_LENGTH_MAX} printable characters")
 
 
 def compact(schema: str) -> str:
-    """An Avro schema as JSON without blanks. Raises `Refused` for what is none."""
+    """An Avro schema as JSON without blanks. Raises `RegistryRefusal` for what is none."""
     from avro.errors import AvroException
     from avro.schema import parse  # late: few relays are asked
 
     if len(schema) > SCHEMA_BYTES_MAX:
-        raise Refused(42201, f"a schema has {SCHEMA_BYTES_MAX} characters at most")
+        raise RegistryRefusal(42201, f"a schema has {SCHEMA_BYTES_MAX} characters at most")
     try:
         value = json.loads(schema)
         parse(schema)
     except (AvroException, ValueError, RecursionError) as error:
-        raise Refused(42201, f"this is no Avro schema: {str(error)[:300]}") from error
+        raise RegistryRefusal(42201, f"this is no Avro schema: {str(error)[:300]}") from error
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -238,9 +243,9 @@ def _incompatibilities(schema: str, before: list[str], level: Compatibility) -> 
         theirs = parse(text)
         ways = {"BACKWARD": [(ours, theirs)], "FORWARD": [(theirs, ours)]}
         for reader, writer in ways.get(level.value.removesuffix("_TRANSITIVE"), [(ours, theirs), (theirs, ours)]):
-            found = checker.get_compatibility(reader, writer)
-            if found.compatibility is not SchemaCompatibilityType.compatible:
-                troubles += [str(each) for each in found.messages] or ["incompatible"]
+            result = checker.get_compatibility(reader, writer)
+            if result.compatibility is not SchemaCompatibilityType.compatible:
+                troubles += [str(message) for message in result.messages] or ["incompatible"]
             troubles += other_meanings(reader, writer)
     return troubles
 
@@ -274,28 +279,28 @@ def _compared(reader: Any, writer: Any, place: str, seen: set[tuple[int, int]]) 
         ours, theirs = _meaning(reader), _meaning(writer)
         is_decimal = (_DECIMAL,) in (ours[:1], theirs[:1])
         if ours != theirs and (is_decimal or (ours and theirs)):
-            yield f"{place or '/'}: {_told(theirs, writer)} would be read as {_told(ours, reader)}"
+            yield f"{place or '/'}: {_meaning_text(theirs, writer)} would be read as {_meaning_text(ours, reader)}"
 
 
 def _value_of(schema: Any) -> Any:
     """The schema, or the one that a union has beside null; None for other unions."""
     if schema.type not in ("union", "error_union"):
         return schema
-    others = [each for each in schema.schemas if each.type != "null"]
+    others = [branch for branch in schema.schemas if branch.type != "null"]
     return others[0] if len(others) == 1 else None
 
 
 def _meaning(schema: Any) -> tuple[Any, ...]:
     """What its numbers stand for, by Avro's word or else by Connect's; empty for themselves."""
-    said = schema.other_props
-    logical = said.get("logicalType")
+    props = schema.other_props
+    logical = props.get("logicalType")
     if logical == _DECIMAL:
-        return _DECIMAL, said.get("scale", 0)
-    name = said.get("connect.name") or logical
+        return _DECIMAL, props.get("scale", 0)
+    name = props.get("connect.name") or logical
     return (name,) if name else ()
 
 
-def _told(meaning: tuple[Any, ...], schema: Any) -> str:
+def _meaning_text(meaning: tuple[Any, ...], schema: Any) -> str:
     if meaning[:1] == (_DECIMAL,):
         return f"a decimal of scale {meaning[1]}"
     return str(meaning[0]) if meaning else str(schema.type)

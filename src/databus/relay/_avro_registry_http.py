@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from databus.core import DatabusError, LimitExceeded
-from databus.relay._avro_registry import SCHEMA_BYTES_MAX, Refused, SchemaRegistry, Version
+from databus.relay._avro_registry import SCHEMA_BYTES_MAX, RegistryRefusal, SchemaRegistry, Version
 
 _BODY_BYTES_MAX: Final = 2 * SCHEMA_BYTES_MAX  # as text in JSON it is longer
 _BODIES_MAX: Final = 4
@@ -36,15 +36,15 @@ class RegistryCommands:
         """Answer a request for what is below `/registry`; refusals in the words that these clients understand."""
         try:
             schema = await self._schema_of(request) if request.method == "POST" else None
-            asked = _Asked(self._registry, path, schema)
-            found = await self._in_thread(asked.answer)
-        except Refused as error:
+            asked = _RegistryCall(self._registry, path, schema)
+            answer = await self._in_thread(asked.answer)
+        except RegistryRefusal as error:
             return _json({"error_code": error.code, "message": str(error)}, int(str(error.code)[:3]))
         except LimitExceeded as error:
             return _json({"error_code": 42201, "message": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY)
         except DatabusError as error:
             return _json({"error_code": 50001, "message": str(error)}, error.http_status)
-        return _json(found)
+        return _json(answer)
 
     def unknown(self, path: list[str]) -> web.Response:
         """Answer that there is no such call, in the words that these clients understand."""
@@ -57,16 +57,18 @@ class RegistryCommands:
             async with self._bodies, asyncio.timeout(self._request_ms_max / 1e3):
                 body = await _read(request)
         except TimeoutError:
-            raise Refused(40801, f"the schema did not come within request_ms_max={self._request_ms_max}") from None
+            raise RegistryRefusal(
+                40801, f"the schema did not come within request_ms_max={self._request_ms_max}"
+            ) from None
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
-            raise Refused(42201, "the body is no JSON") from None
+            raise RegistryRefusal(42201, "the body is no JSON") from None
         schema = value.get("schema") if isinstance(value, dict) else None
         if not isinstance(schema, str):
-            raise Refused(42201, "the body has no member `schema` with a schema as text")
+            raise RegistryRefusal(42201, "the body has no member `schema` with a schema as text")
         if value.get("schemaType", "AVRO") != "AVRO" or value.get("references"):
-            raise Refused(42201, "this registry takes schemas of Avro alone, without references")
+            raise RegistryRefusal(42201, "this registry takes schemas of Avro alone, without references")
         return schema
 
 
@@ -75,20 +77,21 @@ async def _read(request: web.Request) -> bytes:
     async for piece in request.content.iter_any():
         body += piece
         if len(body) > _BODY_BYTES_MAX:
-            raise Refused(41301, f"the body has more than {_BODY_BYTES_MAX} bytes")
+            raise RegistryRefusal(41301, f"the body has more than {_BODY_BYTES_MAX} bytes")
     return bytes(body)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A request without its HTTP. schema: what was posted, None for a GET."""
+class _RegistryCall:
+    """A request without its HTTP."""
 
     registry: SchemaRegistry
     path: list[str]
     schema: str | None
+    """What was posted, None for a GET."""
 
     def answer(self) -> Any:  # noqa: PLR0911 - a line for each call
-        """What is answered, as JSON. Raises `Refused`, and what the registry raises."""
+        """What is answered, as JSON. Raises `RegistryRefusal`, and what the registry raises."""
         match self.schema, self.path:
             case None, ["subjects", *rest]:
                 return self._subjects(rest)
@@ -110,32 +113,32 @@ class _Asked:
             case str(schema), ["compatibility", "subjects", subject, "versions", number]:
                 troubles = self.registry.is_compatible(subject, number, schema)
                 return {"is_compatible": not troubles, "messages": troubles}
-        raise Refused(40400, f"there is no /{'/'.join(self.path)[:200]} of this registry for such a request")
+        raise RegistryRefusal(40400, f"there is no /{'/'.join(self.path)[:200]} of this registry for such a request")
 
     def _subjects(self, path: list[str]) -> Any:
         match path:
             case []:
                 return self.registry.subjects()
             case [subject, "versions"]:
-                return [each.number for each in self.registry.versions(subject)]
+                return [version.number for version in self.registry.versions(subject)]
             case [subject, "versions", number]:
                 return self.registry.version(subject, number).to_json()
             case [subject, "versions", number, "schema"]:
                 return json.loads(self.registry.version(subject, number).schema)
-        raise Refused(40400, f"there is no /subjects/{'/'.join(path)[:200]}")
+        raise RegistryRefusal(40400, f"there is no /subjects/{'/'.join(path)[:200]}")
 
     def _by_id(self, number: str, path: list[str]) -> Any:
         if not (number.isascii() and number.isdigit()):
-            raise Refused(40403, f"schema {number[:100]!r} not found")
+            raise RegistryRefusal(40403, f"schema {number[:100]!r} not found")
         of: Mapping[tuple[str, ...], Callable[[Version], Any]] = {
-            ("subjects",): lambda each: each.subject,
-            ("versions",): lambda each: {"subject": each.subject, "version": each.number},
+            ("subjects",): lambda version: version.subject,
+            ("versions",): lambda version: {"subject": version.subject, "version": version.number},
         }
         if not path:
             return {"schema": self.registry.schema(int(number[:12]))}
         if tuple(path) not in of:
-            raise Refused(40400, f"there is no /schemas/ids/{number[:12]}/{'/'.join(path)[:200]}")
-        return [of[tuple(path)](each) for each in self.registry.uses(int(number[:12]))]
+            raise RegistryRefusal(40400, f"there is no /schemas/ids/{number[:12]}/{'/'.join(path)[:200]}")
+        return [of[tuple(path)](version) for version in self.registry.uses(int(number[:12]))]
 
 
 def _json(value: Any, status: int = HTTPStatus.OK) -> web.Response:

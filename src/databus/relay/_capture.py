@@ -26,19 +26,19 @@ from databus.core import (
     DiskFull,
     Identity,
     ServiceUnavailable,
+    SourceChanged,
     SystemClock,
     TransientError,
     UnsupportedFeature,
     crash_point,
 )
-from databus.log import Guard, Log, LogConfig, LogOrigin
+from databus.log import Guard, Log, LogConfig, LogOrigin, SegmentHeader, segment_numbers, segment_path
 from databus.operate import logger_of
 from databus.relay._capture_state import Counters, State, Status, check_not_suspended
 from databus.relay._config import CaptureConfig
 from databus.relay._copying import LogCopy, set_aside
 from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._lag import LagWatch
-from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._missing_tables import MissingTables
 from databus.sources import CancelsSnapshots, Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
@@ -95,7 +95,7 @@ class Capture:
         self._source: Source | None = None
         self._last_commit: Commit | None = None
         self._writer = GroupWriter(f"write-{physical}", self._write)
-        self._told: Any = None  # the position that the source was last told to be durable
+        self._acknowledged: Any = None  # the position that the source was last told to be durable
         self._next_upkeep_ns = self._next_durable_ns = 0
         self._started_ns = 0
         self._quiet_since_ns = 0
@@ -235,7 +235,7 @@ class Capture:
     def describe(self) -> str:
         """State and message as one line for people."""
         status = self.status
-        return ": ".join(each for each in (status.state.name, status.error, status.message) if each)
+        return ": ".join(part for part in (status.state.name, status.error, status.message) if part)
 
     # The thread
 
@@ -270,7 +270,7 @@ class Capture:
         self._is_changed = False
         source = self._source = self.copy.takes(self._open_source(self.physical, self.config))
         self._open_what_is_held()
-        origin = self.copy.origin(self.log, self._begin_anew)
+        origin = self.copy.origin(self.log, self._set_aside_and_begin)
         identity = source.identify()
         self._begin(f"opening the log of {identity.description}")
         log = self._open_log(identity, origin)
@@ -282,7 +282,7 @@ class Capture:
         source.start(resume)
         self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
         self.missing_tables.warn(log, self._logger)
-        self._told = None
+        self._acknowledged = None
         self._started_ns = self._quiet_since_ns = self._clock.monotonic_ns()
         return source, log
 
@@ -296,7 +296,7 @@ class Capture:
         if self.log is None and (identity := held_identity(self._folder)) is not None:
             self._open_log(identity)
 
-    def _begin_anew(self, log: Log) -> None:
+    def _set_aside_and_begin(self, log: Log) -> None:
         self.log = None
         set_aside(log)
         self._log_ended()
@@ -428,11 +428,11 @@ class Capture:
 
     def _tell_durable(self, source: Source, log: Log) -> None:
         position = log.durable()
-        if position is None or position == self._told:
+        if position is None or position == self._acknowledged:
             return
         crash_point("capture.before_durable")
         source.durable(position)
-        self._told = position
+        self._acknowledged = position
         crash_point("capture.after_durable")
 
     def _progress(self, log: Log) -> None:
@@ -516,3 +516,27 @@ class Capture:
         with self._changed:
             self._status = Status(state, message, error, self._clock.now_ns() // 1000)
             self._changed.notify_all()
+
+
+def held_identity(folder: Path) -> Identity | None:
+    """Which database the log in `folder` is of; None where there is none."""
+    numbers = segment_numbers(folder)
+    return SegmentHeader.load(segment_path(folder, numbers[0])).identity if numbers else None
+
+
+def check_identity(log: Log, now: Identity) -> None:
+    """Raise `SourceChanged` unless this is the physical source that the log belongs to."""
+    known = log.identity
+    if known.uuid != now.uuid:
+        raise SourceChanged(
+            f"{log.physical}: {log.folder} is the log of {known.description} ({known.uuid}), and the database is now "
+            f"{now.description} ({now.uuid}). What the log holds is served. Put the former back; or stop the "
+            f"relay, move that folder away and start it again: all tables are read then, and consumers of the former "
+            f"log have to start over"
+        )
+    if known.scheme != now.scheme:
+        raise SourceChanged(
+            f"{log.physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {now.scheme!r}; "
+            f"a scheme never changes inside a timeline. For a new log, stop the relay, move that folder away and start "
+            f"it again: all tables are read then, and consumers of the former log have to start over"
+        )

@@ -20,11 +20,12 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A capture at one moment. error: the class of what went wrong, empty while nothing is."""
+    """A capture at one moment."""
 
     state: State
     message: str = ""
     error: str = ""
+    """The class of what went wrong, empty while nothing is."""
     since_us: int = 0
 
 

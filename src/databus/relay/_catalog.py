@@ -56,13 +56,13 @@ class Selection:
         """Raise `UnknownSource` for a name that matches nothing, `MalformedRequest` for one that matches several."""
         known = self.grant.visible(store)
         for name in self.names or ():
-            found = _matching(self.physical, known, name)
+            ids = _matching(self.physical, known, name)
             if is_pattern(name):
                 continue
-            if not found:
-                raise unknown(name, [store.full_name(each) for each in known])
-            if len(found) > 1:
-                several = sorted(store.full_name(each) for each, id_ in known.items() if id_ in found)
+            if not ids:
+                raise unknown(name, [store.full_name(table) for table in known])
+            if len(ids) > 1:
+                several = sorted(store.full_name(table) for table, id_ in known.items() if id_ in ids)
                 raise MalformedRequest(f"sources: {name!r} may be {' or '.join(several)}; write the full name")
 
 
@@ -73,8 +73,8 @@ def _matching(physical: str, known: Mapping[str, int], name: str) -> list[int]:
     owner, table = split_physical(name)
     if owner and not fnmatchcase(physical, owner):
         return []
-    exact = [id_ for each, id_ in known.items() if each == table]
-    return exact or [id_ for each, id_ in known.items() if name_fits(each, table)]
+    exact = [id_ for source, id_ in known.items() if source == table]
+    return exact or [id_ for source, id_ in known.items() if name_fits(source, table)]
 
 
 def unknown(name: str, there_are: Iterable[str], what: str = "source") -> UnknownSource:
@@ -99,15 +99,15 @@ class Catalog:
         """What is there for the holder of a grant."""
         if not grant.is_limited:
             return self
-        captures = {name: each for name, each in self.captures.items() if grant.sees_physical(name)}
+        captures = {name: capture for name, capture in self.captures.items() if grant.sees_physical(name)}
         return Catalog(captures, self.file, grant)
 
     def physical(self, name: str) -> Capture:
         """The physical source of that name. Raises `UnknownSource`."""
-        found = self.captures.get(name)
-        if found is None:
+        capture = self.captures.get(name)
+        if capture is None:
             raise unknown(name, self.captures, "physical source")
-        return found
+        return capture
 
     def physicals(self, names: Sequence[str] | None) -> list[Capture]:
         """Those of these names; all without names. Raises `UnknownSource`."""
@@ -116,8 +116,8 @@ class Catalog:
     def log_of(self, capture: Capture) -> Log:
         """Its log. Raises `ServiceUnavailable` while it has not been opened."""
         if capture.log is None:
-            said = self.describe(capture)
-            raise ServiceUnavailable(f"{capture.physical}: its log is not open yet ({said}); ask again")
+            state = self.describe(capture)
+            raise ServiceUnavailable(f"{capture.physical}: its log is not open yet ({state}); ask again")
         return capture.log
 
     def describe(self, capture: Capture) -> str:
@@ -142,9 +142,9 @@ class Catalog:
         if sources is not None:
             candidates = self._holding(sources)
         if len(candidates) > 1 and checkpoint is not None:
-            candidates = [each for each in candidates if each.physical in checkpoint.sources] or candidates
+            candidates = [capture for capture in candidates if capture.physical in checkpoint.sources] or candidates
         if len(candidates) > 1:
-            names = ", ".join(sorted(each.physical for each in candidates))
+            names = ", ".join(sorted(capture.physical for capture in candidates))
             raise MalformedRequest(f"physical: say which physical source is meant; it may be {names}")
         if not candidates:
             raise UnknownSource("there is no physical source that this token may read")
@@ -156,16 +156,16 @@ class Catalog:
         for name in sources:
             owner, _ = split_physical(name)
             if owner:
-                left = [each for each in candidates if fnmatchcase(each.physical, owner)]
-                if not left and not any(fnmatchcase(each, owner) for each in self.captures):
+                left = [capture for capture in candidates if fnmatchcase(capture.physical, owner)]
+                if not left and not any(fnmatchcase(physical, owner) for physical in self.captures):
                     raise unknown(owner, self.captures, "physical source")
             elif is_pattern(name):
                 left = candidates
             else:
                 left = [
-                    each
-                    for each in candidates
-                    if each.log is None or _matching(each.physical, self.grant.visible(each.log.schemas), name)
+                    capture
+                    for capture in candidates
+                    if capture.log is None or _matching(capture.physical, self.grant.visible(capture.log.schemas), name)
                 ]
             if not left:
                 if len(self.captures) > 1 and len(candidates) < len(self.captures):
@@ -185,11 +185,11 @@ class Catalog:
     ) -> list[dict[str, Any]]:
         """What `/sources` answers. seen: what becomes of a definition for who asks."""
         return [
-            source_json(log.schemas, replace(each, table=table), detailed=detailed)
+            source_json(log.schemas, replace(version, table=table), detailed=detailed)
             for log in self.logs()
-            for each in log.schemas.current().values()
-            if self.grant.sees(log.physical, each.table.source)
-            for table in seen(log, each.table)
+            for version in log.schemas.current().values()
+            if self.grant.sees(log.physical, version.table.source)
+            for table in seen(log, version.table)
         ]
 
     def physical_sources(self, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -200,7 +200,9 @@ class Catalog:
                 "type": capture.config.type,
                 "uuid": None if capture.log is None else capture.log.identity.uuid,
                 "log": None if capture.log is None else capture.log.uuid,
-                "sources": [{"id": each["id"], "name": each["name"]} for each in sources if each["physical"] == name],
+                "sources": [
+                    {"id": source["id"], "name": source["name"]} for source in sources if source["physical"] == name
+                ],
             }
             for name, capture in self.captures.items()
         ]
@@ -217,53 +219,53 @@ class Catalog:
         behind: what becomes of a definition behind the filters that are meant.
         """
         captures = self.captures.values() if physical is None else [self.physical(physical)]
-        found: list[dict[str, Any]] = []
+        definitions: list[dict[str, Any]] = []
         matched: set[str] = set()
         for capture in captures:
             if capture.log is None:
                 continue
             store = capture.log.schemas
-            current = {each.table.fingerprint for each in store.current().values()}
+            current = {version.table.fingerprint for version in store.current().values()}
             there = self.grant.visible(store)
             by_name = {name: set(_matching(capture.physical, there, name)) for name in names or ()}
             matched |= {name for name, ids in by_name.items() if ids}
             wanted = set().union(*by_name.values())
-            for each in store.all():
-                if each.table.source not in there or (names is not None and each.source_id not in wanted):
+            for version in store.all():
+                if version.table.source not in there or (names is not None and version.source_id not in wanted):
                     continue
-                is_current = each.table.fingerprint in current
-                found += [
-                    definition_json(store, replace(each, table=table), is_current=is_current)
-                    for table in behind(capture.log, each.table)
+                is_current = version.table.fingerprint in current
+                definitions += [
+                    definition_json(store, replace(version, table=table), is_current=is_current)
+                    for table in behind(capture.log, version.table)
                     if fingerprint in (None, table.fingerprint)
                 ]
-        if fingerprint is not None and not found:
+        if fingerprint is not None and not definitions:
             raise UnknownSource(f"fingerprint: no definition {fingerprint:016x} in any log of this relay")
         for name in names or ():
             if name not in matched and not is_pattern(name):
                 raise unknown(name, self.all_names())
-        return found
+        return definitions
 
 
-def source_json(store: SchemaStore, each: SchemaVersion, *, detailed: bool) -> dict[str, Any]:
+def source_json(store: SchemaStore, version: SchemaVersion, *, detailed: bool) -> dict[str, Any]:
     """A source as `/sources` answers it."""
-    value: dict[str, Any] = {"name": store.full_name(each.table.source), "id": each.source_id}
+    value: dict[str, Any] = {"name": store.full_name(version.table.source), "id": version.source_id}
     if detailed:
         value |= {
             "physical": store.physical,
-            "table": each.table.source,
-            "version": each.version,
-            "fingerprint": f"{each.table.fingerprint:016x}",
-            "key": list(each.table.key),
+            "table": version.table.source,
+            "version": version.version,
+            "fingerprint": f"{version.table.fingerprint:016x}",
+            "key": list(version.table.key),
         }
     return value
 
 
-def definition_json(store: SchemaStore, each: SchemaVersion, *, is_current: bool) -> dict[str, Any]:
+def definition_json(store: SchemaStore, version: SchemaVersion, *, is_current: bool) -> dict[str, Any]:
     """A definition as `/register` answers it."""
     return {
-        **source_json(store, each, detailed=True),
-        "schema": json.dumps(avro_schema(each.table), separators=(",", ":")),
+        **source_json(store, version, detailed=True),
+        "schema": json.dumps(avro_schema(version.table), separators=(",", ":")),
         "current": is_current,
-        "table": each.table.to_json(),
+        "table": version.table.to_json(),
     }

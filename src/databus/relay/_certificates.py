@@ -16,7 +16,7 @@ _State = tuple[int, int, int] | None
 _logger = logger_of("databus.relay")
 
 
-class Certificates:
+class RelayCertificates:
     """What each new connection is shown. `renew` may be called by another thread than uses `context`.
 
     Connections that stand keep what they were shown.
@@ -25,8 +25,8 @@ class Certificates:
     def __init__(self, config: TlsConfig) -> None:
         """Read the files. Raises `ConfigError` that names the one that is wrong."""
         self._config = config
-        self._files = [each for each in (config.certificate_file, config.key_file, config.client_ca_file) if each]
-        self._seen = [state_of(each) for each in self._files]
+        self._files = [path for path in (config.certificate_file, config.key_file, config.client_ca_file) if path]
+        self._seen = [state_of(path) for path in self._files]
         self.context = _context_of(config)
         if is_readable_by_all(config.key_file):
             _logger.warning(
@@ -38,7 +38,7 @@ class Certificates:
         """Read the files again if they have changed. What is no good (yet) is not used: a file that is half written
         must not shut everybody out. So an authority is trusted until a file without it can be read.
         """
-        seen = [state_of(each) for each in self._files]
+        seen = [state_of(path) for path in self._files]
         if seen == self._seen:
             return
         self._seen = seen
@@ -56,10 +56,10 @@ class Certificates:
 def state_of(path: Path) -> _State:
     """What tells that a file has been changed or replaced; None where there is none."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns, found.st_size  # of its rights, too
+    return stat.st_ino, stat.st_ctime_ns, stat.st_size  # of its rights, too
 
 
 def _context_of(config: TlsConfig) -> ssl.SSLContext:

@@ -20,10 +20,11 @@ State = tuple[tuple[str, int], ...]
 
 
 class Made(NamedTuple):
-    """A chunk as followers with the same parameters are sent it. sources: whose frames it is made of, None for all."""
+    """A chunk as followers with the same parameters are sent it."""
 
     content: bytes
     sources: frozenset[int] | None
+    """Whose frames it is made of, None for all."""
 
 
 class Piece(NamedTuple):
@@ -37,7 +38,7 @@ class Piece(NamedTuple):
     state: State
 
 
-class Chunk:
+class TailChunk:
     """Some groups in memory.
 
     start: (segment, offset) of the first; end: of the last. reached: up to where all rows are done behind it. frames:
@@ -64,10 +65,10 @@ class Chunk:
     @property
     def cut(self) -> list[tuple[int, Frame]]:
         """Its frames, for filters: decoded, and their keys hashed, once for all. Kept until `let_go_of_frames`."""
-        found = self._cut
-        if found is None:
-            found = self._cut = list(frames_in(self.content, f"{self.file.path} at {self.start[1]}"))
-        return found
+        frames = self._cut
+        if frames is None:
+            frames = self._cut = list(frames_in(self.content, f"{self.file.path} at {self.start[1]}"))
+        return frames
 
     def let_go_of_frames(self) -> None:
         """Who comes later cuts it again: small frames take more memory than their bytes."""
@@ -77,15 +78,15 @@ class Chunk:
         """Where in `content` the frames of `sources` are, and the commit frames: as few stretches as there are."""
         if sources is None:
             return [(0, len(self.content))]
-        found: list[tuple[int, int]] = []
+        stretches: list[tuple[int, int]] = []
         for source_id, start, end in self.frames:
             if source_id != _COMMIT_ID and source_id not in sources:
                 continue
-            if found and found[-1][1] == start:
-                found[-1] = found[-1][0], end
+            if stretches and stretches[-1][1] == start:
+                stretches[-1] = stretches[-1][0], end
             else:
-                found.append((start, end))
-        return found
+                stretches.append((start, end))
+        return stretches
 
     def content_of(self, sources: frozenset[int] | None) -> bytes:
         """The frames of `sources` and the commit frames."""
@@ -105,15 +106,15 @@ class Chunk:
         return spans
 
 
-def read_chunk(cursor: Cursor) -> Chunk | None:
+def read_chunk(cursor: Cursor) -> TailChunk | None:
     """What was published behind `cursor`, checked, as far as a chunk goes, and move the cursor there; None if nothing
     was. Raises as `Cursor.read` does.
     """
     view = cursor.view
-    found = cursor.advance(view.published)
-    if found is None:
+    stretch = cursor.advance(view.published)
+    if stretch is None:
         return None
-    segment, limit = found
+    segment, limit = stretch
     number, start = cursor.place
     file = view.file(segment)
     frames: list[tuple[int, int, int]] = []
@@ -133,4 +134,4 @@ def read_chunk(cursor: Cursor) -> Chunk | None:
     commit = Commit.from_header(last.commit, f"{file.path} at {last.commit_offset}")
     end = End(number, last.end, last.commit_offset, commit, commit.commit_us)
     cursor.go(end.place, cursor.position)
-    return Chunk(file, (number, start), end, frames, content)
+    return TailChunk(file, (number, start), end, frames, content)

@@ -31,10 +31,11 @@ ADDRESS_OF: Final = re.compile(r"\{(\*?)(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """How the values of a parameter are written. read: the value of a text; takes the parameter's name for errors."""
+    """How the values of a parameter are written."""
 
     written: str
     read: Callable[[str, str], Any]
+    """The value of a text; takes the parameter's name for errors."""
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
 
 
@@ -83,10 +84,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class OnlyOne:
-    """Parameters of which one may be given at most. why: what the error says behind their names."""
+    """Parameters of which one may be given at most."""
 
     names: frozenset[str]
     why: str
+    """What the error says behind their names."""
 
 
 CLIENT: Final = Parameter(
@@ -98,10 +100,12 @@ EVERYWHERE: Final = (CLIENT,)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command answers. text: one line. media: by content type, a JSON schema, or nothing for what is no JSON."""
+    """What a command answers."""
 
     text: str
+    """One line."""
     media: Mapping[str, Mapping[str, Any] | None]
+    """By content type, a JSON schema, or nothing for what is no JSON."""
     statuses: tuple[int, ...] = (200,)
 
     @classmethod
@@ -121,7 +125,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class JsonBody:
     """A JSON body that a command takes, checked by `model`."""
 
     model: type[BaseModel]
@@ -130,12 +134,10 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the table. Add one in `_command_table.py`, and who answers it in `_commands.py`.
-
-    path: of the request; `{name}` is any one part, `{*name}` all that follow.
-    """
+    """A row of the table. Add one in `_command_table.py`, and who answers it in `_commands.py`."""
 
     path: str
+    """Of the request; `{name}` is any one part, `{*name}` all that follow."""
     answer: Answer
     right: Right = Right.READ
     methods: tuple[str, ...] = ("GET", "POST")
@@ -144,7 +146,7 @@ class Command:
     only_one: tuple[OnlyOne, ...] = ()
     errors: tuple[int, ...] = ()
     """Statuses besides those that every command may answer with."""
-    body: Body | None = None
+    body: JsonBody | None = None
     needs_all_tables: bool = False
     """Not for who may see some tables or columns only: it tells of all."""
     checks_itself: bool = False
@@ -176,7 +178,7 @@ class Command:
         Raises `MalformedRequest` naming the first that is wrong, or that the command does not have: a misspelt limit
         would be no limit.
         """
-        known = {each.name: each for each in (*self.parameters, *EVERYWHERE)}
+        known = {parameter.name: parameter for parameter in (*self.parameters, *EVERYWHERE)}
         for name in query:
             if name not in known:
                 raise MalformedRequest(f"{name[:100]}: no such parameter here; there are {', '.join(sorted(known))}")
@@ -184,12 +186,12 @@ class Command:
             given = sorted(group.names & query.keys())
             if len(given) > 1:
                 raise MalformedRequest(f"{given[0]}, {given[1]}: {group.why}")
-        values = {name: each.default for name, each in known.items()}
-        for name, each in known.items():
+        values = {name: parameter.default for name, parameter in known.items()}
+        for name, parameter in known.items():
             if name in query:
-                values[name] = each.type.read(name, query[name])
-            elif each.is_required:
-                raise MalformedRequest(f"{name}: {self.path} needs it: {each.help}")
+                values[name] = parameter.type.read(name, query[name])
+            elif parameter.is_required:
+                raise MalformedRequest(f"{name}: {self.path} needs it: {parameter.help}")
         return values
 
 
@@ -200,35 +202,35 @@ class Table:
         self.commands = tuple(commands)
         self._by_head: dict[tuple[int, str], list[tuple[list[str], int, Command]]] = {}
         self._rests: list[Command] = []
-        for each in commands:
-            if each.is_shown:
-                parts = each.parts
-                self._by_head.setdefault((len(parts), parts[0]), []).append((parts, len(each.names), each))
+        for command in commands:
+            if command.is_shown:
+                parts = command.parts
+                self._by_head.setdefault((len(parts), parts[0]), []).append((parts, len(command.names), command))
             else:
-                self._rests.append(each)
+                self._rests.append(command)
 
     def __iter__(self) -> Iterator[Command]:
-        return (each for each in self.commands if each.is_shown)
+        return (command for command in self.commands if command.is_shown)
 
     def at(self, path: Sequence[str]) -> list[Command]:
         """The commands of a path, one for each kind of method; none if there is no such path."""
         there = self._by_head.get((len(path), path[0]), []) if path else []
-        found = [(names, each) for parts, names, each in there if _fits(parts, path)]
-        literal = min((names for names, _ in found), default=0)
-        return [each for names, each in found if names == literal]
+        fitting = [(names, command) for parts, names, command in there if _fits(parts, path)]
+        literal = min((names for names, _ in fitting), default=0)
+        return [command for names, command in fitting if names == literal]
 
     def rest(self, path: Sequence[str], method: str) -> Command | None:
         """The command that answers whatever begins so and is no other's."""
-        heads = ((each, len(each.parts) - 1) for each in self._rests if method in each.methods)
-        return next((each for each, count in heads if _fits(each.parts[:count], path[:count])), None)
+        heads = ((command, len(command.parts) - 1) for command in self._rests if method in command.methods)
+        return next((command for command, count in heads if _fits(command.parts[:count], path[:count])), None)
 
     def below(self, head: str) -> list[str]:
         """The paths that begin with this part."""
-        return list(dict.fromkeys(each.path for each in self if each.parts[0] == head))
+        return list(dict.fromkeys(command.path for command in self if command.parts[0] == head))
 
     def heads(self) -> list[str]:
         """The first parts of all paths."""
-        return list(dict.fromkeys(each.parts[0] for each in self))
+        return list(dict.fromkeys(command.parts[0] for command in self))
 
 
 def _fits(parts: Sequence[str], path: Sequence[str]) -> bool:

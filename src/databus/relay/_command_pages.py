@@ -22,9 +22,9 @@ def help_text(commands: Table) -> str:
 def _help_lines(commands: Table) -> Iterator[str]:
     yield "databus relay\n"
     for command in commands:
-        yield f"{_said(command):{_WIDTH}}  {command.answer.text}"
+        yield f"{_asked_as(command):{_WIDTH}}  {command.answer.text}"
         if command.parameters:
-            yield f"    {' '.join(f'{each.name}=' for each in command.parameters)}"
+            yield f"    {' '.join(f'{parameter.name}=' for parameter in command.parameters)}"
     yield "\nparameters"
     for parameter, paths in parameters_of(commands):
         of = "" if paths is None else f" ({', '.join(paths)})"
@@ -47,7 +47,7 @@ def _markdown(commands: Table) -> Iterator[str]:
     yield "|---|---|---|"
     for command in commands:
         right = "" if command.right is Right.NONE else command.right.value
-        yield f"| `{_said(command)}` | {right} | {_cell(command.answer.text)} |"
+        yield f"| `{_asked_as(command)}` | {right} | {_cell(command.answer.text)} |"
     yield ""
     yield "| parameter | of | |"
     yield "|---|---|---|"
@@ -58,15 +58,15 @@ def _markdown(commands: Table) -> Iterator[str]:
 
 def parameters_of(commands: Table) -> list[tuple[Parameter, Sequence[str] | None]]:
     """Each parameter once, with the commands that take it; None for all of them."""
-    found: dict[tuple[str, str, str], tuple[Parameter, list[str]]] = {}
+    parameters: dict[tuple[str, str, str], tuple[Parameter, list[str]]] = {}
     for command in commands:
-        for each in command.parameters:
-            key = (each.name, each.type.written, each.help)
-            found.setdefault(key, (each, []))[1].append(command.path)
-    return [*found.values(), *((each, None) for each in EVERYWHERE)]
+        for parameter in command.parameters:
+            key = (parameter.name, parameter.type.written, parameter.help)
+            parameters.setdefault(key, (parameter, []))[1].append(command.path)
+    return [*parameters.values(), *((parameter, None) for parameter in EVERYWHERE)]
 
 
-def _said(command: Command) -> str:
+def _asked_as(command: Command) -> str:
     """The command as it is asked: by which method, where that is not GET."""
     return command.path if "GET" in command.methods else f"{command.methods[0]} {command.path}"
 

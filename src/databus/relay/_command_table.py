@@ -18,8 +18,8 @@ from databus.relay._command import (
     PAIR,
     TIME,
     Answer,
-    Body,
     Command,
+    JsonBody,
     OnlyOne,
     Parameter,
     Table,
@@ -29,7 +29,7 @@ from databus.relay._command import (
 )
 from databus.relay._config import GroupsConfig, ServeConfig
 from databus.relay._grant import Right
-from databus.relay._params import START_NAMES, Output, StartName, after
+from databus.relay._params import START_NAMES, StartName, StreamForm, after
 from databus.relay.groups import CallBody, Exported, ReportBody
 
 FRAMES: Final = "application/vnd.databus.frames"
@@ -90,7 +90,7 @@ def table(serve: ServeConfig | None = None, groups: GroupsConfig | None = None) 
 
 def command_named(path: str, serve: ServeConfig | None = None) -> Command:
     """The command of a path, for a server that answers some of a relay's."""
-    return next(each for each in table(serve) if each.path == path)
+    return next(command for command in table(serve) if command.path == path)
 
 
 def _wait(serve: ServeConfig, default: int, what: str) -> Parameter:
@@ -146,7 +146,7 @@ def _stream(serve: ServeConfig) -> Command:
             Parameter("max_bytes", "whole groups up to so many bytes, one at least", whole(1)),
             Parameter("size", "the same, as the original called it", whole(1)),
             Parameter(
-                "output", "or by the header Accept; JSON by default", choice(Output, "is neither frames nor json")
+                "output", "or by the header Accept; JSON by default", choice(StreamForm, "is neither frames nor json")
             ),
             Parameter(
                 "big_integers",
@@ -298,7 +298,7 @@ def _groups(groups: GroupsConfig) -> Sequence[Command]:
     post, errors = ("POST",), (404, 409, 421, 503)
     after = Answer.object("the group after it")
 
-    def act(verb: str, *parameters: Parameter, body: Body | None = None, more: tuple[int, ...] = ()) -> Command:
+    def act(verb: str, *parameters: Parameter, body: JsonBody | None = None, more: tuple[int, ...] = ()) -> Command:
         path, errors_of = f"/groups/{{name}}/{verb}", (*errors, *more)
         return Command(path, after, Right.CONTROL, post, parameters, errors=errors_of, body=body)
 
@@ -317,14 +317,14 @@ def _groups(groups: GroupsConfig) -> Sequence[Command]:
             Answer.object("what a member is to take and to give up; see [Groups](#groups)"),
             methods=post,
             errors=(*errors, 410),
-            body=Body(CallBody, groups.call_bytes_max),
+            body=JsonBody(CallBody, groups.call_bytes_max),
         ),
         Command(
             "/groups/{name}/report",
             Answer.object("`{}`: it is shown from now on; see [Groups](#groups)"),
             methods=post,
             errors=errors,
-            body=Body(ReportBody, groups.call_bytes_max),
+            body=JsonBody(ReportBody, groups.call_bytes_max),
         ),
         act(
             "reset",
@@ -342,7 +342,7 @@ def _groups(groups: GroupsConfig) -> Sequence[Command]:
         act("resume"),
         act("delete", Parameter("force", "1 deletes a group that has members, too", FLAG, default=False)),
         Command("/groups/{name}/export", Answer.object("the group, to be imported"), errors=errors),
-        act("import", body=Body(Exported, groups.call_bytes_max)),
+        act("import", body=JsonBody(Exported, groups.call_bytes_max)),
     )
 
 

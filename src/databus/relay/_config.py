@@ -300,8 +300,8 @@ class RelayConfig(BaseModel):
                 "with `rights: [read, control]`"
             )
         for field in ("name", "token_file"):
-            given = [str(getattr(each, field)) for each in self.access]
-            twice = next((each for each in given if given.count(each) > 1), None)
+            given = [str(getattr(entry, field)) for entry in self.access]
+            twice = next((value for value in given if given.count(value) > 1), None)
             if twice is not None:
                 raise ValueError(f"access: two have the {field} {twice}; what either may do would be unclear")
         return self
@@ -321,18 +321,18 @@ class RelayConfig(BaseModel):
         """The files with bearer tokens, and what these allow; none where everybody of this machine may ask."""
         if self.token_file is not None:
             return {self.token_file: ALL}
-        return {each.token_file: each.grant for each in self.access}
+        return {entry.token_file: entry.grant for entry in self.access}
 
     @property
     def operator_token_file(self) -> Path | None:
         """The file whose token may do most, for commands that are run beside the relay."""
-        ranked = sorted(self.token_files.items(), key=lambda each: (each[1].is_limited, -len(each[1].rights)))
+        ranked = sorted(self.token_files.items(), key=lambda item: (item[1].is_limited, -len(item[1].rights)))
         return ranked[0][0] if ranked else None
 
     def below(self, folder: Path) -> Self:
         """The same with files whose relative paths start there."""
         at = None if self.token_file is None else folder / self.token_file
-        access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in self.access]
+        access = [entry.model_copy(update={"token_file": folder / entry.token_file}) for entry in self.access]
         tls = None if self.tls is None else self.tls.below(folder)
         return self.model_copy(update={"token_file": at, "access": access, "tls": tls})
 
@@ -360,7 +360,7 @@ class RelayConfig(BaseModel):
             raise InputError("this relay was started without a file; there is nothing to read again")
         return load_relay(self._file, folder=self._folder)
 
-    def said_in(self, file: Path | None) -> None:
+    def note_file(self, file: Path | None) -> None:
         """Remember which file says it: a relay's, or that of a pipeline."""
         self._file = None if file is None else file.absolute()
 
@@ -377,7 +377,7 @@ def tokens_in(file: Path, option: str) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise ConfigError(f"{option}: {file}: {reason}") from error
-    tokens = tuple(each.strip() for each in lines if each.strip())
+    tokens = tuple(line.strip() for line in lines if line.strip())
     if not 0 < len(tokens) <= _TOKENS_MAX or not all(map(_is_token, tokens)):
         raise ConfigError(
             f"{option}: {file}: a token is 8 or more ASCII characters without blanks; while one is being replaced "
@@ -412,10 +412,10 @@ def is_loopback(host: str) -> bool:
 def _hide(value: Any, written: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         beside = written if isinstance(written, Mapping) else {}
-        return {key: _hide(each, beside.get(key), str(key)) for key, each in value.items()}
+        return {key: _hide(item, beside.get(key), str(key)) for key, item in value.items()}
     if isinstance(value, list):
         beside_list = written if isinstance(written, list) and len(written) == len(value) else [None] * len(value)
-        return [_hide(each, other, name) for each, other in zip(value, beside_list, strict=True)]
+        return [_hide(item, other, name) for item, other in zip(value, beside_list, strict=True)]
     if has_reference(written):
         return written
     if value is not None and name != "token_file" and any(word in name.lower() for word in _SECRET_WORDS):
@@ -457,7 +457,7 @@ def checked_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", fi
         raise ConfigError("\n".join(lines))
     config = config.below(folder)
     config.folder = folder / config.folder
-    config.said_in(file)
+    config.note_file(file)
     return config
 
 
@@ -476,9 +476,9 @@ def load_relay(path: Path, *, folder: Path | None = None) -> RelayConfig:
         raise ConfigError("\n".join(placed)) from error
 
 
-def _place(path: Path, said: str, lines: Mapping[str, int]) -> str:
+def _place(path: Path, sentence: str, lines: Mapping[str, int]) -> str:
     """File and line of a sentence that begins with its path in the file."""
-    line = line_of(said.partition(": ")[0], lines)
+    line = line_of(sentence.partition(": ")[0], lines)
     return str(path) if line is None else f"{path}:{line}"
 
 

@@ -54,7 +54,7 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "status": _STATE_WORDS[status.state],
         "state": status.state.name,
         "error": status.error or None,
-        "missingTables": list(capture.missing_tables.said(capture.log)) if grant.sees_messages else [],
+        "missingTables": list(capture.missing_tables.reasons(capture.log)) if grant.sees_messages else [],
         "message": status.message if grant.sees_messages else "",
         "remedy": remedy_of(status, capture.config),
         "file": str(file) if file is not None and grant.sees_messages else None,
@@ -67,9 +67,9 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "lagChanges": lag.changes,
         "lagBytes": lag.bytes,
         "retentionLeftMs": lag.retention_left_ms,
-        "valuesOmitted": {each: n for each, n in lag.values_omitted.items() if grant.sees(of, each)},
+        "valuesOmitted": {table: n for table, n in lag.values_omitted.items() if grant.sees(of, table)},
         "statementsUnknown": lag.statements_unknown,
-        "snapshots": [each for each in capture.reading if each == UNREAD_TABLES or grant.sees(of, each)],
+        "snapshots": [table for table in capture.reading if table == UNREAD_TABLES or grant.sees(of, table)],
         "snapshotProgress": [each for each in capture.progress if grant.sees(of, each["table"])],
         "snapshotRows": counters.snapshot_rows,
         "rows": counters.rows,
@@ -226,21 +226,21 @@ def serving_stats(stats: Stats, grant: Grant) -> dict[str, Any]:
 
 def client_stats(stats: Stats, name: str, grant: Grant) -> dict[str, Any]:
     """/relayStats: one client."""
-    found = stats.known(name, grant)
-    if found is None:
+    client = stats.known(name, grant)
+    if client is None:
         raise unknown(name, stats.names(grant), "client")
     streams = [
         stream.to_json()
         for stream in stats.streams
         if stream.client == name and (not grant.is_limited or stream.access == grant.name)
     ]
-    return {"name": name, **found.to_json(), "streams": streams}
+    return {"name": name, **client.to_json(), "streams": streams}
 
 
 def captured_total(catalog: Catalog) -> dict[str, int]:
     """/containerStats: what came in, of all physical sources."""
-    each = [_inbound(capture) for capture in catalog.captures.values()]
-    return {name: sum(one[name] for one in each) for name in (each[0] if each else ())}
+    counts = [_inbound(capture) for capture in catalog.captures.values()]
+    return {name: sum(one[name] for one in counts) for name in (counts[0] if counts else ())}
 
 
 def captured(capture: Capture) -> dict[str, Any]:

@@ -44,30 +44,30 @@ class LogCopy:
         """This relay, and those between here and the database."""
         return [asdict(hop) for hop in (self._me(), *self.path)]
 
-    def origin(self, log: Log | None, begin_anew: Callable[[Log], None]) -> LogOrigin | None:
+    def origin(self, log: Log | None, begin_again: Callable[[Log], None]) -> LogOrigin | None:
         """What the log is a copy of, or is to be; None where it is none.
 
-        begin_anew: called where a new log is to take the place of `log`. Raises `SourceChanged` where it may not be.
+        begin_again: called where a new log is to take the place of `log`. Raises `SourceChanged` where it may not be.
         """
         source = self._source
         if source is None:
             self.path = ()
             return None
         try:
-            found = source.origin(self._me(), is_new=log is None)
+            origin = source.origin(self._me(), is_new=log is None)
         finally:
             self.path = tuple(source.path)
-        if log is None or log.uuid == found.log:
-            return found
+        if log is None or log.uuid == origin.log:
+            return origin
         if not source.begins_new_log:
             raise SourceChanged(
                 f"{log.physical}: {log.folder} is log {log.uuid}, of {log.identity.description}; the relay upstream "
-                f"has log {found.log} now, of {found.identity.description}. What this log holds is served. To copy the "
-                f"new one, set `on_new_log: begin` for {log.physical} and run `databus sources reload`; or stop this "
-                f"relay, move that folder away and start it again. Consumers whose positions are of the former log "
-                f"alone have to start over"
+                f"has log {origin.log} now, of {origin.identity.description}. What this log holds is served. To copy "
+                f"the new one, set `on_new_log: begin` for {log.physical} and run `databus sources reload`; or stop "
+                f"this relay, move that folder away and start it again. Consumers whose positions are of the former "
+                f"log alone have to start over"
             )
-        begin_anew(log)
+        begin_again(log)
         return source.origin(self._me(), is_new=True)
 
     def register(self, log: Log, source: Source | None = None) -> None:
@@ -77,9 +77,9 @@ class LogCopy:
         if self._source is None:
             log.schemas.register(() if source is None else source.tables())
         elif self._source.definitions is not self._adopted or source is not None:
-            found = self._source.definitions
-            log.schemas.adopt(found)
-            self._adopted = found
+            definitions = self._source.definitions
+            log.schemas.adopt(definitions)
+            self._adopted = definitions
 
 
 def set_aside(log: Log) -> None:
@@ -91,11 +91,11 @@ def set_aside(log: Log) -> None:
 
 
 def _free(place: Path) -> Path:
-    found, count = place, 1
-    while found.exists():  # it was copied before, and has come back
+    free, count = place, 1
+    while free.exists():  # it was copied before, and has come back
         count += 1
-        found = place.with_name(f"{place.name}.{count}")
-    return found
+        free = place.with_name(f"{place.name}.{count}")
+    return free
 
 
 def chain_json(
@@ -109,10 +109,10 @@ def chain_json(
     lag_ms: float | None,
 ) -> dict[str, Any]:
     """What /chain answers. known: how many definitions the asker has; they are left out while there are no more."""
-    told: dict[str, Any] = {"physical": physical, "path": list(hops), "state": state, "lag_ms": lag_ms, "log": None}
+    answer: dict[str, Any] = {"physical": physical, "path": list(hops), "state": state, "lag_ms": lag_ms, "log": None}
     if log is None:
-        return told
-    told |= log.as_origin(start).to_json()
-    if len(told["definitions"]) <= known:
-        del told["definitions"], told["in_force"]
-    return told
+        return answer
+    answer |= log.as_origin(start).to_json()
+    if len(answer["definitions"]) <= known:
+        del answer["definitions"], answer["in_force"]
+    return answer

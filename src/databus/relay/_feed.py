@@ -6,7 +6,7 @@ from collections.abc import Callable
 from databus.core import DatabusError, ServiceUnavailable
 
 
-class Feed:
+class PublishFeed:
     """One physical source's publishes, as seen from the server's event loop.
 
     The log calls `published` from its own threads; that is one comparison while a wake-up is already on its way, so a
@@ -54,7 +54,7 @@ class Feed:
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         """Call it no more."""
-        self._listeners = tuple(each for each in self._listeners if each != listener)
+        self._listeners = tuple(other for other in self._listeners if other != listener)
 
     async def wait(self, seen: int, wait_s: float | None = None) -> bool:
         """Wait until `count` is not `seen`; returns whether that happened within `wait_s`.

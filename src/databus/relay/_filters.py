@@ -58,15 +58,15 @@ class Filters:
                 del self._users[key]
 
     def _of(self, key: tuple[str, StreamFilter], log: Log) -> FrameFilter:
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = FrameFilter(key[1], log.physical, log.schemas)
+        frames = self._kept.get(key)
+        if frames is None:
+            frames = self._kept[key] = FrameFilter(key[1], log.physical, log.schemas)
             for reason in misfits(key[1], log.schemas):
                 _logger.warning("a condition of access does not fit; nothing of that table is sent", reason=reason)
         self._kept.move_to_end(key)
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
-        return found
+        return frames
 
     def behind(self, given: Mapping[str, Any], grant: Grant) -> Behind:
         """What becomes of a definition behind the filter that is given, and behind what the grant forces.
@@ -78,17 +78,17 @@ class Filters:
         wants_all = given["fingerprint"] is not None
 
         def after(log: Log, table: TableSchema) -> Collection[TableSchema]:
-            found: dict[TableSchema, None] = {}
+            tables: dict[TableSchema, None] = {}
             if is_given or grant.rules:
                 frames = FrameFilter(filter_of(given, log, grant), log.physical, log.schemas)
-                found = dict.fromkeys(frames.after(table))
+                tables = dict.fromkeys(frames.after(table))
             if not grant.rules and (wants_all or not is_given):
-                found = {table: None, **found}
+                tables = {table: None, **tables}
             if wants_all:
-                kept = [each for (uuid, _), each in self._kept.items() if uuid == log.uuid]
-                mine = (each for each in kept if each.wanted.forced == grant.rules)
-                found |= {made: None for each in mine for made in each.made_of(table)}
-            return found
+                kept = [frames for (uuid, _), frames in self._kept.items() if uuid == log.uuid]
+                mine = (frames for frames in kept if frames.wanted.forced == grant.rules)
+                tables |= {made: None for frames in mine for made in frames.made_of(table)}
+            return tables
 
         return after
 
@@ -161,15 +161,15 @@ def read_filtered(
         spans = cursor.read(min(left, _PIECE_BYTES), sources=sources, to=to, until=until, allowance=allowance)
         if not spans:
             break
-        found = frames.filtered(_bytes_of(spans))
-        pieces.append(found.content)
-        left -= len(found.content)
-        if found.error is not None:
+        result = frames.filtered(_bytes_of(spans))
+        pieces.append(result.content)
+        left -= len(result.content)
+        if result.error is not None:
             cursor.go(before.place, before.position)
             if not any(pieces):
-                raise found.error
+                raise result.error
             taken = 0
-            while taken < found.taken:  # a group at a time
+            while taken < result.taken:  # a group at a time
                 taken += sum(span.length for span in cursor.read(1, sources=sources, to=to, until=until))
             break
     return b"".join(pieces)
@@ -202,19 +202,21 @@ def translated(
         value = json.loads(text or "null")
     except (ValueError, RecursionError):
         return text, None  # said where it is read
-    if not isinstance(value, dict) or not any(isinstance(each, dict) and _TYPE in each for each in value.values()):
+    if not isinstance(value, dict) or not any(
+        isinstance(options, dict) and _TYPE in options for options in value.values()
+    ):
         return text, None
-    found: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     partitions: set[StreamPartition | None] = set()
-    for name, each in value.items():
+    for name, options in value.items():
         table = _table_of(name, store, visible)
-        where, partition = _original_of(f"filters: {name[:100]}", each, table)
+        where, partition = _original_of(f"filters: {name[:100]}", options, table)
         if where is not None:
-            found[store.full_name(table.source)] = {"where": where}
+            conditions[store.full_name(table.source)] = {"where": where}
         partitions.add(partition)
     if len(partitions) > 1:
         raise MalformedRequest("filters: MOD of all sources has to be the same bucket here; ask for each by itself")
-    return json.dumps(found) if found else None, partitions.pop()
+    return json.dumps(conditions) if conditions else None, partitions.pop()
 
 
 def _table_of(name: str, store: SchemaStore, visible: Mapping[str, int]) -> TableSchema:
@@ -231,7 +233,7 @@ def _original_of(where: str, value: Any, table: TableSchema) -> tuple[str | None
         if kind == "NONE":
             return None, None
         if kind == "RANGE":
-            bounds = [(int(each["keyRange"]["start"]), int(each["keyRange"]["end"])) for each in filters]
+            bounds = [(int(bucket["keyRange"]["start"]), int(bucket["keyRange"]["end"])) for bucket in filters]
             return _range_condition(where, bounds, table), None
         if kind == "MOD":
             (only,) = filters

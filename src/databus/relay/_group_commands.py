@@ -28,23 +28,21 @@ from databus.core import (
     split_physical,
 )
 from databus.filters import FrameFilter, StreamFilter
-from databus.log import Guard, Log
+from databus.log import Guard
 from databus.relay._ask import Ask, json_answer
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import PORT, RelayConfig
-from databus.relay._filters import check_filter
 from databus.relay._grant import Right
-from databus.relay._group_lag import Lags
-from databus.relay._group_pages import group_page, groups_page, is_visible, visible_groups
+from databus.relay._group_pages import Lags, group_page, groups_page, is_visible, visible_groups
 from databus.relay._params import Start, StartName, time_of
-from databus.relay._stream import open_cursor
+from databus.relay._stream import open_filtered
 from databus.relay.groups import (
-    Call,
+    Clocks,
     Coordinator,
     GroupKeeper,
     GroupLimits,
+    MemberCall,
     NameState,
-    Now,
     bring_in,
     check_name,
     delete,
@@ -84,7 +82,7 @@ class GroupCommands:
             return await self._answer(ask)
         except UnknownGroup:  # the nearest is one of those that are there for whoever asks
             raise unknown_group(
-                ask.path[1], (each.name for each in visible_groups(self.keeper.machine, ask.grant))
+                ask.path[1], (group.name for group in visible_groups(self.keeper.machine, ask.grant))
             ) from None
 
     async def _answer(self, ask: Ask) -> web.Response:
@@ -104,11 +102,11 @@ class GroupCommands:
     def guard_of(self, physical: str) -> Guard | None:
         """What the log of a physical source keeps for groups beyond its retention; any thread."""
         places = [
-            each.checkpoint.sources[physical].pair
+            partition.checkpoint.sources[physical].pair
             for group in list(self.keeper.seen.groups.values())
             if group.guard
-            for each in list(group.partitions.values())
-            if physical in each.checkpoint.sources
+            for partition in list(group.partitions.values())
+            if physical in partition.checkpoint.sources
         ]
         if not places:
             return None
@@ -148,12 +146,12 @@ class GroupCommands:
 
     async def call(self, ask: Ask) -> web.Response:
         """POST /groups/NAME."""
-        machine, name, call = self._machine(ask), check_name(ask.path[1]), Call.of(ask.body)
+        machine, name, call = self._machine(ask), check_name(ask.path[1]), MemberCall.of(ask.body)
         start: Checkpoint | None = None
         if machine.needs_start(name, call):
             listed = machine.names.get(name)
-            said = call.start if listed is None or listed.start is None else listed.start
-            start = await self._in_thread(partial(find_start, ask.catalog, call.sources, said, call.filters))
+            begin = call.start if listed is None or listed.start is None else listed.start
+            start = await self._in_thread(partial(find_start, ask.catalog, call.sources, begin, call.filters))
         with ExitStack() as waiting:
 
             def may_wait() -> bool:
@@ -207,7 +205,10 @@ class GroupCommands:
     async def act(self, ask: Ask) -> web.Response:
         """POST /groups/NAME/{reset,resize,pause,resume,delete,import}."""
         machine, name, verb = self._machine(ask), check_name(ask.path[1]), ask.path[2]
-        asked = {"group": name, **{each: value for each, value in ask.given.items() if each not in ("client", "from")}}
+        asked = {
+            "group": name,
+            **{parameter: value for parameter, value in ask.given.items() if parameter not in ("client", "from")},
+        }
         if ask.given.get("from") is not None:
             asked["from"] = ask.given["from"].to_json()
         result = "done"
@@ -232,23 +233,23 @@ class GroupCommands:
         group = machine.groups.get(name)
         if group is None:
             return None
-        sources, to = group.sources, said_reset(ask)
-        found: Checkpoint = await self._in_thread(partial(find_start, ask.catalog, sources, to))
-        return found
+        sources, to = group.sources, reset_place(ask)
+        start: Checkpoint = await self._in_thread(partial(find_start, ask.catalog, sources, to))
+        return start
 
 
-def said_reset(ask: Ask) -> Any:
+def reset_place(ask: Ask) -> Any:
     """Where a reset goes, as a call would say it. Raises `MalformedRequest`."""
     place = ask.given["from"]
     if (place is None) == (ask.given["to"] is None):
         raise MalformedRequest("to, from: one of them says where the group is to stand")
-    return said_place(ask.given["to"]) if place is None else place.to_json()
+    return typed_place(ask.given["to"]) if place is None else place.to_json()
 
 
-def _act(machine: Coordinator, name: str, ask: Ask, place: Checkpoint | None, now: Now) -> None:
+def _act(machine: Coordinator, name: str, ask: Ask, place: Checkpoint | None, now: Clocks) -> None:
     match ask.path[2]:
         case "reset":
-            reset(machine, name, said_reset(ask), place, now)
+            reset(machine, name, reset_place(ask), place, now)
         case "resize":
             resize(machine, name, ask.given["to"])
         case "delete":
@@ -268,13 +269,13 @@ def _is_here(url: str, port: int) -> bool:
     if (parts.port or PORT) != port or parts.hostname is None:
         return False
     try:
-        found = socket.getaddrinfo(parts.hostname, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(parts.hostname, 0, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ServiceUnavailable(
             f"groups.coordinator: {parts.hostname} cannot be looked up, so that this relay cannot tell whether it is "
             f"the one that coordinates ({error}); ask again, or set groups.coordinates"
         ) from error
-    return any(_can_bind(family, address) for family, _, _, _, address in found)
+    return any(_can_bind(family, address) for family, _, _, _, address in addresses)
 
 
 def _can_bind(family: int, address: Any) -> bool:
@@ -287,7 +288,7 @@ def _can_bind(family: int, address: Any) -> bool:
     return True
 
 
-def said_start(value: Any) -> Start:
+def parsed_start(value: Any) -> Start:
     """What a call or an operator says: a word, `{"time"}`, `{"scn"}`, a checkpoint. Raises `MalformedRequest`."""
     if isinstance(value, dict):
         if "v" in value or "sources" in value:
@@ -303,7 +304,7 @@ def said_start(value: Any) -> Start:
     )
 
 
-def said_place(text: str) -> Any:
+def typed_place(text: str) -> Any:
     """What an operator types behind `--to`, as a call would say it."""
     if text in list(StartName):
         return text
@@ -315,22 +316,22 @@ def _named(catalog: Catalog, sources: Sequence[str] | None) -> dict[str, list[st
 
     Raises `UnknownSource`, `MalformedRequest` where it is not clear which one a name means.
     """
-    found: dict[str, list[str]] = {}
+    by_physical: dict[str, list[str]] = {}
     for name in sources or ():
         owner, _ = split_physical(name)
-        fitting = [each for each in catalog.captures if owner and fnmatchcase(each, owner)]
+        fitting = [physical for physical in catalog.captures if owner and fnmatchcase(physical, owner)]
         if owner and not fitting and not is_pattern(owner):
             fitting = [owner]
         for physical in fitting or [catalog.choose(None, [name]).physical]:
-            found.setdefault(physical, []).append(name)
-    return found or {catalog.choose(None, None).physical: []}
+            by_physical.setdefault(physical, []).append(name)
+    return by_physical or {catalog.choose(None, None).physical: []}
 
 
 def find_start(
     catalog: Catalog, sources: Sequence[str] | None, value: Any, filters: Mapping[str, Any] | None = None
 ) -> Checkpoint:
     """The place; reads the disk. Raises what a stream from there would, behind these filters."""
-    start = said_start(value)
+    start = parsed_start(value)
     named = _named(catalog, sources)
     for physical, names in named.items():
         if physical in catalog.captures:
@@ -356,14 +357,9 @@ def _place(
             "does (/position) and give `start` as a checkpoint"
         )
     log = catalog.log_of(catalog.physical(physical))
-    cursor = open_cursor(log, start)
-    if filters:
-        _check_filters(Selection(physical, names or None, catalog.grant), log, filters, is_at_end=cursor.is_at_end)
+    frames = None
+    if filters:  # a name must not come to be whose filters no stream would take: with others the next try would differ
+        wanted = StreamFilter.parse(*(filters.get(option) for option in ("where", "columns", "filters")))
+        frames = FrameFilter(wanted.within(physical).behind(catalog.grant.filter), physical, log.schemas)
+    cursor = open_filtered(log, start, Selection(physical, names or None, catalog.grant), frames)
     return cursor.position if given is None else given
-
-
-def _check_filters(selection: Selection, log: Log, filters: Mapping[str, Any], *, is_at_end: bool) -> None:
-    """A name whose filters no stream would take must not come to be: the next try, with others, would differ."""
-    wanted = StreamFilter.parse(*(filters.get(each) for each in ("where", "columns", "filters")))
-    frames = FrameFilter(wanted.within(log.physical).behind(selection.grant.filter), log.physical, log.schemas)
-    check_filter(frames, selection.tables(log.schemas), selection.grant.visible(log.schemas), is_at_end=is_at_end)

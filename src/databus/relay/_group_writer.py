@@ -13,10 +13,11 @@ BYTES_MAX: Final = 16 << 20  # some groups: with one at a time each thread waits
 
 @dataclass(slots=True)
 class Draft:
-    """A group on its way into the log. encoded: once it is, so that another attempt need not."""
+    """A group on its way into the log."""
 
     group: Group
     encoded: EncodedGroup | None = None
+    """Its bytes, once they are made, so that another attempt need not."""
 
     @property
     def bytes(self) -> int:
@@ -52,7 +53,9 @@ class GroupWriter:
 
     def wait(self, bytes_left_max: int = 0) -> None:
         """Wait until no more than so much is left. Raises what went wrong with the first of them."""
-        while self._waiting and (bytes_left_max == 0 or sum(each.bytes for each, _ in self._waiting) > bytes_left_max):
+        while self._waiting and (
+            bytes_left_max == 0 or sum(draft.bytes for draft, _ in self._waiting) > bytes_left_max
+        ):
             self._waiting[0][1].result()
             self._waiting.popleft()
 

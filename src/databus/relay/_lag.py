@@ -37,9 +37,9 @@ class LagWatch:
         else:
             is_known = is_fresh and self._lag.behind_ms is not None
             behind_ms = (now_ns - (since_ns if is_known else 0) - self._complete_ns) / 1e6
-        found = replace(self._lag, behind_ms=behind_ms)
+        lag = replace(self._lag, behind_ms=behind_ms)
         if is_fresh:
-            return found
-        left_ms = found.retention_left_ms
+            return lag
+        left_ms = lag.retention_left_ms
         left_ms = None if left_ms is None else max(left_ms - since_ns / 1e6, 0.0)
-        return replace(found, changes=None, bytes=None, retention_left_ms=left_ms)
+        return replace(lag, changes=None, bytes=None, retention_left_ms=left_ms)

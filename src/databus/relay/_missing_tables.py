@@ -22,9 +22,9 @@ class MissingTables:
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._counted = -1
-        self._said: Mapping[str, str] = {}
+        self._sentences: Mapping[str, str] = {}
 
-    def said(self, log: Log | None) -> Sequence[str]:
+    def reasons(self, log: Log | None) -> Sequence[str]:
         """`no table fits main.ordrs yet; did you mean main.orders?`, for each entry, 20 at most; none without a log."""
         return [*self._now(log)] if log is not None else []
 
@@ -36,9 +36,9 @@ class MissingTables:
     def _now(self, log: Log) -> Mapping[str, str]:
         captured = list(log.schemas.ids())
         if len(captured) != self._counted:
-            self._said = self.sentences(captured)
+            self._sentences = self.sentences(captured)
             self._counted = len(captured)
-        return self._said
+        return self._sentences
 
     def sentences(self, captured: list[str]) -> dict[str, str]:
         """The sentences where these tables are captured, each with the option that it is about."""
@@ -59,5 +59,5 @@ class MissingTables:
 def _near(entry: str, there: list[str]) -> str:
     tables = {name: name for name in there} | {short_name(name): name for name in there}
     near = difflib.get_close_matches(entry, tables, _NEAR_MAX, _NEAR_RATIO)
-    names = list(dict.fromkeys(tables[each] for each in near))
+    names = list(dict.fromkeys(tables[name] for name in near))
     return f"; did you mean {' or '.join(names)}?" if names else ""

@@ -30,7 +30,7 @@ class Renderer:
 
     def lines(self, spans: Sequence[Span], position: SourceCheckpoint) -> bytes:
         """The lines of these spans, and of the position after them. Raises `CorruptData`."""
-        pieces = (each for span in spans for each in self._received(span))
+        pieces = (lines for span in spans for lines in self._received(span))
         return b"".join([*pieces, self.position_line(position)])
 
     def rows(self, content: bytes) -> bytes:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from databus import __version__
-from databus.relay._command import EVERYWHERE, Body, Command, Parameter, Table
+from databus.relay._command import EVERYWHERE, Command, JsonBody, Parameter, Table
 
 _ERROR: Final = {
     "type": "object",
@@ -73,7 +73,7 @@ def _operation(command: Command, method: str) -> dict[str, Any]:
         "x-databus-right": command.right.value,
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in command.names),
-            *(_parameter(each, in_form=has_form) for each in (*command.parameters, *EVERYWHERE)),
+            *(_parameter(parameter, in_form=has_form) for parameter in (*command.parameters, *EVERYWHERE)),
         ],
         "responses": _responses(command, method),
     }
@@ -97,12 +97,13 @@ def _parameter(parameter: Parameter, *, in_form: bool) -> dict[str, Any]:
 
 def _form(command: Command) -> dict[str, Any]:
     properties = {
-        each.name: {**each.type.schema, "description": each.help} for each in (*command.parameters, *EVERYWHERE)
+        parameter.name: {**parameter.type.schema, "description": parameter.help}
+        for parameter in (*command.parameters, *EVERYWHERE)
     }
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _body(body: Body | None) -> dict[str, Any]:
+def _body(body: JsonBody | None) -> dict[str, Any]:
     schema = _REGISTRY_SCHEMA if body is None else body.model.model_json_schema()
     return {"application/json": {"schema": schema}}
 
@@ -111,17 +112,17 @@ def _responses(command: Command, method: str) -> dict[str, Any]:
     answered = {
         media: {} if schema is None else {"schema": dict(schema)} for media, schema in command.answer.media.items()
     }
-    found: dict[str, Any] = {
+    responses: dict[str, Any] = {
         str(status): {"description": command.answer.text, "content": answered} for status in command.answer.statuses
     }
     statuses = (*_ALWAYS, *command.errors, *(_WITH_BODY if method == "POST" else ()))
     for status in sorted(set(statuses)):
-        if str(status) not in found:
-            found[str(status)] = {
+        if str(status) not in responses:
+            responses[str(status)] = {
                 "description": _SAYS.get(status, HTTPStatus(status).phrase),
                 "content": _error_of(command, status),
             }
-    return found
+    return responses
 
 
 def _error_of(command: Command, status: int) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ class StartName(StrEnum):
     LATEST = "latest"
 
 
-class Output(StrEnum):
+class StreamForm(StrEnum):
     """How changes are written."""
 
     FRAMES = "frames"
@@ -58,10 +58,10 @@ def flag(name: str, text: str) -> bool:
 
 def names(name: str, text: str) -> list[str] | None:
     """A comma list; `all`, as in the original, is None, as if the parameter were missing."""
-    found = split_names(text)
-    if not all(found):
+    listed = split_names(text)
+    if not all(listed):
         raise MalformedRequest(f"{name}: {text[:100]!r} has an empty name in it")
-    return None if found == ["all"] else found
+    return None if listed == ["all"] else listed
 
 
 def pair(name: str, text: str) -> Pair:
@@ -109,6 +109,11 @@ def start_of(given: Given, default: StartName) -> Start:
     return starts[0] if starts else default
 
 
+def checkpoint_of(start: Start) -> Checkpoint | None:
+    """The whole checkpoint that was given to start from, if it was one."""
+    return start if isinstance(start, Checkpoint) else None
+
+
 def _json(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -132,10 +137,10 @@ def original_position(parameter: str, text: str) -> Start:
     value = _json(parameter, text)
 
     def number(name: str, default: int) -> int:
-        found = value.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int) or not -1 <= found <= INT64_MAX:
-            raise MalformedRequest(f"{parameter}.{name}: {str(found)[:100]!r} is not a whole number of 64 bits")
-        return found
+        member = value.get(name, default)
+        if isinstance(member, bool) or not isinstance(member, int) or not -1 <= member <= INT64_MAX:
+            raise MalformedRequest(f"{parameter}.{name}: {str(member)[:100]!r} is not a whole number of 64 bits")
+        return member
 
     mode = value.get("consumption_mode", "ONLINE_CONSUMPTION")
     if mode == "INIT":

@@ -6,15 +6,15 @@ so long: an answer may end before any limit of the request, without a row, and w
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
-from databus.core import Checkpoint, Pair
+from databus.core import Pair
 from databus.filters import FrameFilter
 from databus.log import Allowance, Cursor, Log, Measure, MeasureLimits, Measuring
 from databus.relay._catalog import Selection
-from databus.relay._feed import Feed
+from databus.relay._feed import PublishFeed
 from databus.relay._params import Given, Start, StartName, start_of
 
 RANGE_SCAN_MS_MAX: Final = 5_000  # far below the time after which clients give up
@@ -37,35 +37,20 @@ class RangeAsk:
     @classmethod
     def of(cls, given: Given) -> "RangeAsk":
         """From the command's parameters."""
-        return cls(
-            given["physical"],
-            given["sources"],
-            start_of(given, StartName.BEGINNING),
-            given["to"],
-            given["rows_max"],
-            given["bytes_max"],
-            given["partitions"],
-            given["wait_ms"],
-            given["stop_at_controls"],
-        )
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The whole checkpoint that was given to start from, if it was one."""
-        return self.start if isinstance(self.start, Checkpoint) else None
+        rest = {field.name: given[field.name] for field in fields(cls) if field.name != "start"}
+        return cls(start=start_of(given, StartName.BEGINNING), **rest)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """The answer. is_something: there are rows or controls to read, or nothing better to wait for.
-
-    Commits alone are no reason to answer at once, those published meanwhile included: a reader of a table at rest in a
-    busy database would ask for ever.
-    """
+    """What was measured, as an answer."""
 
     measure: Measure
     published: dict[str, Any]
     is_something: bool
+    """There are rows or controls to read, or nothing better to wait for. Commits alone are no reason to answer at once,
+    those published meanwhile included: a reader of a table at rest in a busy database would ask for ever.
+    """
     fingerprint_of: Callable[[int], int] = int
     """That of a definition behind the filter."""
 
@@ -88,13 +73,13 @@ class RangeFound:
             "splits": [split.to_json() for split in self.measure.splits],
             "controls": [
                 {
-                    "kind": each.kind,
-                    "id": each.source_id,
-                    "fingerprint": f"{self.fingerprint_of(each.fingerprint):016x}",
-                    "scn": each.pair[0],
-                    "seq": each.pair[1],
+                    "kind": control.kind,
+                    "id": control.source_id,
+                    "fingerprint": f"{self.fingerprint_of(control.fingerprint):016x}",
+                    "scn": control.pair[0],
+                    "seq": control.pair[1],
                 }
-                for each in self.measure.controls
+                for control in self.measure.controls
             ],
         }
 
@@ -128,10 +113,10 @@ class RangeScan:
             self._measuring.end()
         measure, self._measuring = self._measuring.result(), None
         is_something = bool(measure.rows or measure.controls) or self._cursor.has_reached(ask.to) or measure.is_full
-        found = RangeFound(measure, self._log.head().published.to_json(), is_something, self._fingerprint_of)
-        found = found.after(self._passed)
-        self._passed = found
-        return found
+        reach = RangeFound(measure, self._log.head().published.to_json(), is_something, self._fingerprint_of)
+        reach = reach.after(self._passed)
+        self._passed = reach
+        return reach
 
     def _fingerprint_of(self, fingerprint: int) -> int:
         table = self._log.schemas.definition(fingerprint)
@@ -141,7 +126,7 @@ class RangeScan:
 
 
 async def find_range(
-    scan: RangeScan, feed: Feed, wait_ms: int, in_thread: Callable[[Callable[[], RangeFound | None]], Any]
+    scan: RangeScan, feed: PublishFeed, wait_ms: int, in_thread: Callable[[Callable[[], RangeFound | None]], Any]
 ) -> RangeFound:
     """Scan until there is something, or `wait_ms` have passed without a change of these sources.
 
@@ -152,12 +137,12 @@ async def find_range(
     deadline, scanned_ms = clock() + wait_ms / 1e3, 0.0
     while True:
         seen, began = feed.count, clock()
-        found: RangeFound | None = None
-        while found is None:
+        reach: RangeFound | None = None
+        while reach is None:
             is_last = scanned_ms + (clock() - began) * 1e3 >= RANGE_SCAN_MS_MAX
-            found = await in_thread(partial(scan.step, is_last=is_last))
+            reach = await in_thread(partial(scan.step, is_last=is_last))
         scanned_ms += (clock() - began) * 1e3
         wait_s = deadline - clock()
-        if found.is_something or wait_s <= 0:
-            return found
+        if reach.is_something or wait_s <= 0:
+            return reach
         await feed.wait(seen, wait_s)

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 import pyarrow as pa
@@ -30,11 +30,11 @@ from databus.relay._access_mistakes import mistakes_of
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
-from databus.relay._commands import Commands
+from databus.relay._commands import RelayCommands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._copying import LogCopy
-from databus.relay._feed import Feed
-from databus.relay._reload import Reloads, SourceChanges
+from databus.relay._feed import PublishFeed
+from databus.relay._reload import RelayReloads, SourceChanges
 from databus.relay._server import Server
 from databus.sources import RelayHop, SourceConfig, open_source
 
@@ -65,14 +65,14 @@ class Relay:
     ) -> None:
         self.config = config
         self._server = Server(config)
-        self._feeds = {name: Feed(self._server.loop) for name in config.sources}
+        self._feeds = {name: PublishFeed(self._server.loop) for name in config.sources}
         self._id = str(uuid.uuid4())
         self._open_source = open_source
         self._clock = clock or SystemClock()
         self.captures = {name: self._capture(name, options) for name, options in config.sources.items()}
         self._catalog = Catalog(self.captures, config.file)
-        self.reloads = Reloads(self)
-        self._commands = Commands(config, self._catalog, self._feeds, self.reloads)
+        self.reloads = RelayReloads(self)
+        self._commands = RelayCommands(config, self._catalog, self._feeds, self.reloads)
         self._lock: FolderLock | None = None
         self._changing = threading.Lock()  # of sources, or the end of all
         self._is_stopping = False
@@ -97,7 +97,7 @@ class Relay:
 
     def _end_streams(self, name: str, error: DatabusError | None = None) -> None:
         """Have those end who follow a log that is not served any more; whoever asks again is told of what is there."""
-        feed, self._feeds[name] = self._feeds[name], Feed(self._server.loop)
+        feed, self._feeds[name] = self._feeds[name], PublishFeed(self._server.loop)
         with suppress(RuntimeError):  # the loop has ended, and they with it
             self._server.loop.call_soon_threadsafe(feed.end, error)
 
@@ -111,10 +111,10 @@ class Relay:
             self._change(config, changes)
 
     def _change(self, config: RelayConfig, changes: SourceChanges) -> None:
-        captures = {name: each for name, each in self.captures.items() if name not in changes.removed}
+        captures = {name: capture for name, capture in self.captures.items() if name not in changes.removed}
         removed = [self.captures[name] for name in changes.removed]
         for name in changes.added:
-            self._feeds[name] = Feed(self._server.loop)
+            self._feeds[name] = PublishFeed(self._server.loop)
             captures[name] = self._capture(name, config.sources[name])
         self.config.take_sources(config)
         self.captures = self._catalog.captures = captures  # in one step, for those who look meanwhile
@@ -160,8 +160,8 @@ class Relay:
             capture.start()
         for capture in self.captures.values():
             capture.wait_until_settled(_SETTLE_S_MAX)
-        told = json.dumps({"url": self.url, "pid": os.getpid()}) + "\n"
-        replace_file(folder / RELAY_FILE, [told.encode()], durable=False)
+        address = json.dumps({"url": self.url, "pid": os.getpid()}) + "\n"
+        replace_file(folder / RELAY_FILE, [address.encode()], durable=False)
         self._say_ready()
         return self
 
@@ -178,11 +178,13 @@ class Relay:
                 "every user of this machine can read the token's file; take the right away: chmod o= FILE",
                 file=str(token_file),
             )
-        stores = [each.log.schemas for each in self.captures.values() if each.log is not None]
+        stores = [capture.log.schemas for capture in self.captures.values() if capture.log is not None]
         for mistake in mistakes_of(config.access, stores):
             _logger.warning(mistake, hint="correct `access`, unless it comes later")
         well = (State.RUNNING, State.PAUSED, State.INITIALIZING)
-        failing = {name: each.describe() for name, each in self.captures.items() if each.status.state not in well}
+        failing = {
+            name: capture.describe() for name, capture in self.captures.items() if capture.status.state not in well
+        }
         if failing:
             _logger.warning("relay answers, but does not capture", url=self.url, not_captured=failing)
         else:
@@ -217,9 +219,7 @@ class Relay:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -283,7 +283,7 @@ def _leave_pandas_out(config: RelayConfig) -> None:
     Arrow does so, for half a second, in order to know pandas' objects where it is given any. Ours give it none; a
     source of somebody's own may.
     """
-    is_ours = all(type(each).__module__.startswith("databus.") for each in config.sources.values())
+    is_ours = all(type(source).__module__.startswith("databus.") for source in config.sources.values())
     if "pandas" in sys.modules or not is_ours:
         return
     hidden = _Hidden()

@@ -1,4 +1,4 @@
-"""Taking the relay's file again while it runs: asked for, or by a signal. Start with `Reloads`.
+"""Taking the relay's file again while it runs: asked for, or by a signal. Start with `RelayReloads`.
 
 The file is read and checked whole first; one with a mistake changes nothing. Then physical sources are added, removed
 and changed; those whose options are as they were are not touched. What else the file says now is named, and kept as it
@@ -24,10 +24,11 @@ _logger = logger_of("databus.relay")
 
 @dataclass(frozen=True)
 class SourceChanges:
-    """Names of physical sources. changed: they go on with other options, where their logs end."""
+    """Names of physical sources."""
 
     unchanged: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    """They go on with other options, where their logs end."""
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -48,16 +49,16 @@ class SourceChanges:
 
 def kept(old: RelayConfig, new: RelayConfig) -> list[str]:
     """What the new file says otherwise and a running relay cannot change, a line each."""
-    found = [name for name in _SECTIONS if getattr(old, name) != getattr(new, name)]
-    found += [
+    options = [name for name in _SECTIONS if getattr(old, name) != getattr(new, name)]
+    options += [
         f"sources.{name}.ids"
         for name, source in old.sources.items()
         if name in new.sources and new.sources[name].ids != source.ids
     ]
-    return [f"{name}: cannot change while the relay runs; {_RESTART}" for name in found]
+    return [f"{name}: cannot change while the relay runs; {_RESTART}" for name in options]
 
 
-class Run(Protocol):
+class Reloadable(Protocol):
     """What takes other sources."""
 
     @property
@@ -68,10 +69,10 @@ class Run(Protocol):
         """Go over to the sources of another file. Raises `ServiceUnavailable` where it stops."""
 
 
-class Reloads:
+class RelayReloads:
     """Called by any thread; one reload at a time, others wait for it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Reloadable) -> None:
         self._run = run
         self._lock = threading.Lock()
 
@@ -84,22 +85,22 @@ class Reloads:
         if not self._lock.acquire(timeout=_OTHERS_S_MAX):
             raise ServiceUnavailable("another reload is at work, and does not end; ask again later")
         try:
-            told = self._reloaded()
+            outcome = self._reloaded()
         except DatabusError as error:
             _logger.warning("the file was not taken; nothing has changed", by=by, why=str(error))
             raise
         finally:
             self._lock.release()
-        _logger.info("the file was taken", by=by, **told)
-        return told
+        _logger.info("the file was taken", by=by, **outcome)
+        return outcome
 
     def _reloaded(self) -> Mapping[str, Any]:
         before = self._run.config
         new = before.read_again()
-        found = SourceChanges.between(before.sources, new.sources)
+        changes = SourceChanges.between(before.sources, new.sources)
         left = kept(before, new)
-        self._run.change(new, found)
-        return {**found.to_json(), "kept": left}
+        self._run.change(new, changes)
+        return {**changes.to_json(), "kept": left}
 
     def hangup(self) -> None:
         """Take it in the background, as SIGHUP asks for; never blocks. Why it failed is in the log."""

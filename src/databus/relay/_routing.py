@@ -11,7 +11,7 @@ from databus.core import MalformedRequest, RightMissing
 from databus.formats import lines_of
 from databus.relay._ask import Ask
 from databus.relay._catalog import Catalog
-from databus.relay._command import Body, Command, Table, method_of
+from databus.relay._command import Command, JsonBody, Table, method_of
 from databus.relay._grant import Grant
 
 
@@ -35,11 +35,11 @@ class Router:
     def _find(self, path: Sequence[str], method: str, asked: str) -> Command:
         """The command that is meant. Raises an answer that says which there are."""
         there = self.table.at(path)
-        found = next((each for each in there if method in each.methods), None) or self.table.rest(path, method)
-        if found is not None:
-            return found
+        command = next((command for command in there if method in command.methods), self.table.rest(path, method))
+        if command is not None:
+            return command
         if there:
-            methods = list(dict.fromkeys(method for each in there for method in each.methods))
+            methods = list(dict.fromkeys(method for command in there for method in command.methods))
             text = f"{asked[:20]}: {' or '.join(methods)}"
             if asked in ("GET", "HEAD"):
                 text = f"{there[0].path} changes something: send it as POST (curl -X POST)"
@@ -47,7 +47,7 @@ class Router:
         head = path[0] if path else ""
         below = self.table.below(head)
         if not below:
-            there_are = ", ".join(f"/{each}" for each in self.table.heads())
+            there_are = ", ".join(f"/{head}" for head in self.table.heads())
             raise web.HTTPNotFound(text=f"no command /{head[:100]}; there are {there_are}")
         raise MalformedRequest(f"/{head}: there {'are' if len(below) > 1 else 'is'} {', '.join(below)}")
 
@@ -90,7 +90,7 @@ async def _query_of(request: web.Request) -> dict[str, str]:
     return query
 
 
-async def _body_of(request: web.Request, body: Body) -> BaseModel:
+async def _body_of(request: web.Request, body: JsonBody) -> BaseModel:
     """A body in JSON, as the command's model."""
     if request.content_type == "application/x-www-form-urlencoded":  # whose body was taken as parameters
         raise MalformedRequest("the body came as a form; say that it is JSON: curl -H 'Content-Type: application/json'")

@@ -189,7 +189,7 @@ class Sender:
 
         def late() -> None:
             end()
-            ready(self._late())
+            ready(ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}"))
 
         timer = self._loop.call_later(self._write_s_max, late)
         cancel = self._watch(writable)
@@ -207,9 +207,6 @@ class Sender:
 
         self._loop.add_writer(fd, writable)
         return end
-
-    def _late(self) -> ClientGone:
-        return ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}")
 
 
 def sender_of(transport: asyncio.Transport, write_ms_max: int) -> Sender:
@@ -245,10 +242,10 @@ class TlsSender(Sender):
             return 0
         pieces = [memoryview(buffers[0])[skipped : skipped + PIECE_BYTES]]
         size = len(pieces[0])
-        for each in islice(buffers, 1, None):
+        for buffer in islice(buffers, 1, None):
             if size >= PIECE_BYTES:
                 break
-            pieces.append(memoryview(each)[: PIECE_BYTES - size])
+            pieces.append(memoryview(buffer)[: PIECE_BYTES - size])
             size += len(pieces[-1])
         self._tls.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         self.sent_bytes += size

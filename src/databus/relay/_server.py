@@ -24,7 +24,7 @@ from databus.core import (
 )
 from databus.operate import logger_of
 from databus.relay._admission import HTTP_LOGGER, error_response, hide_from_pages
-from databus.relay._certificates import LOOK_S, Certificates
+from databus.relay._certificates import LOOK_S, RelayCertificates
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
 from databus.relay._grant import Grant
@@ -73,7 +73,7 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._commands: Answering | None = None
         self._door = Door(config.serve)
-        self._certificates = None if config.tls is None else Certificates(config.tls)
+        self._certificates = None if config.tls is None else RelayCertificates(config.tls)
         self._asking: dict[int, tuple[web.Request, Grant, asyncio.Task[None] | None]] = {}  # who, as whom, by what
         self._handshakes = 0  # connections at the door that are not the HTTP server's yet
         self.loop = asyncio.new_event_loop()
@@ -141,14 +141,14 @@ class Server:
         await self._runner.setup()
         listening: asyncio.Server | None = None
         read = [self._keys] if self._certificates is None else [self._keys, self._certificates]
-        looking = [asyncio.ensure_future(each) for each in (keep_renewing(*read), self._keep_out())]
+        looking = [asyncio.ensure_future(task) for task in (keep_renewing(*read), self._keep_out())]
         try:
             listening = await self._listen(self._runner)
             self._bound.set()
             await self._ending.wait()
         finally:
-            for each in looking:
-                each.cancel()
+            for task in looking:
+                task.cancel()
             if listening is not None:
                 listening.close()
             await self._runner.cleanup()
@@ -171,8 +171,8 @@ class Server:
         host, port = self._config.address
         factory = self._door.protocol_of(runner.server if self._certificates is None else self._tls_of(runner.server))
         listening = await self.loop.create_server(factory, host, port, backlog=_ACCEPTS_A_TURN_MAX)
-        for each in listening.sockets:
-            with each.dup() as same:  # asyncio takes one number for both
+        for listener in listening.sockets:
+            with listener.dup() as same:  # asyncio takes one number for both
                 same.listen(_BACKLOG)
         self.port = listening.sockets[0].getsockname()[1]
         return listening

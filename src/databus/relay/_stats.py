@@ -46,7 +46,7 @@ class ClientStats:
 
 @dataclass(eq=False)
 class OpenStream:
-    """A stream that is being served. position: up to where it has been sent; at_tail: whether nothing is left."""
+    """A stream that is being served."""
 
     client: str
     physical: str
@@ -54,8 +54,10 @@ class OpenStream:
     output: str
     since_us: int
     position: SourceCheckpoint
+    """Up to where it has been sent."""
     sent_bytes: int = 0
     at_tail: bool = False
+    """Whether nothing is left to send."""
     access: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -99,31 +101,31 @@ class Stats:
 
     def positions(self, now_s: float) -> list[tuple[_Key, SourceCheckpoint]]:
         """Up to where each client has been sent each physical source: its open streams, else its last one."""
-        open_ = [((each.client, each.physical), each.position) for each in list(self.streams)]
+        open_ = [((stream.client, stream.physical), stream.position) for stream in list(self.streams)]
         here = {key for key, _ in open_}
         gone = [(key, position) for key, (position, at_s) in list(self._gone.items()) if now_s - at_s <= _GONE_S]
-        return [*open_, *(each for each in gone if each[0] not in here)]
+        return [*open_, *(last for last in gone if last[0] not in here)]
 
     def client(self, name: str) -> ClientStats:
         """The counters of a client, made at its first request."""
-        found = self._clients.get(name)
-        if found is None:
-            found = self._clients[name] = ClientStats()
+        counters = self._clients.get(name)
+        if counters is None:
+            counters = self._clients[name] = ClientStats()
             while len(self._clients) > self._clients_max:
                 self._clients.popitem(last=False)
         self._clients.move_to_end(name)
-        return found
+        return counters
 
     def note(self, name: str, command: str, access: str, *, is_error: bool, seconds: float, now_us: int) -> None:
         """A request has been answered."""
         command = command if command in _CALLS else "other"
         client = self.client(name)
         client.access = access
-        for each in (self.total, client):
-            each.calls[command] += 1
-            each.errors[command] += is_error
-            each.last_us = now_us
-            each.seconds += seconds if command == "stream" else 0.0
+        for counters in (self.total, client):
+            counters.calls[command] += 1
+            counters.errors[command] += is_error
+            counters.last_us = now_us
+            counters.seconds += seconds if command == "stream" else 0.0
 
     def sent(self, stream: OpenStream, count: int, position: SourceCheckpoint) -> None:
         """A stream got on."""
@@ -134,12 +136,14 @@ class Stats:
 
     def names(self, grant: Grant) -> list[str]:
         """The clients that are known; for whoever sees some tables only, those that came with the same token."""
-        return sorted(name for name, each in self._clients.items() if not grant.is_limited or each.access == grant.name)
+        return sorted(
+            name for name, counters in self._clients.items() if not grant.is_limited or counters.access == grant.name
+        )
 
     def known(self, name: str, grant: Grant) -> ClientStats | None:
         """The counters of a client, if it has ever asked."""
-        found = self._clients.get(name)
-        return None if found is None or (grant.is_limited and found.access != grant.name) else found
+        counters = self._clients.get(name)
+        return None if counters is None or (grant.is_limited and counters.access != grant.name) else counters
 
 
 def _is_name(client: str) -> bool:

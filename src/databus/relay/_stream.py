@@ -10,7 +10,7 @@ what came for the whole; the client asks again from where it is and is told what
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +25,11 @@ from databus.log import Cursor, End, Log, Span
 from databus.operate import logger_of
 from databus.relay._catalog import Selection
 from databus.relay._command_table import FRAMES, NDJSON
-from databus.relay._feed import Feed
+from databus.relay._feed import PublishFeed
 from databus.relay._filters import check_filter, read_filtered
 from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
-from databus.relay._params import AtTime, Given, Output, Start, StartName, start_of
+from databus.relay._params import AtTime, Given, Start, StartName, StreamForm, start_of
 from databus.relay._send import ClientGone, Sender, sender_of
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail
@@ -59,13 +59,13 @@ class StreamAsk:
     @classmethod
     def of(cls, given: Given, accept: str) -> "StreamAsk":
         """From the command's parameters and the header Accept. Raises `MalformedRequest` if they do not go together."""
-        output = given["output"] or (Output.FRAMES if FRAMES in accept else Output.JSON)
-        if output is Output.FRAMES:
+        output = given["output"] or (StreamForm.FRAMES if FRAMES in accept else StreamForm.JSON)
+        if output is StreamForm.FRAMES:
             _check_version(accept)
         limit = "max_bytes" if given["size"] is None else "size"
         if given["follow"] and given[limit] is not None:
             raise MalformedRequest(f"{limit}: a stream that follows has no end in bytes")
-        default = StartName.LATEST if output is Output.JSON and given["follow"] else StartName.BEGINNING
+        default = StartName.LATEST if output is StreamForm.JSON and given["follow"] else StartName.BEGINNING
         return cls(
             given["physical"],
             given["sources"],
@@ -74,13 +74,8 @@ class StreamAsk:
             given["follow"],
             given["wait_ms"],
             given[limit],
-            given["big_integers"] if output is Output.JSON else None,
+            given["big_integers"] if output is StreamForm.JSON else None,
         )
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The whole checkpoint that was given to start from, if it was one."""
-        return self.start if isinstance(self.start, Checkpoint) else None
 
 
 def _check_version(accept: str) -> None:
@@ -112,6 +107,15 @@ def open_cursor(log: Log, start: Start) -> Cursor:
     return log.earliest() if start is StartName.EARLIEST else log.latest()
 
 
+def open_filtered(log: Log, start: Start, selection: Selection, frames: FrameFilter | None) -> Cursor:
+    """The same, for whoever reads behind a filter, which has to fit what is read from there."""
+    cursor = open_cursor(log, start)
+    if frames is not None:
+        tables, there = selection.tables(log.schemas), selection.grant.visible(log.schemas)
+        check_filter(frames, tables, there, is_at_end=cursor.is_at_end)
+    return cursor
+
+
 class Streaming:
     """One request for a stream, from its first read to its end."""
 
@@ -121,7 +125,7 @@ class Streaming:
         ask: StreamAsk,
         *,
         log: Log,
-        feed: Feed,
+        feed: PublishFeed,
         tail: Tail,
         frames: FrameFilter | None,
         reader: Executor,
@@ -153,11 +157,8 @@ class Streaming:
     async def serve(self) -> web.StreamResponse:
         """Answer the request. Raises a `DatabusError` only while nothing has been sent."""
         self._selection.check(self._log.schemas)
-        cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
-        if (frames := self._filter) is not None:
-            tables, is_at_end = self._selection.tables(self._log.schemas), cursor.is_at_end
-            there = self._selection.grant.visible(self._log.schemas)
-            await self._in_thread(lambda: check_filter(frames, tables, there, is_at_end=is_at_end))
+        begin = partial(open_filtered, self._log, self._ask.start, self._selection, self._filter)
+        cursor = await self._in_thread(begin)
         self._stream.position = cursor.position
         if self._ask.json is not None:
             self._renderer = Renderer(self._log, self._ask.json, cursor.position.pair)
@@ -189,16 +190,16 @@ class Streaming:
         deadline = loop.time() + self._ask.wait_ms / 1e3
         while True:
             seen = self._feed.count
-            found = await self._in_thread(lambda: self._read_first(cursor, size))
+            content = await self._in_thread(lambda: self._read_first(cursor, size))
             wait_s = deadline - loop.time()
-            if found or self._is_over(cursor) or wait_s <= 0:
+            if content or self._is_over(cursor) or wait_s <= 0:
                 break
             await self._feed.wait(seen, wait_s)
         self._until = self._published.pair if self._until is None else min(self._published.pair, self._until)
-        if self._ask.bytes_max is not None or not found or self._is_over(cursor):
-            return await self._answer(cursor, found)
+        if self._ask.bytes_max is not None or not content or self._is_over(cursor):
+            return await self._answer(cursor, content)
         first = asyncio.get_running_loop().create_future()
-        first.set_result(found)
+        first.set_result(content)
         return await self._flow(cursor, first)
 
     def _is_over(self, cursor: Cursor) -> bool:
@@ -230,29 +231,11 @@ class Streaming:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
-    async def _answer(self, cursor: Cursor, found: "list[Span] | bytes") -> web.StreamResponse:
+    async def _answer(self, cursor: Cursor, content: "list[Span] | bytes") -> web.StreamResponse:
         """A whole answer whose length is known; the connection is kept."""
         response = web.StreamResponse(headers=self._headers())
-        response.content_length = _length(found)
-        await response.prepare(self._request)
-        if self._request.method == "HEAD":
-            return response
-        sender = self._sender()
-        try:
-            await sender.after_headers()
-            await self._send(sender, found, cursor.position)
-        except ClientGone as gone:
-            self._note_gone(gone)
-            sender.abort()
-        except Exception:
-            await self._cut_off(sender)
-            raise
-        except BaseException:
-            sender.abort()
-            raise
-        finally:
-            sender.close()
-        return response
+        response.content_length = _length(content)
+        return await self._deliver(response, lambda sender: self._send(sender, content, cursor.position))
 
     async def _cut_off(self, sender: Sender) -> None:
         """Reset the connection once the client has what was sent before: that counts, and nobody takes it for all."""
@@ -266,15 +249,25 @@ class Streaming:
         first.add_done_callback(_look_at)  # where the client leaves before it is waited for
         response = _Endless(headers=self._headers())
         response.force_close()
+
+        async def send(sender: Sender) -> None:
+            await self._run(cursor, await first, sender)
+
+        return await self._deliver(response, send)
+
+    async def _deliver(
+        self, response: web.StreamResponse, send: Callable[[Sender], Awaitable[None]]
+    ) -> web.StreamResponse:
+        """Send the headers, and what `send` does. What goes wrong after them cuts the answer off."""
         await response.prepare(self._request)
         if self._request.method == "HEAD":
             return response
         sender = self._sender()
         try:
             await sender.after_headers()
-            await self._run(cursor, await first, sender)
+            await send(sender)
         except ClientGone as gone:
-            self._note_gone(gone)
+            self._logger.info("client gone", message=str(gone), scn=self._stream.position.scn)
             sender.abort()
         except DatabusError as error:
             self._logger.warning("stream cut off", error=type(error).__name__, message=str(error))
@@ -289,13 +282,13 @@ class Streaming:
             sender.close()
         return response
 
-    async def _run(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> None:
+    async def _run(self, cursor: Cursor, content: "list[Span] | bytes", sender: Sender) -> None:
         """Send what there is from the log's files; at their end stand at the tail for as long as that goes."""
         may_stand = True
         while True:
-            if found:
+            if content:
                 self._has_moved = True
-                found = await self._send_and_read(cursor, found, sender)
+                content = await self._send_and_read(cursor, content, sender)
                 continue
             if self._is_over(cursor) or (self._feed.is_over and self._until is None):
                 if self._feed.error is not None:
@@ -304,12 +297,12 @@ class Streaming:
             seen = self._feed.count
             follower = self._stand_up(cursor, sender) if may_stand and self._has_moved else None
             if follower is not None:
-                found = await self._stand(follower, cursor)
+                content = await self._stand(follower, cursor)
                 may_stand = False  # before anything was read from the files: the tail has no use for it
                 continue
             boundary = self._tail.boundary(cursor.place)
-            found = await self._in_thread(partial(self._read, cursor, self._bulk_bytes, boundary))
-            if not found and (may_stand or not self._has_moved):
+            content = await self._in_thread(partial(self._read, cursor, self._bulk_bytes, boundary))
+            if not content and (may_stand or not self._has_moved):
                 self._stream.at_tail = True
                 await self._feed.wait(seen)
             may_stand = True
@@ -338,27 +331,29 @@ class Streaming:
         cursor.go(follower.place, follower.position)
         return follower.rest
 
-    async def _send_and_read(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> "list[Span] | bytes":
+    async def _send_and_read(
+        self, cursor: Cursor, content: "list[Span] | bytes", sender: Sender
+    ) -> "list[Span] | bytes":
         """Send, and while that takes its time read on, if there is a lot to read."""
         position = cursor.position
-        if _length(found) < NEAR_BYTES or self._is_over(cursor):
-            await self._send(sender, found, position)
+        if _length(content) < NEAR_BYTES or self._is_over(cursor):
+            await self._send(sender, content, position)
             return []
         boundary = self._tail.boundary(cursor.place)
         ahead = asyncio.ensure_future(self._in_thread(partial(self._read, cursor, self._bulk_bytes, boundary)))
         try:
-            await self._send(sender, found, position)
+            await self._send(sender, content, position)
         except BaseException:
             ahead.add_done_callback(_look_at)
             raise
         return await ahead
 
-    async def _send(self, sender: Sender, found: "list[Span] | bytes", position: SourceCheckpoint) -> None:
+    async def _send(self, sender: Sender, content: "list[Span] | bytes", position: SourceCheckpoint) -> None:
         before = sender.sent_bytes
-        if isinstance(found, bytes):
-            await sender.write(found)
+        if isinstance(content, bytes):
+            await sender.write(content)
         else:
-            await sender.send(found)
+            await sender.send(content)
         self._stats.sent(self._stream, sender.sent_bytes - before, position)
 
     def _sender(self) -> Sender:
@@ -366,9 +361,6 @@ class Streaming:
         if transport is None:
             raise ConnectionResetError("the client closed the connection")
         return sender_of(transport, self._write_ms_max)
-
-    def _note_gone(self, gone: ClientGone) -> None:
-        self._logger.info("client gone", message=str(gone), scn=self._stream.position.scn)
 
     def _headers(self) -> dict[str, str]:
         published = self._published
@@ -383,8 +375,8 @@ class Streaming:
         }
 
 
-def _length(found: "list[Span] | bytes") -> int:
-    return len(found) if isinstance(found, bytes) else sum(span.length for span in found)
+def _length(content: "list[Span] | bytes") -> int:
+    return len(content) if isinstance(content, bytes) else sum(span.length for span in content)
 
 
 def _look_at(future: "asyncio.Future[Any]") -> None:

@@ -23,8 +23,8 @@ from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, LogView, Span
 from databus.operate import logger_of
 from databus.relay._catalog import Selection
-from databus.relay._chunk import Chunk, Made, Piece, State, read_chunk
-from databus.relay._feed import Feed
+from databus.relay._chunk import Made, Piece, State, TailChunk, read_chunk
+from databus.relay._feed import PublishFeed
 from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
 from databus.relay._send import BURST_BYTES_MAX, ClientGone, Sender
@@ -52,7 +52,7 @@ def state_of(position: SourceCheckpoint) -> State:
     return tuple(sorted(position.snapshots.items())) if position.snapshots else ()
 
 
-class Line:
+class TailLine:
     """Followers with one key, and what is made for them.
 
     made: the number of the first chunk that nothing has been made of yet. `make` runs in one thread at a time, the rest
@@ -83,7 +83,7 @@ class Line:
         """Whether making something of a chunk takes more than copying."""
         return self._renderer is not None or self._frames is not None
 
-    def make(self, chunk: Chunk) -> int:
+    def make(self, chunk: TailChunk) -> int:
         """Have the chunk hold what this line makes of it; returns the bytes that takes.
 
         Raises `CorruptData`, and what the filter says of a change that it cannot follow.
@@ -92,28 +92,28 @@ class Line:
         if self._frames is None:
             content = chunk.content_of(sources)
         else:
-            found = self._frames.filtered(chunk.content, chunk.cut, sources)
-            if found.error is not None:
-                raise found.error
-            content = found.content
+            result = self._frames.filtered(chunk.content, chunk.cut, sources)
+            if result.error is not None:
+                raise result.error
+            content = result.content
         if self._renderer is not None:
             content = self._renderer.rows(content)
         chunk.made[self.key] = Made(content, sources)
         return 0 if content is chunk.content else len(content)
 
-    def piece(self, chunk: Chunk, before: SourceCheckpoint, state: State) -> Piece:
+    def piece(self, chunk: TailChunk, before: SourceCheckpoint, state: State) -> Piece:
         """What to send of a chunk that was made, to who stands at `before` with these snapshots open."""
-        found = chunk.pieces.get((self.key, state))
-        if found is None:
+        piece = chunk.pieces.get((self.key, state))
+        if piece is None:
             made = chunk.made[self.key]
             position = self._view.checkpoint_after(chunk.end.commit, before, made.sources)
             renderer = self._renderer
             buffers = (made.content,) if renderer is None else (made.content, renderer.position_line(position))
-            found = Piece(buffers, sum(map(len, buffers)), position, state_of(position))
-            chunk.pieces[self.key, state] = found
-        return found
+            piece = Piece(buffers, sum(map(len, buffers)), position, state_of(position))
+            chunk.pieces[self.key, state] = piece
+        return piece
 
-    def rest_of(self, chunk: Chunk, piece: Piece, bytes_done: int) -> list[Span] | bytes:
+    def rest_of(self, chunk: TailChunk, piece: Piece, bytes_done: int) -> list[Span] | bytes:
         """What is left of a piece of which so much was sent; frames as they stand in the log."""
         if not self.renders:
             return chunk.spans_behind(chunk.made[self.key].sources, bytes_done)
@@ -136,7 +136,7 @@ class Follower:
     def __init__(
         self,
         tail: "Tail",
-        line: Line,
+        line: TailLine,
         cursor: Cursor,
         number: int,
         sender: Sender,
@@ -167,7 +167,7 @@ class Follower:
             self._tail.leave(self)  # the log's files tell where exactly `to` is
             return
         try:
-            count = self.sender.try_write([each for piece in pieces for each in piece.buffers], self.done)
+            count = self.sender.try_write([buffer for piece in pieces for buffer in piece.buffers], self.done)
         except ClientGone as gone:
             self._tail.leave(self, gone)
             return
@@ -209,13 +209,13 @@ class Follower:
 class Tail:
     """The tail of one log, and who stands there. bytes_max: what it may hold in memory."""
 
-    def __init__(self, log: Log, feed: Feed, reader: Executor, bytes_max: int) -> None:
+    def __init__(self, log: Log, feed: PublishFeed, reader: Executor, bytes_max: int) -> None:
         self.log = log
         self._feed = feed
         self._reader = reader
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
-        self._lines: dict[LineKey, Line] = {}
+        self._lines: dict[LineKey, TailLine] = {}
         self._followers: set[Follower] = set()
         self._clear(log.latest())
 
@@ -223,7 +223,7 @@ class Tail:
         self._cursor = cursor  # reads what comes next; in another thread while `_is_reading`
         self._place = cursor.place
         self._is_reading = False
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[TailChunk] = deque()
         self._numbers: dict[tuple[int, int], int] = {}  # of the chunks, by where they start
         self._first = 0  # number of the oldest chunk held
         self._bytes = 0
@@ -265,7 +265,7 @@ class Tail:
         key = key_of(selection, json, frames)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(self.log, cursor.view, selection, json, frames, number)
+            line = self._lines[key] = TailLine(self.log, cursor.view, selection, json, frames, number)
         elif line.made > number and any(line.key not in self._chunk(n).made for n in range(number, line.made)):
             line.made = number
         follower = Follower(self, line, cursor, number, sender, to, note)
@@ -325,10 +325,10 @@ class Tail:
                 break
         return pieces
 
-    def _chunk(self, number: int) -> Chunk:
+    def _chunk(self, number: int) -> TailChunk:
         return self._chunks[number - self._first]
 
-    def _advance(self, line: Line) -> None:
+    def _advance(self, line: TailLine) -> None:
         """Make of the newest chunks what this line wants, and send it."""
         line.made = max(line.made, self._first)
         while line.made < self._end and not line.is_rendering:
@@ -347,7 +347,7 @@ class Tail:
         for follower in tuple(line.followers):
             follower.push()
 
-    def _render(self, line: Line, chunk: Chunk) -> None:
+    def _render(self, line: TailLine, chunk: TailChunk) -> None:
         line.is_rendering = True
 
         def made(future: "asyncio.Future[int]") -> None:
@@ -363,7 +363,7 @@ class Tail:
 
         self._loop.run_in_executor(self._reader, line.make, chunk).add_done_callback(made)
 
-    def _hold(self, chunk: Chunk, bytes_more: int) -> None:
+    def _hold(self, chunk: TailChunk, bytes_more: int) -> None:
         """Account for what a chunk holds more, if it is still held."""
         chunk.bytes += bytes_more
         if self._chunks and chunk.start >= self._chunks[0].start:
@@ -373,7 +373,7 @@ class Tail:
     def _let_go(self) -> None:
         """Keep within `bytes_max`: who is still to be sent the oldest chunk leaves."""
         while self._bytes > self._bytes_max and self._chunks:
-            for follower in [each for each in self._followers if each.next <= self._first]:
+            for follower in [other for other in self._followers if other.next <= self._first]:
                 self.leave(follower)
             if not self._chunks:
                 return  # nobody is left
@@ -413,7 +413,7 @@ class Tail:
                 return
             self._add(chunk)
 
-    def _was_read(self, cursor: Cursor, reading: "asyncio.Future[Chunk | None]") -> None:
+    def _was_read(self, cursor: Cursor, reading: "asyncio.Future[TailChunk | None]") -> None:
         if cursor is not self._cursor or reading.cancelled():
             return  # everybody has left meanwhile
         self._is_reading = False
@@ -423,7 +423,7 @@ class Tail:
         else:
             self._drop(self._followers, error)
 
-    def _add(self, chunk: Chunk | None) -> None:
+    def _add(self, chunk: TailChunk | None) -> None:
         if chunk is None:
             return
         if self._chunks:

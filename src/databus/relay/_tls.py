@@ -214,14 +214,14 @@ class Tls(asyncio.Protocol):
             self._is_shaking = False
             self._note(-1)
 
-    def _refuse(self, told: bytes) -> None:
+    def _refuse(self, answer: bytes) -> None:
         """Say why, and wait for the peer to go: a reset could overtake what it is told. The door waits no longer than
         for any other.
         """
         self._is_over = True
         self._end_handshake()
         if not self._raw.is_closing():
-            self._raw.write(told)
+            self._raw.write(answer)
             self._raw.write_eof()
 
     def _read(self, server: asyncio.Protocol) -> None:
@@ -270,11 +270,11 @@ class Tls(asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
 
-def _answer(status: str, error: str, told: str) -> bytes:
+def _answer(status: str, error: str, message: str) -> bytes:
     """What somebody is told in HTTP who never comes to the server."""
-    body = json.dumps({"error": error, "message": told}).encode() + b"\n"
+    body = json.dumps({"error": error, "message": message}).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\nx-dbus-error: {error}\r\nx-dbus-error-message: {told}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\nx-dbus-error: {error}\r\nx-dbus-error-message: {message}\r\n\r\n"
     )
     return head.encode() + body

@@ -48,7 +48,7 @@ class Tokens:
 
     def _headers(self) -> Sequence[bytes]:
         """The whole values of the header."""
-        return [f"Bearer {each}".encode() for each in self._read()]
+        return [f"Bearer {token}".encode() for token in self._read()]
 
     def _state(self) -> tuple[int, int, int] | None:
         return None if self._file is None else state_of(self._file)
@@ -82,10 +82,10 @@ class Keys:
         """What whoever asks may do and see. Raises `AccessDenied` if nothing."""
         known = [(header, grant) for grant, tokens in self._held for header in tokens.headers]
         has = admit(request, [header for header, _ in known], self._who)
-        found = {grant for (_, grant), is_it in zip(known, has, strict=True) if is_it} if known else {ALL}
-        if len(found) > 1:  # a file was changed so while the relay runs
+        grants = {grant for (_, grant), is_it in zip(known, has, strict=True) if is_it} if known else {ALL}
+        if len(grants) > 1:  # a file was changed so while the relay runs
             raise AccessDenied("the token is that of several entries of `access`; each needs one of its own")
-        return found.pop()
+        return grants.pop()
 
     def still_admits(self, request: web.Request, grant: Grant) -> bool:
         """Whether who was let in as this would be so now."""
@@ -113,5 +113,5 @@ async def keep_renewing(*read: Renewable) -> None:
     """Look at files as long as a server runs, in a thread: they may be on a slow disk."""
     while True:
         await asyncio.sleep(LOOK_S)
-        for each in read:
-            await asyncio.to_thread(each.renew)
+        for renewable in read:
+            await asyncio.to_thread(renewable.renew)

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from databus.core import Checkpoint, SourceCheckpoint
-from databus.relay.groups import Answer, Call, Coordinator, Group, Now
+from databus.relay.groups import CallAnswer, Clocks, ConsumerGroup, Coordinator, MemberCall
 
 
 class Unnumbered(Coordinator):
     """A call counts whenever it comes."""
 
-    def _check_number(self, group: Group, call: Call) -> None:
+    def _check_number(self, group: ConsumerGroup, call: MemberCall) -> None:
         return
 
 
 class AnyHolder(Coordinator):
     """A save counts from whoever has the current fence, recorded as the holder or not."""
 
-    def _check_held(self, group: Group, call: Call) -> None:
-        for number, held in call.said.items():
+    def _check_held(self, group: ConsumerGroup, call: MemberCall) -> None:
+        for number, held in call.named.items():
             partition = group.partitions.get(number)
             if partition is not None and partition.fence == held.fence and partition.holder is None:
                 partition.holder = call.member
@@ -28,7 +28,7 @@ class AnyHolder(Coordinator):
 class LeaseOfTheConfiguration(Coordinator):
     """After a start all leases are as long as the configuration says now."""
 
-    def _wait_a_lease(self, group: Group, now: Now) -> None:
+    def _wait_a_lease(self, group: ConsumerGroup, now: Clocks) -> None:
         for member in group.members.values():
             member.lease_ms = self.limits.lease_ms
         super()._wait_a_lease(group, now)
@@ -37,7 +37,7 @@ class LeaseOfTheConfiguration(Coordinator):
 class FenceByPartition(Coordinator):
     """Each partition counts its own fences."""
 
-    def _next_fence(self, group: Group, number: int, now: Now) -> int:
+    def _next_fence(self, group: ConsumerGroup, number: int, now: Clocks) -> int:
         del now
         return group.partitions[number].fence + 1
 
@@ -45,7 +45,7 @@ class FenceByPartition(Coordinator):
 class NoWait(Coordinator):
     """After a start what is free is granted at once."""
 
-    def _wait_a_lease(self, group: Group, now: Now) -> None:
+    def _wait_a_lease(self, group: ConsumerGroup, now: Clocks) -> None:
         return
 
 
@@ -54,7 +54,9 @@ class StartNotKept(Coordinator):
 
     latest = 0
 
-    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None, access: str = "") -> Answer:
+    def handle(
+        self, name: str, call: MemberCall, now: Clocks, start: Checkpoint | None = None, access: str = ""
+    ) -> CallAnswer:
         for partition in self.groups[name].partitions.values() if name in self.groups else ():
             if partition.holder is None and partition.checkpoint == self.groups[name].start:
                 partition.checkpoint = Checkpoint({"shop": SourceCheckpoint(uuid="u", scn=self.latest)})

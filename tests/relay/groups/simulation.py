@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from databus.core import Checkpoint, DatabusError, SourceCheckpoint
-from databus.relay.groups import Call, CallBody, Coordinator, GroupLimits, Listed, Now, resize
+from databus.relay.groups import CallBody, Clocks, Coordinator, GroupLimits, Listed, MemberCall, resize
 
 LEASE_S, STOP_AT, EVERY_S, TIMEOUT_S = 10.0, 0.8, 1.0, 2.0
 NAME = "billing"
@@ -80,15 +80,15 @@ class CoordinatorNode(Node):
         self.listed: dict[str, Listed] = {}  # durable, in another file
         self.start()
 
-    def now(self) -> Now:
-        return Now(int(self.clock(self.world.rules.coordinator_clock) * 1e9), int(self.clock("wall") * 1e3) + 10**6)
+    def now(self) -> Clocks:
+        return Clocks(int(self.clock(self.world.rules.coordinator_clock) * 1e9), int(self.clock("wall") * 1e3) + 10**6)
 
     def start(self) -> None:
         limits = GroupLimits(lease_ms=int(self.lease_s * 1e3))
         records = map(json.loads, self.records)
         self.machine = self.world.rules.coordinator(limits, self.now(), records, self.listed)
         self.pending: list[tuple[Callable[[Any], None], Any]] = []
-        self.waiting: list[tuple[Call, Callable[[Any], None]]] = []
+        self.waiting: list[tuple[MemberCall, Callable[[Any], None]]] = []
         self.flushing = False
         self.version = -1
         self.tick()
@@ -100,7 +100,7 @@ class CoordinatorNode(Node):
 
     def arrived(self, body: dict[str, Any], reply: Callable[[Any], None]) -> None:
         world = self.world
-        call = Call.of(CallBody.model_validate(body))
+        call = MemberCall.of(CallBody.model_validate(body))
         before = self.stands()
         if hasattr(self.machine, "latest"):  # one that finds a start again, in a test
             self.machine.latest = world.head
@@ -133,7 +133,7 @@ class CoordinatorNode(Node):
                 self.look(call, reply)
         self.flush()
 
-    def look(self, call: Call, reply: Callable[[Any], None], *, last: bool = False) -> None:
+    def look(self, call: MemberCall, reply: Callable[[Any], None], *, last: bool = False) -> None:
         if (call, reply) not in self.waiting:
             return
         try:
@@ -466,8 +466,8 @@ class World:
                 self.fail("fence-back", f"{number} to {member}: fence {taken.fence} after {self.last_grant}")
             self.last_grant = max(self.last_grant, taken.fence)
 
-    def saved(self, call: Call, before: dict[int, tuple[int, int]]) -> None:
-        for number, held in call.said.items():
+    def saved(self, call: MemberCall, before: dict[int, tuple[int, int]]) -> None:
+        for number, held in call.named.items():
             if held.checkpoint is None or number not in before:
                 continue
             of, low = before[number]

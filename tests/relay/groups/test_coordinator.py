@@ -18,15 +18,15 @@ from databus.core import (
     UnknownGroup,
 )
 from databus.relay.groups import (
-    Answer,
-    Call,
+    CallAnswer,
     CallBody,
+    Clocks,
     Coordinator,
     Exported,
     GroupLimits,
     Listed,
+    MemberCall,
     NameState,
-    Now,
     bring_in,
     delete,
     export,
@@ -56,8 +56,8 @@ class Relay:
         self.restart()
 
     @property
-    def now(self) -> Now:
-        return Now(int(self.s * 1e9), int(self.s * 1e3) + 10**6)
+    def now(self) -> Clocks:
+        return Clocks(int(self.s * 1e9), int(self.s * 1e3) + 10**6)
 
     def restart(self) -> None:
         self.machine = Coordinator(self.limits, self.now, self.records, self.names)
@@ -69,10 +69,10 @@ class Relay:
             seconds -= 0.5
             self.machine.tick(self.now)
 
-    def call(self, member: str, name: str = "billing", **fields: Any) -> Answer:
+    def call(self, member: str, name: str = "billing", **fields: Any) -> CallAnswer:
         self.numbers[member] = fields.pop("call", self.numbers.get(member, 0) + 1)
         value = {"member": member, "call": self.numbers[member], **fields}
-        answer = self.machine.handle(name, Call.of(CallBody.model_validate(value)), self.now, at(shop=5))
+        answer = self.machine.handle(name, MemberCall.of(CallBody.model_validate(value)), self.now, at(shop=5))
         self.keep()
         return answer
 
@@ -86,7 +86,7 @@ class Relay:
         return holds_of(self.call(ANNE, **fields))
 
 
-def holds_of(answer: Answer, scn: int | None = None, **more: Any) -> dict[str, Any]:
+def holds_of(answer: CallAnswer, scn: int | None = None, **more: Any) -> dict[str, Any]:
     saved = {} if scn is None else {"checkpoint": at(shop=scn).to_json()}
     return {str(number): {"fence": taken.fence, **saved, **more} for number, taken in answer.take.items()}
 
@@ -328,7 +328,7 @@ def test_there_is_a_bound_on_names_and_unknown_ones_are_told_the_nearest():
 )
 def test_a_malformed_call_names_its_field(fields, said):
     with pytest.raises((MalformedRequest, ValidationError), match=said):
-        Call.of(CallBody.model_validate({"member": ANNE, "call": 1, **fields}))
+        MemberCall.of(CallBody.model_validate({"member": ANNE, "call": 1, **fields}))
 
 
 def test_a_journal_from_before_a_resize_is_no_state_to_go_on_with():

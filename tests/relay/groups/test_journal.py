@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from databus.core import CRASH_POINTS, CorruptData, DiskFull, SystemClock
 from databus.relay.groups import GroupKeeper, GroupLimits
-from databus.relay.groups._journal import NAME, Journal
+from databus.relay.groups._journal import NAME, GroupJournal
 from databus.relay.groups._names import NAME as NAMES
 from databus.relay.groups._names import Listed, NameState, read_names, write_names
 from databus.testing import RelayProcess
@@ -24,7 +24,7 @@ POINTS = [name for name in CRASH_POINTS if name.startswith("groups.")]
 
 
 def written(folder: Path) -> bytes:
-    journal = Journal(folder)
+    journal = GroupJournal(folder)
     journal.read()
     journal.rewrite(BATCHES[0])
     for batch in BATCHES[1:]:
@@ -34,7 +34,7 @@ def written(folder: Path) -> bytes:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    journal = Journal(folder)
+    journal = GroupJournal(folder)
     try:
         return journal.read()
     finally:
@@ -49,7 +49,7 @@ def test_whatever_a_crash_leaves_of_the_last_batch_is_cut_off_and_written_over(t
         for behind in (b"", b"\0" * 40, b"\n\0\n"):
             (tmp_path / NAME).write_bytes(content[:kept] + behind)
             assert read(tmp_path) == whole
-    journal = Journal(tmp_path)
+    journal = GroupJournal(tmp_path)
     journal.read()
     journal.append(BATCHES[3])
     journal.close()
@@ -86,7 +86,7 @@ def test_the_names_are_old_or_new_and_damage_is_named(tmp_path):
     ],
 )
 def test_whatever_the_journal_says_the_relay_starts_and_groups_alone_are_refused(tmp_path, batch):
-    journal = Journal(tmp_path)
+    journal = GroupJournal(tmp_path)
     journal.rewrite([])
     journal.close()
     with (tmp_path / NAME).open("ab") as file:
@@ -166,7 +166,7 @@ def test_what_was_answered_survives_a_kill_at_any_time(tmp_path):
 
 
 def test_a_disk_that_is_full_refuses_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
-    journal = Journal(tmp_path)
+    journal = GroupJournal(tmp_path)
     journal.read()
     journal.rewrite(BATCHES[0])
     with monkeypatch.context() as full:

@@ -1,31 +1,38 @@
 """Durable consumers and groups: who holds which partition, and how far each has come. Start with `Coordinator`."""
 
-from databus.relay.groups._call import Answer, Call, CallBody, Held, ReportBody, Taken, check_name
-from databus.relay.groups._coordinator import Changes, Coordinator, GroupLimits, Now, unknown_group
+from databus.relay.groups._call import (
+    CallAnswer,
+    CallBody,
+    HeldPartition,
+    MemberCall,
+    ReportBody,
+    TakenPartition,
+    check_name,
+)
+from databus.relay.groups._coordinator import Clocks, Coordinator, GroupChanges, GroupLimits, unknown_group
 from databus.relay.groups._keeper import GroupKeeper
 from databus.relay.groups._names import Listed, NameState
 from databus.relay.groups._operations import Exported, bring_in, delete, export, pause, report, reset, resize
-from databus.relay.groups._state import Barrier, Group, Member, Partition
+from databus.relay.groups._state import ConsumerGroup, MemberState, PartitionState
 
 __all__ = [
-    "Answer",
-    "Barrier",
-    "Call",
+    "CallAnswer",
     "CallBody",
-    "Changes",
+    "Clocks",
+    "ConsumerGroup",
     "Coordinator",
     "Exported",
-    "Group",
+    "GroupChanges",
     "GroupKeeper",
     "GroupLimits",
-    "Held",
+    "HeldPartition",
     "Listed",
-    "Member",
+    "MemberCall",
+    "MemberState",
     "NameState",
-    "Now",
-    "Partition",
+    "PartitionState",
     "ReportBody",
-    "Taken",
+    "TakenPartition",
     "bring_in",
     "check_name",
     "delete",

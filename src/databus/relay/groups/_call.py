@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint
-from databus.relay.groups._state import PARTITIONS_MAX, Barrier
+from databus.core import Barrier, Checkpoint, MalformedRequest, SourceCheckpoint
+from databus.relay.groups._state import PARTITIONS_MAX
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,128}")  # PIPELINE.OUTPUT has up to 129
 _WAIT_MS_MAX: Final = 60_000
@@ -89,17 +89,18 @@ class ReportBody(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One partition as a member says it. checkpoint: what it saves, None for nothing new."""
+class HeldPartition:
+    """One partition as a member says it."""
 
     fence: int
     checkpoint: Checkpoint | None = None
+    """What it saves, None for nothing new."""
     waits: tuple[Barrier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a member. gives: what it saves and gives back at once."""
+class MemberCall:
+    """One call of a member."""
 
     member: str
     number: int
@@ -108,13 +109,14 @@ class Call:
     partitions: int = 1
     start: Any = "latest"
     guard: bool = False
-    holds: Mapping[int, Held] = field(default_factory=dict)
-    gives: Mapping[int, Held] = field(default_factory=dict)
+    holds: Mapping[int, HeldPartition] = field(default_factory=dict)
+    gives: Mapping[int, HeldPartition] = field(default_factory=dict)
+    """The partitions that it gives back at once, with what it saves of each."""
     leave: bool = False
     wait_ms: int = 0
 
     @classmethod
-    def of(cls, body: CallBody) -> "Call":
+    def of(cls, body: CallBody) -> "MemberCall":
         """The call that was sent. Raises `MalformedRequest` naming the field."""
         holds, gives = _held(body.holds, "holds"), _held(body.gives, "gives")
         if both := sorted(holds.keys() & gives.keys()):
@@ -134,13 +136,13 @@ class Call:
         )
 
     @property
-    def said(self) -> dict[int, Held]:
+    def named(self) -> dict[int, HeldPartition]:
         """All that it says of partitions."""
         return {**self.holds, **self.gives}
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenPartition:
     """A partition that a member gets: `number` of `of`, its fence, and where it begins."""
 
     of: int
@@ -150,14 +152,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallAnswer:
     """What a member is told. See docs/http.md for the fields."""
 
     lease_ms: int
     again_ms: int
     state: str
     partitions: int
-    take: Mapping[int, Taken] = field(default_factory=dict)
+    take: Mapping[int, TakenPartition] = field(default_factory=dict)
     give_up: tuple[int, ...] = ()
     passes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """The physical sources of partitions that need not wait any more."""
@@ -199,16 +201,18 @@ def check_name(name: str) -> str:
     return name
 
 
-def _held(said: Mapping[str, HeldBody], name: str) -> dict[int, Held]:
-    if len(said) > PARTITIONS_MAX:
-        raise MalformedRequest(f"{name}: {len(said)} partitions, and a group has at most {PARTITIONS_MAX}")
-    return {int(text): _held_one(each, f"{name}.{text}") for text, each in said.items()}
+def _held(bodies: Mapping[str, HeldBody], name: str) -> dict[int, HeldPartition]:
+    if len(bodies) > PARTITIONS_MAX:
+        raise MalformedRequest(f"{name}: {len(bodies)} partitions, and a group has at most {PARTITIONS_MAX}")
+    return {int(text): _held_one(body, f"{name}.{text}") for text, body in bodies.items()}
 
 
-def _held_one(body: HeldBody, where: str) -> Held:
+def _held_one(body: HeldBody, where: str) -> HeldPartition:
     checkpoint = body.checkpoint
-    return Held(
+    return HeldPartition(
         body.fence,
         None if checkpoint is None else Checkpoint.from_json(checkpoint, f"{where}.checkpoint"),
-        tuple(Barrier(each.physical, SourceCheckpoint(scn=each.scn, seq=each.seq).pair) for each in body.waits),
+        tuple(
+            Barrier(barrier.physical, SourceCheckpoint(scn=barrier.scn, seq=barrier.seq).pair) for barrier in body.waits
+        ),
     )

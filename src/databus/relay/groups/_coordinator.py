@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from databus.core import (
+    Barrier,
     Checkpoint,
     Fenced,
     GroupDiffers,
@@ -22,9 +23,9 @@ from databus.core import (
     TooManyRequests,
     UnknownGroup,
 )
-from databus.relay.groups._call import Answer, Call, Held, Taken
+from databus.relay.groups._call import CallAnswer, HeldPartition, MemberCall, TakenPartition
 from databus.relay.groups._names import Listed, NameState
-from databus.relay.groups._state import MEMBERS_MAX, Barrier, Group, Member, restored
+from databus.relay.groups._state import MEMBERS_MAX, ConsumerGroup, MemberState, restored
 
 _STOOD_STILL_NS: Final = 1_000_000_000
 _CALLS_A_LEASE: Final = 10  # a member calls at least so often: some calls may be lost before its lease ends
@@ -32,28 +33,32 @@ _BEHIND_A_LEASE_MS: Final = 10  # a call that comes just after the end of anothe
 _HOUR_NS: Final = 3_600_000_000_000
 
 
-class Now(NamedTuple):
-    """Both clocks of the coordinator. ns: monotonic, by which leases count. wall_ms: for fences alone."""
+class Clocks(NamedTuple):
+    """Both clocks of the coordinator."""
 
     ns: int
+    """Of the monotonic clock, by which leases count."""
     wall_ms: int
+    """Of the wall's clock, for fences alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What a coordinator goes by. lease_ms: of members that join from now on."""
+    """What a coordinator goes by."""
 
     lease_ms: int = 10_000
+    """The lease of members that join from now on."""
     names_max: int = 1_000
     unused_h_max: int = 7 * 24
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What has to be durable before an answer leaves. names: all of them, where one has changed."""
+class GroupChanges:
+    """What has to be durable before an answer leaves."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     names: dict[str, Listed] | None = None
+    """All of them, where one has changed."""
 
 
 class Coordinator:
@@ -65,16 +70,16 @@ class Coordinator:
     def __init__(
         self,
         limits: GroupLimits,
-        now: Now,
+        now: Clocks,
         records: Iterable[Mapping[str, Any]] = (),
         names: Mapping[str, Listed] | None = None,
     ) -> None:
         """Raises `ValueError` for records that cannot follow one another."""
         self.limits = limits
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self.names: dict[str, Listed] = dict(names or {})
         self._touched: dict[str, None] = {}
-        self._said: list[dict[str, Any]] = []
+        self._gone: list[dict[str, Any]] = []
         self._names_changed = False
         self._looked_ns = self._hour_ns = now.ns
         for record in records:
@@ -88,39 +93,39 @@ class Coordinator:
             elif n < group.n and not group.is_reported:
                 self.list_as(group.name, Listed(NameState.KEPT, group.n))
 
-    def _restore(self, record: Mapping[str, Any], now: Now) -> None:
+    def _restore(self, record: Mapping[str, Any], now: Clocks) -> None:
         name = record["group"]
         if "gone" in record:
             self.groups.pop(name, None)
         else:
             self.groups[name] = restored(name, record, self.groups.get(name), now.ns)
 
-    def _wait_a_lease(self, group: Group, now: Now) -> None:
+    def _wait_a_lease(self, group: ConsumerGroup, now: Clocks) -> None:
         """Any partition may be held by somebody of whom an older copy of the journal says nothing."""
         leases = [self.limits.lease_ms, *(member.lease_ms for member in group.members.values())]
         group.waits_until_ns = now.ns + max(leases) * 1_000_000
 
     # What has to be kept
 
-    def drain(self) -> Changes:
+    def drain(self) -> GroupChanges:
         """What has changed since this was asked last."""
-        records, self._said = self._said, []
+        records, self._gone = self._gone, []
         records += [self.groups[name].taken() for name in self._touched if name in self.groups]
         self._touched = {}
         names = dict(self.names) if self._names_changed else None
         self._names_changed = False
-        return Changes(records, names)
+        return GroupChanges(records, names)
 
     @property
     def has_changes(self) -> bool:
         """Whether `drain` would give something."""
-        return bool(self._touched or self._said or self._names_changed)
+        return bool(self._touched or self._gone or self._names_changed)
 
     def whole(self) -> list[dict[str, Any]]:
         """Everything, as records of a journal that begins with them."""
         return [group.whole() for group in self.groups.values()]
 
-    def touch(self, group: Group) -> None:
+    def touch(self, group: ConsumerGroup) -> None:
         """A group may have changed."""
         if group.is_changed:
             self._touched[group.name] = None
@@ -130,13 +135,13 @@ class Coordinator:
         self.names[name] = listed
         self._names_changed = True
 
-    def remove(self, name: str, state: NameState, now: Now) -> None:
+    def remove(self, name: str, state: NameState, now: Clocks) -> None:
         """A group is no more; what is left is a name, and how high its fences were."""
         self.list_as(name, Listed(state, 0, self.groups.pop(name).last_fence, now.wall_ms))
         self._touched.pop(name, None)
-        self._said.append({"group": name, "gone": True})
+        self._gone.append({"group": name, "gone": True})
 
-    def add(self, group: Group, now: Now, *, waits: bool) -> None:
+    def add(self, group: ConsumerGroup, now: Clocks, *, waits: bool) -> None:
         """A group there was not. waits: whether somebody may still hold a partition of it, so that a lease has to pass
         first.
         """
@@ -149,13 +154,13 @@ class Coordinator:
             self.list_as(group.name, Listed(NameState.KEPT, group.n))
         self.touch(group)
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> ConsumerGroup:
         """The group of that name. Raises `UnknownGroup` with the nearest, `GroupStateLost`."""
-        found = self.groups.get(name)
-        if found is None:
+        group = self.groups.get(name)
+        if group is None:
             self.check_state(name)
             raise unknown_group(name, self.groups)
-        return found
+        return group
 
     def check_state(self, name: str) -> None:
         """Raise `GroupStateLost` for a name that is known, and has no state."""
@@ -176,7 +181,9 @@ class Coordinator:
 
     def lost(self) -> list[str]:
         """The names that somebody has to `import` or `reset` before they go on."""
-        return [name for name, each in self.names.items() if each.state is NameState.KEPT and name not in self.groups]
+        return [
+            name for name, listed in self.names.items() if listed.state is NameState.KEPT and name not in self.groups
+        ]
 
     def check_room(self, name: str) -> None:
         """Raise `TooManyRequests` if there is no room for one more name."""
@@ -187,13 +194,13 @@ class Coordinator:
 
     # Calls
 
-    def needs_start(self, name: str, call: Call) -> bool:
+    def needs_start(self, name: str, call: MemberCall) -> bool:
         """Whether this call would make its group, so that somebody has to find where it begins first."""
         if name in self.groups:
             return False
         self.check_state(name)
         self.check_room(name)
-        if call.said:
+        if call.named:
             raise GroupStateLost(
                 f"{name}: there is no such group, and {call.member} holds partitions of one: it was deleted, or its "
                 "state is lost. Restart this consumer; it makes the group where it is told to begin",
@@ -201,7 +208,9 @@ class Coordinator:
             )
         return True
 
-    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None, access: str = "") -> Answer:
+    def handle(
+        self, name: str, call: MemberCall, now: Clocks, start: Checkpoint | None = None, access: str = ""
+    ) -> CallAnswer:
         """Answer a call. start: where its group begins, and under which access, if there is none yet.
 
         Raises what changes nothing: `GroupStateLost`, `GroupDiffers`, `StaleCall`, `Fenced`, `TooManyRequests`.
@@ -211,7 +220,7 @@ class Coordinator:
             if start is None:
                 raise ValueError("a new group needs a place to begin")
             before = self.names.get(name)
-            group = Group.made(name, call.sources, call.filters, call.partitions, start)
+            group = ConsumerGroup.made(name, call.sources, call.filters, call.partitions, start)
             group.access = access
             self.add(group, now, waits=before is not None and before.state is NameState.BEGINS)
         group = self.groups[name]
@@ -225,7 +234,7 @@ class Coordinator:
         finally:
             self.touch(group)  # a lease may have ended whatever becomes of the call
 
-    def look(self, name: str, call: Call, now: Now) -> Answer:
+    def look(self, name: str, call: MemberCall, now: Clocks) -> CallAnswer:
         """What a call that has been handled, and waits, is told now. Raises `StaleCall` once a newer one has come."""
         self._note_standstill(now)
         group = self.groups.get(name)
@@ -245,7 +254,7 @@ class Coordinator:
         finally:
             self.touch(group)
 
-    def _check(self, group: Group, call: Call) -> None:
+    def _check(self, group: ConsumerGroup, call: MemberCall) -> None:
         if group.is_reported:
             raise GroupDiffers(
                 f"{group.name}: a pipeline reports under this name how far its output is, so nobody can join it; take "
@@ -264,7 +273,7 @@ class Coordinator:
             raise GroupDiffers(
                 f"{group.name}: a member's {' and '.join(differs)} are not the group's: "
                 + "; ".join(
-                    f"{what}: {each['call']!r}, the group has {each['group']!r}" for what, each in differs.items()
+                    f"{what}: {both['call']!r}, the group has {both['group']!r}" for what, both in differs.items()
                 )
                 + f". Give all members the same; to change them, stop all members, then export {group.name}, edit and "
                 "import it; or delete it, to begin anew (`databus consumers`)",
@@ -275,7 +284,7 @@ class Coordinator:
             raise TooManyRequests(f"{group.name}: it has {MEMBERS_MAX} members already")
         self._check_held(group, call)
 
-    def _check_number(self, group: Group, call: Call) -> None:
+    def _check_number(self, group: ConsumerGroup, call: MemberCall) -> None:
         member = group.members.get(call.member)
         if member is not None and call.number <= member.call:
             raise StaleCall(
@@ -284,9 +293,9 @@ class Coordinator:
                 details={"last": member.call},
             )
 
-    def _check_held(self, group: Group, call: Call) -> None:
+    def _check_held(self, group: ConsumerGroup, call: MemberCall) -> None:
         fenced: list[int] = []
-        for number, held in call.said.items():
+        for number, held in call.named.items():
             partition = group.partitions.get(number)
             if partition is None or partition.holder != call.member or partition.fence != held.fence:
                 fenced.append(number)
@@ -303,22 +312,22 @@ class Coordinator:
                 details={"fenced": [str(number) for number in fenced]},
             )
 
-    def _take_in(self, group: Group, call: Call, now: Now) -> None:
+    def _take_in(self, group: ConsumerGroup, call: MemberCall, now: Clocks) -> None:
         """Have a call count that nothing speaks against."""
         member = group.members.get(call.member)
         if member is None:
-            member = Member(self.limits.lease_ms, call.number, now.ns)
+            member = MemberState(self.limits.lease_ms, call.number, now.ns)
             group.join(call.member, member)
             if group.guard != call.guard:
                 group.guard = call.guard
                 group.note_head()
         member.call, member.heard_ns = call.number, now.ns
         group.note_use()
-        for number, held in call.said.items():
+        for number, held in call.named.items():
             if held.checkpoint is not None:
                 group.save(number, held.checkpoint)
         member.waits = {number: held.waits for number, held in call.holds.items() if held.waits}
-        self._note_barriers(group, call.said)
+        self._note_barriers(group, call.named)
         if call.leave:
             group.part(call.member)
             return
@@ -326,9 +335,9 @@ class Coordinator:
             if number not in call.holds:
                 group.free(number)
 
-    def _note_barriers(self, group: Group, said: Mapping[int, Held]) -> None:
+    def _note_barriers(self, group: ConsumerGroup, held_by_number: Mapping[int, HeldPartition]) -> None:
         """Keep those that somebody waits at, and let go of those that all have reached."""
-        for barrier in (barrier for held in said.values() for barrier in held.waits):
+        for barrier in (barrier for held in held_by_number.values() for barrier in held.waits):
             if group.barriers.get(barrier.physical) == barrier.pair:
                 continue
             if not group.have_all_reached(barrier):
@@ -341,7 +350,7 @@ class Coordinator:
 
     # Leases
 
-    def tick(self, now: Now) -> list[str]:
+    def tick(self, now: Clocks) -> list[str]:
         """Look at all leases; to be called at least twice a second. Returns the names that were forgotten just now."""
         self._note_standstill(now)
         for group in list(self.groups.values()):
@@ -352,7 +361,7 @@ class Coordinator:
         self._hour_ns = now.ns
         return self._forget_unused(now)
 
-    def _note_standstill(self, now: Now) -> None:
+    def _note_standstill(self, now: Clocks) -> None:
         """Calls may have waited as long as this process stood still: whoever was there has a whole lease to call."""
         if now.ns - self._looked_ns > _STOOD_STILL_NS:
             for group in self.groups.values():
@@ -360,11 +369,11 @@ class Coordinator:
                     member.heard_ns = now.ns
         self._looked_ns = now.ns
 
-    def _expire(self, group: Group, now: Now) -> None:
+    def _expire(self, group: ConsumerGroup, now: Clocks) -> None:
         for name in [name for name, member in group.members.items() if member.ends_ns() < now.ns]:
             group.part(name)
 
-    def _forget_unused(self, now: Now) -> list[str]:
+    def _forget_unused(self, now: Clocks) -> list[str]:
         forgotten = []
         for group in list(self.groups.values()):
             if group.called or group.members:
@@ -381,14 +390,14 @@ class Coordinator:
 
     # Who gets what
 
-    def _answer(self, group: Group, name: str, now: Now) -> Answer:
+    def _answer(self, group: ConsumerGroup, name: str, now: Clocks) -> CallAnswer:
         member = group.members.get(name)
         if member is None:  # it has left
-            return Answer(self.limits.lease_ms, 0, "running", group.n)
+            return CallAnswer(self.limits.lease_ms, 0, "running", group.n)
         held = group.held()
         mine, quota = held.get(name, []), _quota(group, held, name)
         give_up = [number for number in mine if group.partitions[number].of != group.n]
-        take: dict[int, Taken] = {}
+        take: dict[int, TakenPartition] = {}
         state = "resizing" if group.is_resizing else "running"
         if group.is_paused:
             state, give_up = "paused", mine
@@ -402,30 +411,32 @@ class Coordinator:
         passes = {
             number: physicals
             for number, waits in member.waits.items()
-            if (physicals := tuple(each.physical for each in waits if group.have_all_reached(each)))
+            if (physicals := tuple(barrier.physical for barrier in waits if group.have_all_reached(barrier)))
         }
-        return Answer(member.lease_ms, self._again_ms(group, name, now), state, group.n, take, tuple(give_up), passes)
+        return CallAnswer(
+            member.lease_ms, self._again_ms(group, name, now), state, group.n, take, tuple(give_up), passes
+        )
 
-    def _grant(self, group: Group, name: str, count: int, now: Now) -> dict[int, Taken]:
-        take: dict[int, Taken] = {}
+    def _grant(self, group: ConsumerGroup, name: str, count: int, now: Clocks) -> dict[int, TakenPartition]:
+        take: dict[int, TakenPartition] = {}
         if count <= 0:
             return take
         for number, partition in group.partitions.items():
             if partition.holder is None and partition.of == group.n:
                 group.hold(number, name, self._next_fence(group, number, now))
-                known = [Barrier(*each) for each in group.barriers.items()]
-                waits = tuple(each for each in known if each.is_reached_by(partition.checkpoint))
-                take[number] = Taken(partition.of, partition.fence, partition.checkpoint, waits)
+                known = [Barrier(*barrier) for barrier in group.barriers.items()]
+                waits = tuple(barrier for barrier in known if barrier.is_reached_by(partition.checkpoint))
+                take[number] = TakenPartition(partition.of, partition.fence, partition.checkpoint, waits)
                 if len(take) == count:
                     break
         return take
 
-    def _next_fence(self, group: Group, number: int, now: Now) -> int:
+    def _next_fence(self, group: ConsumerGroup, number: int, now: Clocks) -> int:
         """One counter for the group, so that fences rise over resizes; by the clock, over deletion and older files."""
         del number
         return max(group.last_fence + 1, now.wall_ms)
 
-    def _again_ms(self, group: Group, name: str, now: Now) -> int:
+    def _again_ms(self, group: ConsumerGroup, name: str, now: Clocks) -> int:
         """When to call again: as often as a lease needs, or when what somebody holds, or may hold, gets free."""
         member = group.members[name]
         ends = [other.ends_ns() for key, other in group.members.items() if key != name]
@@ -442,9 +453,9 @@ def unknown_group(name: str, names: Iterable[str]) -> UnknownGroup:
     return UnknownGroup(f"no group called {name[:100]!r}; {hint}")
 
 
-def _quota(group: Group, held: Mapping[str, list[int]], name: str) -> int:
+def _quota(group: ConsumerGroup, held: Mapping[str, list[int]], name: str) -> int:
     """How many partitions a member should have: even within one, those who have most keep what is over."""
-    ranked = sorted(group.members, key=lambda each: (-len(held.get(each, ())), each))
+    ranked = sorted(group.members, key=lambda member: (-len(held.get(member, ())), member))
     share, over = divmod(len(group.partitions), len(ranked))
     return share + (ranked.index(name) < over)
 

@@ -30,7 +30,7 @@ _REMEDY: Final = (
 _logger = logger_of("databus.relay.groups")
 
 
-class Journal:
+class GroupJournal:
     """The journal of one folder. One thread at a time."""
 
     def __init__(self, folder: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from databus.core import Checkpoint, Clock, DatabusError
 from databus.operate import logger_of
-from databus.relay.groups._call import Answer, Call
-from databus.relay.groups._coordinator import Changes, Coordinator, GroupLimits, Now
-from databus.relay.groups._journal import Journal
+from databus.relay.groups._call import CallAnswer, MemberCall
+from databus.relay.groups._coordinator import Clocks, Coordinator, GroupChanges, GroupLimits
+from databus.relay.groups._journal import GroupJournal
 from databus.relay.groups._names import read_names, write_names
 
 _TICK_S: Final = 0.5
@@ -33,7 +33,7 @@ class GroupKeeper:
         self.trouble: DatabusError | None = None
         """Why there are no groups, if their files cannot be read."""
         self._folder, self._clock = folder, clock
-        self._journal = Journal(folder)
+        self._journal = GroupJournal(folder)
         self._writer = ThreadPoolExecutor(1, "relay-groups")
         self._machine = Coordinator(limits, self.now())
         self._limits = limits
@@ -48,9 +48,9 @@ class GroupKeeper:
         self.guards_ended = 0
         self.flushes = 0
 
-    def now(self) -> Now:
+    def now(self) -> Clocks:
         """Both clocks."""
-        return Now(self._clock.monotonic_ns(), self._clock.now_ns() // 1_000_000)
+        return Clocks(self._clock.monotonic_ns(), self._clock.now_ns() // 1_000_000)
 
     @property
     def machine(self) -> Coordinator:
@@ -127,8 +127,8 @@ class GroupKeeper:
     # Calls
 
     async def handle(
-        self, name: str, call: Call, start: Checkpoint | None, access: str, may_wait: Callable[[], bool]
-    ) -> Answer:
+        self, name: str, call: MemberCall, start: Checkpoint | None, access: str, may_wait: Callable[[], bool]
+    ) -> CallAnswer:
         """Answer a call, once that is durable, and once there is something to do if it may wait."""
         answer = self.machine.handle(name, call, self.now(), start, access)
         self.changed(name)
@@ -137,7 +137,7 @@ class GroupKeeper:
         await self.durable()
         return answer
 
-    async def _wait(self, name: str, call: Call, answer: Answer) -> Answer:
+    async def _wait(self, name: str, call: MemberCall, answer: CallAnswer) -> CallAnswer:
         loop = asyncio.get_running_loop()
         wait_ms = min(call.wait_ms, answer.again_ms, answer.lease_ms * _WAIT_OF_LEASE)
         deadline = loop.time() + wait_ms / 1e3
@@ -199,7 +199,7 @@ class GroupKeeper:
                 changes = self._machine.drain()
                 whole = None
                 if self._failed or self._journal.wants_rewriting:
-                    whole, changes = self._machine.whole(), Changes(names=dict(self._machine.names))
+                    whole, changes = self._machine.whole(), GroupChanges(names=dict(self._machine.names))
                 error: BaseException | None = None
                 try:
                     await loop.run_in_executor(self._writer, self._put, changes, whole)
@@ -213,7 +213,7 @@ class GroupKeeper:
         finally:
             self._flushing = None
 
-    def _put(self, changes: Changes, whole: list[dict[str, Any]] | None) -> None:
+    def _put(self, changes: GroupChanges, whole: list[dict[str, Any]] | None) -> None:
         """Write a batch. whole: everything, where the journal is to be written anew."""
         if whole is not None:
             self._journal.rewrite(whole)

@@ -31,7 +31,7 @@ class NameState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One name. last_fence: so high were its fences when it was removed. start: where it is to begin, for `BEGINS`."""
+    """What is known of one name, whether its group is there or not."""
 
     state: NameState
     n: int = 0
@@ -39,8 +39,10 @@ class Listed:
     begin partitions below what their targets hold, under numbers that these do not know.
     """
     last_fence: int = 0
+    """So high were its fences when it was removed."""
     at_ms: int = 0
     start: Any = None
+    """Where it is to begin, for `BEGINS`."""
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
@@ -64,24 +66,24 @@ def read_names(folder: Path) -> dict[str, Listed]:
     try:
         crc, _, text = path.read_bytes().partition(b"\n")
         is_whole = int(crc, 16) == crc32c(text)
-        found = {name: Listed.from_json(each) for name, each in json.loads(text).items()} if is_whole else None
+        listed = {name: Listed.from_json(value) for name, value in json.loads(text).items()} if is_whole else None
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError):
-        found = None
-    if found is None:
+        listed = None
+    if listed is None:
         raise CorruptData(
             f"{path}: not what was written. Move it away: it is made again of the groups that the journal has; a name "
             "that is in neither begins as a new one"
         )
-    return found
+    return listed
 
 
 def write_names(folder: Path, names: Mapping[str, Listed]) -> None:
     """Put these in the place of what was listed, durably. Raises `DiskFull`, `ServiceUnavailable`."""
-    left = sorted((each.at_ms, name) for name, each in names.items() if each.state is NameState.DELETED)
+    left = sorted((listed.at_ms, name) for name, listed in names.items() if listed.state is NameState.DELETED)
     dropped = {name for _, name in left[: max(len(left) - _LEFT_MAX, 0)]}
-    text = json.dumps({name: each.to_json() for name, each in names.items() if name not in dropped}).encode()
+    text = json.dumps({name: listed.to_json() for name, listed in names.items() if name not in dropped}).encode()
     replace_file(
         folder / NAME,
         [b"%08x\n" % crc32c(text), text],

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from databus.core import Checkpoint, GroupBusy, GroupDiffers, MalformedRequest
 from databus.relay.groups._call import Filters, check_name
-from databus.relay.groups._coordinator import Coordinator, Now
+from databus.relay.groups._coordinator import Clocks, Coordinator
 from databus.relay.groups._names import Listed, NameState
-from databus.relay.groups._state import PARTITIONS_MAX, Group, Partition
+from databus.relay.groups._state import PARTITIONS_MAX, ConsumerGroup, PartitionState
 
 _VERSION: Final = 1
 
@@ -43,7 +43,7 @@ def report(
     name: str,
     sources: tuple[str, ...] | None,
     checkpoint: Checkpoint,
-    now: Now,
+    now: Clocks,
     access: str,
     *,
     guard: bool | None = None,
@@ -65,7 +65,7 @@ def report(
         )
     if group is None:
         coordinator.check_room(name)
-        group = Group.made(name, sources, {}, 1, checkpoint)
+        group = ConsumerGroup.made(name, sources, {}, 1, checkpoint)
         group.access, group.is_reported = access, True
         coordinator.add(group, now, waits=False)
     guards = group.guard if guard is None else guard
@@ -77,14 +77,14 @@ def report(
     coordinator.touch(group)
 
 
-def _joined(coordinator: Coordinator, name: str) -> Group:
+def _joined(coordinator: Coordinator, name: str) -> ConsumerGroup:
     """The group of a name that members share. Raises `UnknownGroup`, `GroupStateLost`, `GroupDiffers`."""
     group = coordinator.group(name)
     _check_is_of_members(group)
     return group
 
 
-def _check_is_of_members(group: Group) -> None:
+def _check_is_of_members(group: ConsumerGroup) -> None:
     if group.is_reported:
         raise GroupDiffers(
             f"{group.name}: a pipeline reports how far its output is, and keeps that itself; it cannot be moved here. "
@@ -121,7 +121,7 @@ def pause(coordinator: Coordinator, name: str, *, paused: bool) -> None:
     coordinator.touch(group)
 
 
-def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint | None, now: Now) -> None:
+def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint | None, now: Clocks) -> None:
     """Have every partition stand elsewhere. Raises `GroupBusy` while anybody holds one.
 
     to, checkpoint: where, as it was said, and the place that this is. Of a name that has no state it is kept what was
@@ -138,12 +138,12 @@ def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint |
     group.start = checkpoint
     group.barriers.clear()
     for number, partition in group.partitions.items():
-        group.put(number, Partition(partition.of, checkpoint, partition.fence))
+        group.put(number, PartitionState(partition.of, checkpoint, partition.fence))
     group.note_head()
     coordinator.touch(group)
 
 
-def delete(coordinator: Coordinator, name: str, now: Now, *, force: bool = False) -> None:
+def delete(coordinator: Coordinator, name: str, now: Clocks, *, force: bool = False) -> None:
     """Forget a group. Raises `GroupBusy` while it has members, unless by force. Also of a name without a state."""
     listed = coordinator.names.get(name)
     if name not in coordinator.groups and listed is not None and listed.state is not NameState.DELETED:
@@ -168,12 +168,13 @@ def export(coordinator: Coordinator, name: str) -> dict[str, Any]:
         "name": name,
         **{field: head[field] for field in ("sources", "filters", "guard", "access", "last_fence", "start")},
         "partitions": {
-            number: {"of": each["of"], "checkpoint": each["checkpoint"]} for number, each in whole["partitions"].items()
+            number: {"of": partition["of"], "checkpoint": partition["checkpoint"]}
+            for number, partition in whole["partitions"].items()
         },
     }
 
 
-def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> None:
+def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Clocks) -> None:
     """Put what `export` gave in the place of a group that has no members, or was lost. Raises `GroupBusy`."""
     group = _read(check_name(name), given)
     coordinator.check_room(name)
@@ -190,28 +191,28 @@ def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> 
     coordinator.add(group, now, waits=there is None)
 
 
-def _read(name: str, given: Exported) -> Group:
+def _read(name: str, given: Exported) -> ConsumerGroup:
     start = Checkpoint.from_json(given.start, "start")
-    n = max((each.of for each in given.partitions.values()), default=0)
+    n = max((partition.of for partition in given.partitions.values()), default=0)
     sources = None if given.sources is None else tuple(sorted(set(given.sources)))
-    group = Group(name, sources, given.filters, n, start, given.last_fence, guard=given.guard)
-    parts = sorted(part for number, each in given.partitions.items() for part in range(number, n, each.of))
-    if not n or parts != list(range(n)) or any(n % each.of for each in given.partitions.values()):
+    group = ConsumerGroup(name, sources, given.filters, n, start, given.last_fence, guard=given.guard)
+    parts = sorted(part for number, partition in given.partitions.items() for part in range(number, n, partition.of))
+    if not n or parts != list(range(n)) or any(n % partition.of for partition in given.partitions.values()):
         raise MalformedRequest(f"partitions: they do not share all keys among themselves, each to one of {n}")
-    for number, each in given.partitions.items():
-        checkpoint = Checkpoint.from_json(each.checkpoint, f"partitions.{number}.checkpoint")
+    for number, partition in given.partitions.items():
+        checkpoint = Checkpoint.from_json(partition.checkpoint, f"partitions.{number}.checkpoint")
         if checkpoint.sources.keys() != start.sources.keys():
             raise MalformedRequest(f"partitions.{number}.checkpoint: it holds other physical sources than start")
-        group.put(number, Partition(each.of, checkpoint))
-    for number, each in given.partitions.items():
-        if each.of != n:
+        group.put(number, PartitionState(partition.of, checkpoint))
+    for number, partition in given.partitions.items():
+        if partition.of != n:
             group.free(number)  # a resize that was under way ends here: nobody holds anything
     group.note_head()
     return group
 
 
-def _check_at_rest(group: Group, what: str) -> None:
-    held = {number: each.holder for number, each in group.partitions.items() if each.holder is not None}
+def _check_at_rest(group: ConsumerGroup, what: str) -> None:
+    held = {number: partition.holder for number, partition in group.partitions.items() if partition.holder is not None}
     if held:
         number, holder = next(iter(held.items()))
         raise GroupBusy(
@@ -220,5 +221,5 @@ def _check_at_rest(group: Group, what: str) -> None:
         )
 
 
-def _old(group: Group) -> str:
-    return ", ".join(str(number) for number, each in group.partitions.items() if each.of != group.n)
+def _old(group: ConsumerGroup) -> str:
+    return ", ".join(str(number) for number, partition in group.partitions.items() if partition.of != group.n)

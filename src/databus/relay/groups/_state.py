@@ -1,37 +1,20 @@
 """What a coordinator knows of a group, as it is kept: partitions, members, where it began. Pure.
 
-Whatever changes marks itself, so that `Group.taken` gives what the journal has to be told, and no more.
+Whatever changes marks itself, so that `ConsumerGroup.taken` gives what the journal has to be told, and no more.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from databus.core import Checkpoint, Pair
+from databus.core import Barrier, Checkpoint, Pair
 
 PARTITIONS_MAX: Final = 1_024
 MEMBERS_MAX: Final = 2_048  # of one group: who joins under a new name each second must not fill the memory
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """A control that deals keys anew: no partition goes past it before all have saved it."""
-
-    physical: str
-    pair: Pair
-
-    def to_json(self) -> dict[str, Any]:
-        """As members are told."""
-        return {"physical": self.physical, "scn": self.pair[0], "seq": self.pair[1]}
-
-    def is_reached_by(self, checkpoint: Checkpoint) -> bool:
-        """Whether a partition that stands there has the control behind it."""
-        position = checkpoint.sources.get(self.physical)
-        return position is not None and position.pair >= self.pair
-
-
 @dataclass(slots=True)
-class Partition:
+class PartitionState:
     """One partition: `number` of `of`, under which its keys fall. It stands under its number in its group."""
 
     of: int
@@ -42,12 +25,7 @@ class Partition:
 
     def to_json(self) -> dict[str, Any]:
         """As the journal keeps it."""
-        return {
-            "of": self.of,
-            "fence": self.fence,
-            "holder": self.holder,
-            "checkpoint": self.checkpoint.to_json(),
-        }
+        return {"of": self.of, "fence": self.fence, "holder": self.holder, "checkpoint": self.checkpoint.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
@@ -56,11 +34,13 @@ class Partition:
 
 
 @dataclass(slots=True)
-class Member:
-    """Who takes part. lease_ms: what it was first given, and keeps. call: the last number handled."""
+class MemberState:
+    """Who takes part."""
 
     lease_ms: int
+    """What it was first given, and keeps."""
     call: int
+    """The last number handled."""
     heard_ns: int
     """When it was heard of last, on this coordinator's clock; not kept."""
     waits: Mapping[int, tuple[Barrier, ...]] = field(default_factory=dict)
@@ -76,16 +56,14 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
-    """A group. n: its number of partitions, while it is resized the one it will have.
-
-    version: rises with whatever may concern members that did not call. waits_until_ns: nothing is granted before.
-    """
+class ConsumerGroup:
+    """A group of consumers, and how far each of its partitions has come."""
 
     name: str
     sources: tuple[str, ...] | None
     filters: Mapping[str, Any]
     n: int
+    """Its number of partitions, while it is resized the one it will have."""
     start: Checkpoint
     last_fence: int = 0
     access: str = ""
@@ -94,10 +72,12 @@ class Group:
     is_paused: bool = False
     unused_h: int = 0
     barriers: dict[str, Pair] = field(default_factory=dict)
-    partitions: dict[int, Partition] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    members: dict[str, MemberState] = field(default_factory=dict)
     version: int = 0
+    """Rises with whatever may concern members that did not call."""
     waits_until_ns: int = 0
+    """Nothing is granted before."""
     called: bool = True
     """Whether a member has called within this hour."""
     is_reported: bool = False
@@ -113,7 +93,7 @@ class Group:
         """A new one, all of whose partitions are free and stand at the start."""
         group = cls(name, sources, filters, n, start)
         for number in range(n):
-            group.put(number, Partition(n, start))
+            group.put(number, PartitionState(n, start))
         group.note_head()
         return group
 
@@ -124,7 +104,7 @@ class Group:
         self._head_changed = True
         self.version += 1
 
-    def put(self, number: int, partition: Partition) -> None:
+    def put(self, number: int, partition: PartitionState) -> None:
         """A partition there was not."""
         self.partitions[number] = partition
         self._partitions_changed.add(number)
@@ -145,7 +125,7 @@ class Group:
         self.version += 1
         if partition.of != self.n:
             for part in range(number, self.n, partition.of):
-                self.put(part, Partition(self.n, partition.checkpoint, partition.fence))
+                self.put(part, PartitionState(self.n, partition.checkpoint, partition.fence))
 
     def save(self, number: int, checkpoint: Checkpoint) -> None:
         """Its holder has come so far."""
@@ -161,7 +141,7 @@ class Group:
             self.unused_h = 0
             self.note_head()
 
-    def join(self, name: str, member: Member) -> None:
+    def join(self, name: str, member: MemberState) -> None:
         """Somebody new."""
         self.members[name] = member
         self._members_changed.add(name)
@@ -201,11 +181,11 @@ class Group:
 
     def held(self) -> dict[str, list[int]]:
         """The partitions of each member that has any; any thread."""
-        found: dict[str, list[int]] = {}
+        by_member: dict[str, list[int]] = {}
         for number, partition in list(self.partitions.items()):
             if partition.holder is not None:
-                found.setdefault(partition.holder, []).append(number)
-        return found
+                by_member.setdefault(partition.holder, []).append(number)
+        return by_member
 
     def have_all_reached(self, barrier: Barrier) -> bool:
         """Whether every partition has saved it."""
@@ -272,10 +252,10 @@ class Group:
         )
 
 
-def restored(name: str, record: Mapping[str, Any], before: Group | None, now_ns: int) -> Group:
+def restored(name: str, record: Mapping[str, Any], before: ConsumerGroup | None, now_ns: int) -> ConsumerGroup:
     """A group after a record of the journal. before: as the records before it left it."""
     if "head" in record:
-        group = Group.from_head(name, record["head"])
+        group = ConsumerGroup.from_head(name, record["head"])
         if before is not None:
             group.partitions, group.members = before.partitions, before.members
     elif before is not None:
@@ -283,10 +263,10 @@ def restored(name: str, record: Mapping[str, Any], before: Group | None, now_ns:
     else:
         raise ValueError(f"a change of the group {name!r}, of which nothing was said before")
     for text, value in record.get("partitions", {}).items():
-        group.partitions[int(text)] = Partition.from_json(value, f"{name}.{text}")
+        group.partitions[int(text)] = PartitionState.from_json(value, f"{name}.{text}")
     for member, value in record.get("members", {}).items():
         if value is None:
             group.members.pop(member, None)
         else:
-            group.members[member] = Member(value["lease_ms"], value["call"], now_ns)
+            group.members[member] = MemberState(value["lease_ms"], value["call"], now_ns)
     return group
