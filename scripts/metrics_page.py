@@ -72,7 +72,7 @@ def _of_the_relay() -> Iterator[Row]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "families.add":
                 given = ", ".join(_labels(call.args[0], named))
                 labels |= {str(ast.literal_eval(sample.elts[0])): given for sample in call.args[1:]}
-    for kind, texts in (("gauge", of_relay._GAUGES), ("counter", of_relay._COUNTERS)):
+    for kind, texts in (("gauge", of_relay.GAUGES), ("counter", of_relay.COUNTERS)):
         for name, text in texts.items():
             yield f"databus_{name}{'_total' if kind == 'counter' else ''}", kind, labels[name], text
 

@@ -22,7 +22,7 @@ from databus.relay._stats import Stats
 from databus.relay.groups import ConsumerGroup, GroupKeeper
 from databus.wire import VERSION
 
-_GAUGES: Final = {
+GAUGES: Final = {
     "build_info": "1, with the versions of databus, Python and the wire format as labels.",
     "capture_state": "1 for the state that capture of this physical source is in, 0 for the others.",
     "capture_lag_seconds": "Age of the oldest change that the database has committed and the relay has not captured.",
@@ -58,7 +58,7 @@ _GAUGES: Final = {
     "group_retention_left_seconds": "Time until what a partition of a group needs next leaves the log.",
 }
 """What each says, by its name without `databus_`."""
-_COUNTERS: Final = {
+COUNTERS: Final = {
     "group_guards_ended": "Times since the relay started that the log could not be kept for a group.",
     "capture_values_omitted": "Values left out of captured rows because the row was too large.",
     "capture_statements_unknown": (
@@ -97,9 +97,9 @@ class _Families:
 
 
 def _family(name: str, labels: tuple[str, ...]) -> _Family:
-    if name in _COUNTERS:
-        return CounterMetricFamily(f"databus_{name}", _COUNTERS[name], labels=labels)
-    return GaugeMetricFamily(f"databus_{name}", _GAUGES[name], labels=labels)
+    if name in COUNTERS:
+        return CounterMetricFamily(f"databus_{name}", COUNTERS[name], labels=labels)
+    return GaugeMetricFamily(f"databus_{name}", GAUGES[name], labels=labels)
 
 
 class _Collector:
