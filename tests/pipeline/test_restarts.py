@@ -1,36 +1,47 @@
-"""What a query does after it ended: at once, after a while, or not again. Without Spark."""
+"""What a query does after it ended: at once, after a while, or not again. Without Spark, by a clock that stands still
+until somebody waits.
+"""
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from pyspark.errors import AnalysisException
 
-from databus.core import AccessDenied, DatabusError, InputError, SchemaChanged, UnknownColumn
+from databus.core import AccessDenied, DatabusError, InputError, SchemaChanged, ServiceUnavailable, UnknownColumn
 from databus.pipeline.engine._plan import QueryPlan
 from databus.pipeline.engine._query import QueryThread
 from databus.pipeline.engine._typed_steps import analysis_error
 from databus.plugins._contract import Shape
+from databus.testing import FakeClock
 
 
 class Scripted(QueryThread):
     """A query whose rounds end as `rounds` says: an error, or a number of batches and then an error."""
 
     def __init__(
-        self, rounds: Iterable[tuple[int, DatabusError | None]], retries_max: int = 3, start_ms_max: int | None = None
+        self,
+        rounds: Iterable[tuple[int, DatabusError | None]],
+        start_ms_max: int | None = None,
+        retry_ms: tuple[int, int] = (1, 2),
+        clock: FakeClock | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         self.events: list[Any] = []
         self.renewed_s: float | None = None
-        run = SimpleNamespace(retry_ms_min=1, retry_ms_max=2, retries_max=retries_max, start_ms_max=start_ms_max or 0)
+        self.clock = clock or FakeClock()
+        waits = {"retry_ms_min": retry_ms[0], "retry_ms_max": retry_ms[1], "start_ms_max": start_ms_max or 0}
+        run = SimpleNamespace(**waits, retries_max=3)
         config = SimpleNamespace(sections=SimpleNamespace(run=run), embeds_relay=start_ms_max is not None)
         settings = SimpleNamespace(
             config=config,
             is_stopping=threading.Event(),
             report=self.events.append,
-            once=False,
-            began=0.0 if start_ms_max is None else time.monotonic(),
+            once=once,
+            began_s=0.0,
+            clock=self.clock,
             renewed_s=lambda: self.renewed_s,
         )
         plan = QueryPlan("q", Shape.TYPED, ("inputs.shop",), ())
@@ -45,6 +56,50 @@ class Scripted(QueryThread):
     @property
     def said(self) -> list[str]:
         return [event["event"] for event in self.events]
+
+    @property
+    def waits_ms(self) -> list[int]:
+        return [event["wait_ms"] for event in self.events if event["event"] == "retry"]
+
+
+AWAY = ServiceUnavailable("the relay is away")
+
+
+def test_waits_double_up_to_a_bound_and_the_time_passes_between_tries() -> None:
+    query = Scripted([(0, AWAY)] * 8 + [(0, None)], retry_ms=(100, 1_000))
+    query.run()
+    assert query.error is None
+    for wait_ms, whole in zip(query.waits_ms, [100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000], strict=True):
+        assert whole / 2 <= wait_ms <= whole
+    assert abs(query.clock.monotonic_s() * 1e3 - sum(query.waits_ms)) < len(query.waits_ms)
+
+
+def test_a_batch_that_was_done_has_the_next_wait_be_short_again() -> None:
+    query = Scripted([(0, AWAY)] * 6 + [(1, AWAY), (0, None)], retry_ms=(100, 1_000))
+    query.run()
+    *_, long, short = query.waits_ms
+    assert long >= 500
+    assert short <= 100
+
+
+def test_a_run_to_the_present_end_gives_up_what_might_pass() -> None:
+    query = Scripted([(0, AWAY)] * 9, once=True)
+    query.run()
+    assert query.error is AWAY
+    assert query.said == ["retry", "retry", "retry", "failed"]
+
+
+def test_a_query_that_is_stopped_while_it_waits_is_not_tried_again() -> None:
+    class Clock(FakeClock):
+        def wait(self, event: threading.Event, s_max: float) -> bool:
+            event.set()  # as by another thread
+            return super().wait(event, s_max)
+
+    query = Scripted([(0, AWAY)] * 9, retry_ms=(3_600_000, 3_600_000), clock=Clock())
+    query.run()
+    assert query.error is None
+    assert query.said == ["retry"]
+    assert query.clock.monotonic_s() == 0
 
 
 def test_a_change_of_a_schema_that_no_try_gets_past_fails_by_name_unless_a_batch_lies_between() -> None:
@@ -86,12 +141,12 @@ def test_a_refusal_is_final_unless_executors_were_sent_renewed_files_since_the_q
     """A task that is tried again shows what it was given when its job began."""
     refused = AccessDenied("the token is not this relay's")
     query = Scripted([(0, refused)] * 9)
-    query.renewed_s = time.monotonic() - 1
+    query.renewed_s = -1
     query.run()
     assert query.said == ["failed"]
 
     def rounds() -> Iterator[tuple[int, DatabusError | None]]:
-        query.renewed_s = time.monotonic()
+        query.renewed_s = 0.0001
         yield 1, refused
         yield 1, refused
 
