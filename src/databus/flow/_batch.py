@@ -97,8 +97,8 @@ class TableControl:
         """What a `gap` says of the changes that are missing, unless a snapshot is said to follow; None otherwise."""
         if self.kind is not ControlKind.GAP or self.body.get("resnapshot"):
             return None
-        told = ", ".join(f"{name} {self.body[name]}" for name in ("from", "to", "reason") if name in self.body)
-        return told or "no reason given"
+        description = ", ".join(f"{name} {self.body[name]}" for name in ("from", "to", "reason") if name in self.body)
+        return description or "no reason given"
 
 
 Item = TableRows | StagedRows | TableControl

@@ -49,7 +49,7 @@ class Sample(TableFilter):
         return self.by
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
-        read = [column_named(each, names) for each in self.by]
+        read = [column_named(name, names) for name in self.by]
         unchanged = Lineage.unchanged(names)
         if not read:
             return replace(unchanged, is_opaque=True)  # by the key, and nobody says here which that is
@@ -61,7 +61,7 @@ class Sample(TableFilter):
             return TableStep.unchanged(table)
         later = {column.name: forms_of(column.type).sink for column in missing.values() if column is not None}
         kinds = pa.schema([*sink_schema(table), *later.items()])
-        by = [column_named(each, kinds.names) or each for each in self.by] or [*table.key]
+        by = [column_named(name, kinds.names) or name for name in self.by] or [*table.key]
         if not by:
             raise ConfigError("it has no key; say in `by` which columns decide whether a row is in the sample")
         forms = [key_form(kinds.field(name).type) for name in by]
@@ -110,7 +110,7 @@ class Dedupe(TableFilter):
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`."""
         del missing
-        named = {column_named(each, table.names) for each in self.names}
+        named = {column_named(name, table.names) for name in self.names}
         counts = [name for name in table.names if name in table.key or (name in named) == (self.columns is not None)]
 
         def apply(rows: pa.Table) -> pa.Table:
@@ -278,9 +278,9 @@ class Outbox(TableFilter):
 
     def columns_left(self, names: Sequence[str]) -> list[str]:
         """See `TableFilter.columns_left`. A table that lacks a column of these is left alone."""
-        if any(column_named(each, names) is None for each in self.names):
+        if any(column_named(name, names) is None for name in self.names):
             return [*names]
-        return [ID, TOPIC, KEY, PAYLOAD, *(column_named(each, names) or each for each in self.keep)]
+        return [ID, TOPIC, KEY, PAYLOAD, *(column_named(name, names) or name for name in self.keep)]
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
         left = self.columns_left(names)
@@ -303,12 +303,12 @@ class Outbox(TableFilter):
                 "its updates may come without first images, and look like inserts then: each would be a message. "
                 "Have the database log whole rows, and say `first_images: true` in the source"
             )
-        named = {each: column_named(each, table.names) or each for each in self.names}
+        named = {name: column_named(name, table.names) or name for name in self.names}
         route = table.column(named[self.route])
         if route.type != "string":
             raise ConfigError(f"route: column {route.name} is {route.type}; a topic is named by text")
         made_of = {ID: named[self.id], TOPIC: route.name, KEY: named[self.key], PAYLOAD: named[self.payload]}
-        made_of |= {named[each]: named[each] for each in self.keep}
+        made_of |= {named[name]: named[name] for name in self.keep}
         columns = [_named(table.column(old), new) for new, old in made_of.items()]
         after = TableSchema(table.source, tuple(columns), (KEY,))
         bus = len(table.names)

@@ -129,7 +129,7 @@ def write_data_pieces(
     with pq.ParquetWriter(made, schema, metadata_collector=written, **how) as writer:
         for rows in pieces:
             writer.write_table(rows, row_group_size=group_rows_max)
-            with_nan.update(each for each in schema.names[:_INDEXED_COLUMNS_MAX] if _has_nan(rows.column(each)))
+            with_nan.update(name for name in schema.names[:_INDEXED_COLUMNS_MAX] if _has_nan(rows.column(name)))
     content = made.getvalue()
     with (located(folder) / name).writing() as file:
         file.write(content)
@@ -155,13 +155,13 @@ def _stats_of(found: "pq.FileMetaData", schema: pa.Schema, with_nan: Collection[
         kind = schema.field(index).type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             continue  # readers look for none
-        said = [group.column(index).statistics for group in groups]
-        if any(each is None or not each.has_null_count for each in said):
+        statistics = [group.column(index).statistics for group in groups]
+        if any(statistic is None or not statistic.has_null_count for statistic in statistics):
             return _COUNT.format(found.num_rows)
-        nulls[field] = sum(each.null_count for each in said)
+        nulls[field] = sum(statistic.null_count for statistic in statistics)
         if nulls[field] == found.num_rows:
             continue
-        bounds = None if field in with_nan else _bounds([each for each in said if each.num_values])
+        bounds = None if field in with_nan else _bounds([statistic for statistic in statistics if statistic.num_values])
         if bounds is None:
             return _COUNT.format(found.num_rows)
         name = _json(field)

@@ -54,10 +54,10 @@ class RelayTables:
     def now(self, name: str) -> TableSchema | None:
         """See `Definitions.now`."""
         client = _client(self.relay, self.access, self.wanted)
-        found = next((each.fingerprint for each in client.sources() if each.name == name), None)
-        if found is None:
+        fingerprint = next((source.fingerprint for source in client.sources() if source.name == name), None)
+        if fingerprint is None:
             return None
-        table = client.table_of(found)
+        table = client.table_of(fingerprint)
         return FrameFilter.over(self.wanted, split_physical(name)[0], table).cut_of(table).after
 
 

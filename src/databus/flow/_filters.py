@@ -59,7 +59,7 @@ class TableFilter(ABC):
 
     def lineage(self, names: Sequence[str]) -> Lineage:
         """What becomes of the columns of typed rows. Raises KeyError for one that it names and that is not there."""
-        lacking = [each for each in self.names if column_named(each, names) is None]
+        lacking = [name for name in self.names if column_named(name, names) is None]
         if lacking and self.missing == "stop":
             raise KeyError(lacking[0])
         return self._lineage(names)
@@ -105,7 +105,7 @@ class Where(TableFilter):
         return self.predicate.columns
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
-        read = [column_named(each, names) for each in self.names]
+        read = [column_named(name, names) for name in self.names]
         unchanged = Lineage.unchanged(names)
         return unchanged if None in read else replace(unchanged, reads=frozenset(name for name in read if name))
 
@@ -146,7 +146,7 @@ class Project(TableFilter):
 
     def columns_left(self, names: Sequence[str]) -> list[str]:
         """See `TableFilter.columns_left`."""
-        named = {column_named(each, names) for each in self.names}
+        named = {column_named(name, names) for name in self.names}
         return [name for name in names if (name in named) == (self.columns is not None)]
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
@@ -198,7 +198,8 @@ class Rename(TableFilter):
         del missing
         new = dict(zip(table.names, self.columns_left(table.names), strict=True))
         columns = tuple(
-            Column(new[each.name], each.type, each.nullable, each.db_type, each.charset) for each in table.columns
+            Column(new[column.name], column.type, column.nullable, column.db_type, column.charset)
+            for column in table.columns
         )
         after = replace(table, columns=columns, key=tuple(new[name] for name in table.key))
 
@@ -228,8 +229,8 @@ class Mask(TableFilter):
         return (*self.hash, *self.redact, *self.truncate)
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
-        masked = {column_named(each, names) for each in self.names}
-        hashed = {column_named(each, names) for each in self.hash}
+        masked = {column_named(name, names) for name in self.names}
+        hashed = {column_named(name, names) for name in self.hash}
         return Lineage(
             {name: None if name in masked else name for name in names},
             frozenset(name for name in masked if name is not None),
@@ -243,11 +244,11 @@ class Mask(TableFilter):
         columns = {column.name: column for column in table.columns}
         made: dict[str, _Made] = {}
         how: dict[str, Any] = {}
-        for name in (column_named(each, table.names) for each in self.hash):
+        for name in (column_named(name, table.names) for name in self.hash):
             if name is not None:
                 made[name], how[name] = self._hash(columns[name]), "hash"
                 columns[name] = Column(name, "string", columns[name].nullable)
-        for name in (column_named(each, table.names) for each in self.redact):
+        for name in (column_named(name, table.names) for name in self.redact):
             if name is not None:
                 _check_no_key(table, name, "redact")
                 made[name], how[name] = _nothing, "redact"

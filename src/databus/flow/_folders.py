@@ -22,8 +22,8 @@ def quoted(name: str, *, dots: bool = False) -> str:
     >>> quoted("größe 1/2"), quoted("a.b"), quoted("a.b", dots=True)
     ('gr%C3%B6%C3%9Fe 1%2F2', 'a.b', 'a%2Eb')
     """
-    found = quote(name, safe=" ")
-    return found.replace(".", "%2E") if dots else found
+    text = quote(name, safe=" ")
+    return text.replace(".", "%2E") if dots else text
 
 
 def spelled(name: str, *, dots: bool = False) -> str:

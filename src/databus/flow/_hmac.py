@@ -18,10 +18,10 @@ def _root_bits(power: float, count: int) -> Words:
     primes: list[int] = []
     number = 2
     while len(primes) < count:
-        if all(number % each for each in primes):
+        if all(number % prime for prime in primes):
             primes.append(number)
         number += 1
-    roots = [_fraction_bits(each, power) for each in primes]
+    roots = [_fraction_bits(prime, power) for prime in primes]
     return np.array(roots, np.uint32)
 
 

@@ -47,16 +47,16 @@ class Letter:
 
     def to_line(self) -> str:
         """As it stands in the file."""
-        told = {"pair": [*self.pair], "id": self.id, "reason": self.reason, "at_us": self.at_us}
-        return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {self.row}}}\n'
+        value = {"pair": [*self.pair], "id": self.id, "reason": self.reason, "at_us": self.at_us}
+        return f'{json.dumps(value, ensure_ascii=False)[:-1]}, "row": {self.row}}}\n'
 
     @classmethod
     def from_line(cls, line: str) -> "Letter":
         """Read what `to_line` made. Raises `ValueError`, `KeyError`, `TypeError`."""
-        told = json.loads(line)
-        scn, seq = told["pair"]
-        row = json.dumps(told["row"], ensure_ascii=False, separators=(",", ":"))
-        return cls((scn, seq), told["id"], told["reason"], told["at_us"], row)
+        value = json.loads(line)
+        scn, seq = value["pair"]
+        row = json.dumps(value["row"], ensure_ascii=False, separators=(",", ":"))
+        return cls((scn, seq), value["id"], value["reason"], value["at_us"], row)
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Letters:
 
     def rows(self) -> pa.Table:
         """The rows, in the types of the table's frames."""
-        values = pa.array([each.row.encode() for each in self.letters], pa.large_binary())
+        values = pa.array([letter.row.encode() for letter in self.letters], pa.large_binary())
         rows = pa.Table.from_batches([own_rows(self.table, values).rows])
-        kinds = pa.array([json.loads(each.row)[CHANGE_TYPE] for each in self.letters])
+        kinds = pa.array([json.loads(letter.row)[CHANGE_TYPE] for letter in self.letters])
         return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
 
 
@@ -149,38 +149,38 @@ class DeadLetters:
         return self._write(Letters(source, table, tuple(letters)))
 
     def _write(self, letters: Letters) -> Letters:
-        found = letters.letters
+        kept = letters.letters
         head = {"v": _VERSION, "source": letters.source, "table": letters.table.to_json()}
-        rows = "".join(each.row for each in found)
-        pairs = [each.pair for each in found]
+        rows = "".join(letter.row for letter in kept)
+        pairs = [letter.pair for letter in kept]
         place = "-".join(f"{scn}.{seq}" for scn, seq in (min(pairs), max(pairs)))
         digest = sha256(f"{letters.table.fingerprint}{self.writer}{rows}".encode()).hexdigest()[:16]
         self.folder.make()
-        name = f"{_in_name(letters.source)}.{place}.{len(found)}.{digest}.jsonl"
-        (self.folder / name).write("".join([f"{json.dumps(head)}\n", *(each.to_line() for each in found)]).encode())
+        name = f"{_in_name(letters.source)}.{place}.{len(kept)}.{digest}.jsonl"
+        (self.folder / name).write("".join([f"{json.dumps(head)}\n", *(letter.to_line() for letter in kept)]).encode())
         return replace(letters, file=name)
 
     def files(self, is_wanted: Callable[[str], bool] = lambda _: True) -> list[LetterFile]:
         """The files there are, in the order of their pairs, of tables whose full names are wanted."""
-        found = []
+        names = []
         for name in self.folder.names():
             match = _NAME.fullmatch(name)
             source = None if match is None else self._source_of(match)
             if match is not None and source is not None and is_wanted(source):
-                numbers = [int(each) for each in match.groups()[1:]]
-                found.append(LetterFile(name, source, (numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4]))
-        return sorted(found, key=lambda each: (each.source, each.first))
+                numbers = [int(group) for group in match.groups()[1:]]
+                names.append(LetterFile(name, source, (numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4]))
+        return sorted(names, key=lambda each: (each.source, each.first))
 
     def _source_of(self, match: re.Match[str]) -> str | None:
         """The table whose letters a file of this name has; None where the name alone does not say, and it is gone."""
         if _CUT not in match[1]:
             return unquote(match[1])
-        found = self._read(match[0])
-        return None if found is None else found.source
+        letters = self._read(match[0])
+        return None if letters is None else letters.source
 
     def count(self) -> int:
         """How many letters there are."""
-        return sum(each.count for each in self.files())
+        return sum(file.count for file in self.files())
 
     def check(self) -> None:
         """Raises `LimitExceeded` where there are more than there may be."""
@@ -211,24 +211,24 @@ class DeadLetters:
 
     def read(self, file: LetterFile) -> Letters:
         """What a file holds. Raises `CorruptData`."""
-        found = self.find(file)
-        if found is None:
+        letters = self.find(file)
+        if letters is None:
             raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: it is gone")
-        return found
+        return letters
 
     def find(self, file: LetterFile) -> Letters | None:
         """What a file holds; None where it is gone: somebody had it replayed or dropped. Raises `CorruptData`."""
         return self._read(file.name)
 
     def _read(self, name: str) -> Letters | None:
-        found = (self.folder / name).read()
-        if found is None:
+        content = (self.folder / name).read()
+        if content is None:
             return None
         try:
-            head, *lines = _lines(found.content.decode())
-            told: Any = json.loads(head)
+            head, *lines = _lines(content.content.decode())
+            header: Any = json.loads(head)
             letters = tuple(map(Letter.from_line, lines))
-            return Letters(str(told["source"]), TableSchema.from_json(told["table"]), letters, name)
+            return Letters(str(header["source"]), TableSchema.from_json(header["table"]), letters, name)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"{self.folder / name}: cannot be read as dead letters: {error!r}") from error
 
@@ -264,7 +264,7 @@ class DeadLetters:
     def ids_below(self, source: str, pair: Pair) -> list[str]:
         """What a target calls the letters of a table that are below a pair."""
         groups = self.by_source(lambda name: name == source).get(source, ())
-        return sorted({each.id for group in groups for each in group.letters if each.pair < pair})
+        return sorted({letter.id for group in groups for letter in group.letters if letter.pair < pair})
 
     def release(self, source: str, pair: Pair) -> None:
         """Forget letters of a table that are below a pair: a truncation or a whole snapshot has overtaken them."""
@@ -280,14 +280,14 @@ class DeadLetters:
         taken: by full name of a table, what the target took of it.
         """
         for file in self.files(taken.__contains__) if taken else ():
-            found = taken[file.source]
-            if file.first < found.last:
-                self._forget(file, found.overtakes)
+            letters = taken[file.source]
+            if file.first < letters.last:
+                self._forget(file, letters.overtakes)
 
     def _forget(self, file: LetterFile, is_over: Callable[[Letter], bool]) -> None:
-        found = self.find(file)
-        if found is not None:
-            self.keep(file, [each for each in found.letters if not is_over(each)])
+        letters = self.find(file)
+        if letters is not None:
+            self.keep(file, [letter for letter in letters.letters if not is_over(letter)])
 
 
 def released_below(batch: Batch, control: TableControl) -> Pair | None:

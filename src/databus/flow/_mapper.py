@@ -53,12 +53,12 @@ def _function_of(name: str, text: str | None) -> Function:
         else:
             module = ModuleType("databus_filter")
             exec(compile(text, where, "exec"), module.__dict__)  # noqa: S102 - the user's own function
-        found = getattr(module, attribute)
+        function = getattr(module, attribute)
     except Exception as error:
         raise ConfigError(f"function {name} does not load: {type(error).__name__}: {error}") from error
-    if not callable(found) or inspect.isclass(found):
+    if not callable(function) or inspect.isclass(function):
         raise ConfigError(f"function {name}: {attribute} is not a function")
-    return found  # type: ignore[no-any-return]  # of the user's module; that it can be called was looked at
+    return function  # type: ignore[no-any-return]  # of the user's module; that it can be called was looked at
 
 
 class Mapper:
@@ -175,7 +175,7 @@ class FilterMapper:
         if any(each.hides for _, each in self.filters.filters):
             bodies = [_without_values(text) for text in given[CONTROL].to_pylist()]
             given[CONTROL] = pa.array(bodies, given[CONTROL].type)
-        columns = [given.get(each.name, pa.nulls(controls.num_rows, each.type)) for each in self.schema]
+        columns = [given.get(field.name, pa.nulls(controls.num_rows, field.type)) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 

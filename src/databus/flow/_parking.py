@@ -80,26 +80,26 @@ class Parking:
         self._tables: dict[str, _Rows] = {}
         sources = {item.table.source for item in batch.items if isinstance(item, TableRows)}
         names = {f"{batch.physical}/{source}": source for source in sources}
-        given = () if replayed is None else {(each.id, each.pair) for each in replayed.letters}
+        given = () if replayed is None else {(letter.id, letter.pair) for letter in replayed.letters}
         for name, found in letters.by_source(names.__contains__).items() if names else ():
             source = names[name]
             known = [
-                replace(each, id=called or "")
+                replace(letter, id=called or "")
                 for group in found
-                for each, called in zip(group.letters, self._called(source, group), strict=True)
-                if (each.id, each.pair) not in given
+                for letter, called in zip(group.letters, self._called(source, group), strict=True)
+                if (letter.id, letter.pair) not in given
             ]
             if known:
                 self._tables[source] = self._rows_of(source, known)
 
     def holds(self, items: Int, rows: Int) -> RowMask:
         """Which of these rows are held back; a row of no item is not."""
-        found = np.zeros(len(items), np.bool_)
+        held = np.zeros(len(items), np.bool_)
         for table in self._tables.values():
             for number, start in table.starts.items():
                 mine = items == number
-                found[mine] = table.is_held[start + rows[mine]]
-        return found
+                held[mine] = table.is_held[start + rows[mine]]
+        return held
 
     def refuse(self, number: int, row: int, why: str) -> None:
         """Hold a row back, and what follows of its key. Raises `LimitExceeded` where there are too many letters; all
@@ -114,7 +114,7 @@ class Parking:
             raise self._letters.too_many(self._letters.count())
         table = self._tables[source]
         table.hold(table.starts[number] + row, why)
-        if sum(each.new_count for each in self._tables.values()) > self._room:
+        if sum(table.new_count for table in self._tables.values()) > self._room:
             self.put()
             raise self._letters.too_many(self._letters.count())
 
@@ -127,12 +127,12 @@ class Parking:
         """Have a durable letter for each row that is held back."""
         for source, table in self._tables.items():
             for number in table.starts:
-                found = [(row, why) for row, why in table.held(number) if not table.is_letter(number, row)]
+                rows_held = [(row, why) for row, why in table.held(number) if not table.is_letter(number, row)]
                 item = self._batch.items[number]
-                if found and isinstance(item, TableRows):
-                    told = [(table.id(number, row), why) for row, why in found]
-                    rows = item.rows.take([row for row, _ in found])
-                    self._letters.put(f"{self._batch.physical}/{source}", item.table, rows, told)
+                if rows_held and isinstance(item, TableRows):
+                    reasons = [(table.id(number, row), why) for row, why in rows_held]
+                    rows = item.rows.take([row for row, _ in rows_held])
+                    self._letters.put(f"{self._batch.physical}/{source}", item.table, rows, reasons)
 
     def release(self) -> None:
         """Forget letters that controls of the batch have overtaken: before a reader has those, so that nobody replays
@@ -171,7 +171,7 @@ class Parking:
         key = self._key_in(source, letters.table)
         has_all = key and set(key) <= set(letters.table.names)
         if not has_all or (self._keyless is not None and self._keyless not in letters.table.names):
-            return [each.id or None for each in letters.letters]
+            return [letter.id or None for letter in letters.letters]
         ids: list[str | None] = _ids(TableRows(letters.table, letters.rows()), key, self._keyless).to_pylist()
         return ids
 
@@ -195,8 +195,8 @@ class _Rows:
         self.new_count = 0
         self._why: dict[int, str] = {}
         self._releases = releases
-        found = [pairs_of(item.rows) for item in items.values()]
-        self._scns, self._seqs = (np.concatenate(each) for each in zip(*found, strict=True))
+        pairs = [pairs_of(item.rows) for item in items.values()]
+        self._scns, self._seqs = (np.concatenate(each) for each in zip(*pairs, strict=True))
         self._is_followed = np.concatenate([before_updates(item.rows)[1] for item in items.values()])
         ids = pa.concat_arrays(names).dictionary_encode()
         self._names: pa.Array = ids.dictionary
@@ -205,7 +205,7 @@ class _Rows:
         self._sorted = self._codes[self._order]
         self._letters: dict[int, list[Pair]] = {}  # by key, in order
         self._is_letter: set[tuple[int, Pair]] = set()
-        codes = pc.index_in(pa.array([each.id for each in letters], pa.large_string()), self._names)
+        codes = pc.index_in(pa.array([letter.id for letter in letters], pa.large_string()), self._names)
         for code, letter in zip(codes.to_pylist(), letters, strict=True):
             if code is not None:
                 self._is_letter.add((code, letter.pair))
@@ -242,13 +242,13 @@ class _Rows:
         """Hold a change back; returns the keys that it parks."""
         first = place - 1 if place and self._is_followed[place - 1] else place
         parked = set()
-        for each in range(first, first + 1 + int(self._is_followed[first])):
-            code = int(self._codes[each])
-            if not self.is_held[each]:
-                self.is_held[each] = True
-                self._why[each] = why
-                self.new_count += (code, self._pair(each)) not in self._is_letter
-            if code >= 0 and self._note(code, self._pair(each)):
+        for number in range(first, first + 1 + int(self._is_followed[first])):
+            code = int(self._codes[number])
+            if not self.is_held[number]:
+                self.is_held[number] = True
+                self._why[number] = why
+                self.new_count += (code, self._pair(number)) not in self._is_letter
+            if code >= 0 and self._note(code, self._pair(number)):
                 parked.add(code)
         return parked
 

@@ -44,15 +44,15 @@ class TableFilters:
         Raises `UnknownColumn` for a column that a filter names and the table has not, `ConfigError` for a condition or
         an option that does not fit the table.
         """
-        found = self.known.get(table.fingerprint)
-        if found is None:
+        steps_of_table = self.known.get(table.fingerprint)
+        if steps_of_table is None:
             name = f"{self.physical}/{table.source}"
             steps: list[TableStep] = []
             for where, each in self.filters:
                 before = steps[-1].after if steps else table
                 steps.append(self._step(where, each, name, before, tuple(steps)))
-            found = self.known[table.fingerprint] = tuple(steps)
-        return found
+            steps_of_table = self.known[table.fingerprint] = tuple(steps)
+        return steps_of_table
 
     def result(self, table: TableSchema) -> TableSchema:
         """The definition of what comes out."""
@@ -107,21 +107,21 @@ class TableFilters:
         if now is not None and depth:
             now = TableFilters(self.physical, self.filters[:depth], self.table_of, self.current_of).result(now)
         current = now or table
-        found = {column: column_named(column, current.names) for column in lacking}
+        columns = {column: column_named(column, current.names) for column in lacking}
         gone = [column for column in table.names if column not in current.names and not _names(each, column)]
-        if each.hides and gone and any(found.values()):
+        if each.hides and gone and any(columns.values()):
             raise UnsupportedFeature(
                 f"{where}: rows of {name} are from before {', '.join(lacking)} was there, and have "
                 f"{', '.join(gone)}, which may have been its name: nothing says what to hide of them. {_BOTH_NAMES}"
             )
         for column in lacking:
-            if found[column] is None and each.missing == "stop" and now is not None:
+            if columns[column] is None and each.missing == "stop" and now is not None:
                 raise UnknownColumn(
                     f'{where}: {name} has no column "{column}"; there are {", ".join(current.names)}. Leave the table '
                     "out of `tables`, or say `missing: skip` to have the filter leave alone what is not there"
                     f"{f'. If it has another name now: {_BOTH_NAMES}' if each.hides else ''}"
                 )
-        return {column: None if at is None else current.column(at) for column, at in found.items()}
+        return {column: None if at is None else current.column(at) for column, at in columns.items()}
 
     def item(
         self, item: TableRows | TableControl, dropped: Dropped | None = None

@@ -54,9 +54,9 @@ class Unnest(TableFilter):
 
     def columns_left(self, names: Sequence[str]) -> list[str]:
         """See `TableFilter.columns_left`. The key, which nobody says here, comes before them."""
-        if any(column_named(each, names) is None for each in self.names):
+        if any(column_named(name, names) is None for name in self.names):
             return [*names]
-        return [*(column_named(each, names) or each for each in self.keep), self.ordinal, *self.members]
+        return [*(column_named(name, names) or name for name in self.keep), self.ordinal, *self.members]
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
         return Lineage(dict.fromkeys(self.columns_left(names)), frozenset(names))
@@ -73,7 +73,7 @@ class Unnest(TableFilter):
                 "the database log whole rows, and say `first_images: true` in the source"
             )
         later = {each: column for each, column in missing.items() if column is not None}
-        found = {each: later.get(each) or table.column(column_named(each, table.names) or each) for each in self.names}
+        found = {name: later.get(name) or table.column(column_named(name, table.names) or name) for name in self.names}
         document = found[self.column]
         if document.type != "string":
             raise ConfigError(f"column: {document.name} is {document.type}; JSON is text")
@@ -118,13 +118,13 @@ class Unnest(TableFilter):
 
     def _objects(self, table: TableSchema, rows: pa.Table, name: str, members: Sequence[Column]) -> Elements:
         documents = rows.column(name).cast(pa.large_string())
-        found = elements(pa.concat_arrays(documents.chunks or [pa.array([], pa.large_string())]), members)
-        place, reason = (None, "") if found.problem is None else found.problem
-        for column, values in zip(members, found.columns, strict=True):
+        objects = elements(pa.concat_arrays(documents.chunks or [pa.array([], pa.large_string())]), members)
+        place, reason = (None, "") if objects.problem is None else objects.problem
+        for column, values in zip(members, objects.columns, strict=True):
             if place is None and not column.nullable and values.null_count:
                 at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-                place = int(found.of[at])
-                reason = f"element {found.ordinals[at]}: {column.name}: is missing or null, and `required` names it"
+                place = int(objects.of[at])
+                reason = f"element {objects.ordinals[at]}: {column.name}: is missing or null, and `required` names it"
         if place is not None and self.on_error == "stop":
             pair = rows.column(COMMIT_VERSION)[place].as_py(), rows.column(SEQ)[place].as_py()
             key = ", ".join(f"{each} {rows.column(each)[place].as_py()}" for each in table.key)
@@ -133,7 +133,7 @@ class Unnest(TableFilter):
                 "`on_error: null` in the filter to have what does not fit be NULL; or have a `where` before it leave "
                 "such rows out"
             )
-        return found
+        return objects
 
 
 def _order(rows: pa.Table, objects: Elements) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":

@@ -45,7 +45,7 @@ if not TYPE_CHECKING:  # else every name would be there
         """What the facade names."""
         if name in __all__:
             for module in _MODULES:
-                found = vars(import_module(f"{__name__}.{module}")).get(name)
-                if found is not None:
-                    return found
+                value = vars(import_module(f"{__name__}.{module}")).get(name)
+                if value is not None:
+                    return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

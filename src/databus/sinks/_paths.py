@@ -47,10 +47,10 @@ def remove_folders(
 ) -> list[Location]:
     """Remove the folders of tables, by full names; returns them. Raises `InputError` for one that stays."""
     parts = (name.partition("/") for name in tables)
-    found = sorted({path_of(template, context, physical, source, named) for physical, _, source in parts}, key=str)
-    for path in found:
+    folders = sorted({path_of(template, context, physical, source, named) for physical, _, source in parts}, key=str)
+    for path in folders:
         path.remove_folder()
-    return found
+    return folders
 
 
 class TableFolders:

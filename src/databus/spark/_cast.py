@@ -74,7 +74,7 @@ def join_frames(frames: Sequence[Frame]) -> pa.Table:
     for frame in frames:
         body = frame.body
         if body[:schema_end] != schema_message or body[-len(_END_OF_STREAM) :] != _END_OF_STREAM:
-            return pa.Table.from_batches([each.batch for each in frames])  # written by somebody else's Arrow
+            return pa.Table.from_batches([frame.batch for frame in frames])  # written by somebody else's Arrow
         parts.append(body[schema_end : -len(_END_OF_STREAM)])
     try:
         table = ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all()
@@ -121,17 +121,17 @@ class Caster:
         Raises `InexactRowsError` where that cannot be done exactly.
         """
         known = (table.schema, len(changes))
-        found = self._origins.get(known)
-        if found is None:
-            found = self._origins[known] = self._origins_of(table.schema, changes)
-        columns = [self._column(table, field, found.get(field.name)) for field in self._schema]
+        origins_now = self._origins.get(known)
+        if origins_now is None:
+            origins_now = self._origins[known] = self._origins_of(table.schema, changes)
+        columns = [self._column(table, field, origins_now.get(field.name)) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _origins_of(self, schema: pa.Schema, changes: Sequence[SchemaChange]) -> dict[str, ColumnOrigin]:
-        first = {each.name: self._type_of(each) for each in schema if each.name not in BUS_COLUMNS}
-        found = origins(first, changes)
+        first = {field.name: self._type_of(field) for field in schema if field.name not in BUS_COLUMNS}
+        columns = origins(first, changes)
         for field in self._schema:
-            origin = found.get(field.name)
+            origin = columns.get(field.name)
             if field.name in _BUS_AND_CONTROL:
                 continue
             if origin is None:
@@ -145,16 +145,16 @@ class Caster:
                     f"column {field.name!r} was {origin.types[-1]} and is {field.type} now, without a change of the "
                     "schema that says so"
                 )
-        return found
+        return columns
 
     def _type_of(self, field: pa.Field) -> str:
-        found = type_name_of(field.type)
-        if found is None:
+        name = type_name_of(field.type)
+        if name is None:
             raise SchemaChanged(
                 f"{self._where}: column {field.name!r} has the Arrow type {field.type}, which this version does not "
                 "know; upgrade databus here"
             )
-        return found
+        return name
 
     def _column(self, table: pa.Table, field: pa.Field, origin: ColumnOrigin | None) -> pa.Array:
         if origin is not None and field.name not in _BUS_AND_CONTROL:
@@ -179,12 +179,12 @@ class Caster:
         column = table.column(origin.column)
         if len(origin.types) > 1:
             kinds = [forms_of(name).arrow for name in origin.types[1:]]
-            found = converted(column, kinds)
-            if found is None:
+            exact = converted(column, kinds)
+            if exact is None:
                 raise InexactRowsError(
                     f"column {field.name!r} was {' and then '.join(origin.types)}, which does not hold every old value"
                 )
-            column = found
+            column = exact
         return column if column.type == field.type else column.cast(field.type)
 
 

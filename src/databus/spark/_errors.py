@@ -27,12 +27,12 @@ def error_of(error: BaseException) -> DatabusError | None:
     """
     if isinstance(error, DatabusError):
         return error
-    kinds = {f"{each.__module__}.{each.__qualname__}": each for each in _with_subclasses(DatabusError)}
+    kinds = {f"{subclass.__module__}.{subclass.__qualname__}": subclass for subclass in _with_subclasses(DatabusError)}
     names = "|".join(map(re.escape, kinds))
-    found = re.findall(rf"^(?:\S*\s)?({names}): (.*)$", str(error), re.MULTILINE)
-    if not found:
+    named = re.findall(rf"^(?:\S*\s)?({names}): (.*)$", str(error), re.MULTILINE)
+    if not named:
         return _full_disk(str(error)) or _gone_java(error)
-    name, message = found[-1]
+    name, message = named[-1]
     known: type[DatabusError] = next(each for each in kinds[name].__mro__ if each.__module__ == DatabusError.__module__)
     return known(message)
 
@@ -40,8 +40,8 @@ def error_of(error: BaseException) -> DatabusError | None:
 def _with_subclasses(kind: type[DatabusError]) -> Iterator[type[DatabusError]]:
     """Those of outputs and of plugins too."""
     yield kind
-    for each in kind.__subclasses__():
-        yield from _with_subclasses(each)
+    for subclass in kind.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 def _gone_java(error: BaseException) -> ServiceUnavailable | None:

@@ -38,8 +38,8 @@ def start_jvm(
     Raises `ServiceUnavailable` if it ends before it answers.
     """
     with TemporaryDirectory(prefix="databus-jvm-") as folder, output.open("ab") as out:
-        told = Path(folder) / "port"
-        environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", CONNECTION_VARIABLE: str(told)}
+        port_file = Path(folder) / "port"
+        environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", CONNECTION_VARIABLE: str(port_file)}
         if first_on_path is not None:
             environment["PATH"] = os.pathsep.join([first_on_path, os.environ.get("PATH", os.defpath)])
         process = Popen(  # noqa: S603 - Spark's own script, by its path
@@ -51,14 +51,14 @@ def start_jvm(
             preexec_fn=_pass_over_ctrl_c,  # noqa: PLW1509 - sets one handler, as pyspark does
         )
         on_process(process)
-        while not told.is_file():
+        while not port_file.is_file():
             if process.poll() is not None:
                 raise ServiceUnavailable(
                     f"Spark's Java process ended with code {process.returncode} before it answered; it said: "
                     f"{_last_words(output)} ({output} has the rest)"
                 )
             time.sleep(_ASK_S)  # a new file is all that Java says; pyspark waits for it in the same way
-        gateway = connected_gateway(told)
+        gateway = connected_gateway(port_file)
     gateway.proc = process
     return gateway
 
@@ -76,9 +76,9 @@ def how_java_ended(code: int, logs: Sequence[Path]) -> str:
     """What to say of a JVM that has ended under a session. logs: its own, and what it has printed."""
     number = -code if code < 0 else code - _SIGNAL_IN_SHELL
     files = " and ".join(map(str, logs))
-    if number not in {each.value for each in signal.Signals}:
-        said = _last_words(logs[-1])
-        return f"Spark's Java process has ended with code {code}; it said last: {said} (its logs: {files})"
+    if number not in {Signal.value for Signal in signal.Signals}:
+        words = _last_words(logs[-1])
+        return f"Spark's Java process has ended with code {code}; it said last: {words} (its logs: {files})"
     memory = (
         ", as the system does where memory, or a container's share of it, runs out (`journalctl -k` says so)"
         if number == signal.SIGKILL
@@ -94,14 +94,14 @@ def _last_words(output: Path) -> str:
         printed = output.read_bytes()
     except FileNotFoundError:
         printed = b""
-    said = " ".join(printed[-_SAID_BYTES_MAX:].decode(errors="replace").split())
-    return said or "nothing"
+    words = " ".join(printed[-_SAID_BYTES_MAX:].decode(errors="replace").split())
+    return words or "nothing"
 
 
 def _arguments(conf: SparkConf) -> list[str]:
     """What everybody on this machine may read. Secrets reach the JVM over its socket, before it makes its context."""
-    told = ((name, value) for name, value in conf.getAll() if not _SECRET.search(name))
-    settings = [part for name, value in told for part in ("--conf", f"{name}={value}")]
+    shown = ((name, value) for name, value in conf.getAll() if not _SECRET.search(name))
+    settings = [part for name, value in shown for part in ("--conf", f"{name}={value}")]
     return [*settings, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
 
 

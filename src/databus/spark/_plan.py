@@ -47,12 +47,12 @@ def find_changes(
 
     The relay looks at headers alone, and opens the log only where it finds a control.
     """
-    found: list[SchemaChange] = []
+    changes: list[SchemaChange] = []
     position = start
     while position.pair < until:
         range_ = partial(client.range, target.physical, position, sources=target.sources, to=until)
         looked = patiently(partial(range_, stop_at_controls=True), retry_ms)
-        found += [
+        changes += [
             patiently(partial(_read, client, target, position, control), retry_ms)
             for control in looked.controls
             if control.kind == ControlKind.SCHEMA and start.pair < control.pair <= until
@@ -60,7 +60,7 @@ def find_changes(
         if looked.groups == 0:
             break
         position = looked.position
-    return found
+    return changes
 
 
 def _read(client: RelayClient, target: Target, at: SourceCheckpoint, control: RangeControl) -> SchemaChange:
@@ -178,17 +178,17 @@ class Planner:
             time.sleep(wait_ms / 1e3)  # the query has all that it may ever read
             return start
         to = None if bound == _END else bound
-        found = self._range(start, rows_max=rows_max, bytes_max=bytes_max, to=to, wait_ms=wait_ms)
-        self.published = found.published
-        if found.groups == 0:
+        answer = self._range(start, rows_max=rows_max, bytes_max=bytes_max, to=to, wait_ms=wait_ms)
+        self.published = answer.published
+        if answer.groups == 0:
             return start
-        self._admit(start, found)
-        if is_answer(found.log):
-            self._last = (start, found.position, found)
-            return self._answered(found)
-        end = self._within(start, found, rows_max, bytes_max, bound)
-        if end == found.position:
-            self._last = (start, end, found)
+        self._admit(start, answer)
+        if is_answer(answer.log):
+            self._last = (start, answer.position, answer)
+            return self._answered(answer)
+        end = self._within(start, answer, rows_max, bytes_max, bound)
+        if end == answer.position:
+            self._last = (start, end, answer)
         elif end == start:
             self._exhausted = start, bound  # what comes next lies above the bound
         return end
@@ -215,7 +215,7 @@ class Planner:
         wait_ms: int = 0,
         stop_at_controls: bool = True,
     ) -> Range:
-        found = patiently(
+        answer = patiently(
             lambda: self._client.range(
                 self.target.physical,
                 start,
@@ -230,8 +230,8 @@ class Planner:
             self._options.retry_ms,
         )
         self._has_asked = True
-        self._check_log(found.log)
-        return found
+        self._check_log(answer.log)
+        return answer
 
     def _check_log(self, log: str) -> None:
         """Refuse another log than the one that numbered a typed query's table: there it may number another so."""
@@ -267,20 +267,22 @@ class Planner:
         if table is None or len(table.known) == 1:
             return ()
         if self._changes is None or start.pair < self._changes[0]:
-            found = self._find_changes(table, start)
-            self._changes = (start.pair, found)
+            changes = self._find_changes(table, start)
+            self._changes = (start.pair, changes)
         return tuple(change for change in self._changes[1] if change.pair > start.pair)
 
     def _find_changes(self, table: TypedTable, start: SourceCheckpoint) -> tuple[SchemaChange, ...]:
-        found = find_changes(self._client, self.target, start, table.settled, self._options.retry_ms)
+        changes = find_changes(self._client, self.target, start, table.settled, self._options.retry_ms)
         wanted = table.schema.fingerprint
         if self._options.schema_fingerprint is not None:  # not today's: the first time that it came into force
-            begins_so = bool(found) and found[0].before is not None and found[0].before.fingerprint == wanted
-            ends = [] if begins_so else [at for at, each in enumerate(found, 1) if each.after.fingerprint == wanted]
-            return tuple(found[: min(ends, default=0)])
-        above = [at for at, each in enumerate(found, 1) if each.pair > self.target.published]
-        reached = [at for at in above if found[at - 1].after.fingerprint == wanted]
-        return tuple(found[: max([len(found) - len(above), *reached])])
+            begins_so = bool(changes) and changes[0].before is not None and changes[0].before.fingerprint == wanted
+            ends = (
+                [] if begins_so else [at for at, change in enumerate(changes, 1) if change.after.fingerprint == wanted]
+            )
+            return tuple(changes[: min(ends, default=0)])
+        above = [at for at, change in enumerate(changes, 1) if change.pair > self.target.published]
+        reached = [at for at in above if changes[at - 1].after.fingerprint == wanted]
+        return tuple(changes[: max([len(changes) - len(above), *reached])])
 
     def _within(
         self,
@@ -310,7 +312,7 @@ class Planner:
         with self._client.stream(target.physical, start, sources=target.sources, to=end.pair, wait_ms=0) as stream:
             self._check_log(stream.log)
             splitter.connected(stream.uuid, stream.log)
-            for window in (each for groups in stream for group in groups for each in splitter.split(group)):
+            for window in (part for groups in stream for group in groups for part in splitter.split(group)):
                 rows += len(window)
                 if rows > rows_max:
                     return last if last is not start else _inside(window, rows_max, stream.log)
@@ -319,34 +321,34 @@ class Planner:
 
     def split(self, start: SourceCheckpoint, end: SourceCheckpoint) -> list[RangePartition]:
         """The batch (start, end] as contiguous ranges of groups of like size; none if it has nothing to show."""
-        found = None if self._last is None or self._last[:2] != (start, end) else self._last[2]
-        if found is None and is_answer(end.log):
-            found = self._part_of_answer(start, end)
-        return self._ranges(start, end.pair, found)
+        planned = None if self._last is None or self._last[:2] != (start, end) else self._last[2]
+        if planned is None and is_answer(end.log):
+            planned = self._part_of_answer(start, end)
+        return self._ranges(start, end.pair, planned)
 
     def _part_of_answer(self, start: SourceCheckpoint, end: SourceCheckpoint) -> Range:
         """A batch that was planned before, of the same answer. Raises `PositionPurged` where that is gone."""
         inside = replace(start, log=end.log, snapshots={UNREAD_TABLES: 0})
-        found = self._range(inside, to=end.pair)
-        if found.log != end.log:
+        answer = self._range(inside, to=end.pair)
+        if answer.log != end.log:
             raise PositionPurged(
                 f"{self.target.name}: a batch was planned of an answer of the bootstrap service that it does not have "
                 f"any more ({end.log}). Start the query with another checkpoint location, from where it stood: SCN "
                 f"{start.scn}",
                 physical=self.target.physical,
             )
-        return found
+        return answer
 
     def split_all(self) -> list[RangePartition]:
         """All that a query that runs once reads: up to the end of the log when it was loaded."""
         start, end = self.initial(), min(self.target.published, self.bound)
         parts: list[RangePartition] = []
         while start.pair < end or is_inside_answer(start):
-            found = self._range(start, to=None if is_inside_answer(start) else end, stop_at_controls=False)
-            if not is_answer(found.log):
+            answer = self._range(start, to=None if is_inside_answer(start) else end, stop_at_controls=False)
+            if not is_answer(answer.log):
                 break
-            parts += self._ranges(start, self._answered(found).pair, found)
-            start = found.position
+            parts += self._ranges(start, self._answered(answer).pair, answer)
+            start = answer.position
         return parts + self._ranges(start, end, None)
 
     def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
@@ -358,7 +360,7 @@ class Planner:
             start, begin = found.start, found.start.pair
         if end <= begin or found.is_empty:
             return []
-        inner = sorted((each for each in found.splits if begin < each.pair < end), key=lambda each: each.pair)
+        inner = sorted((split for split in found.splits if begin < split.pair < end), key=lambda each: each.pair)
         least = self._options.partition_bytes_min
         starts = [start, *(inner if least == 0 else _spread(inner, found.bytes // least))]
         ends = [*(each.pair for each in starts[1:]), end]
@@ -401,7 +403,7 @@ def _spread(splits: Sequence[SourceCheckpoint], ranges: int) -> list[SourceCheck
 
 def _inside(window: "Window", rows_max: int, log: str) -> SourceCheckpoint:
     """The position after `rows_max` rows of a window that has more; one fewer, or more, not to part an update."""
-    parts = [each.batch.select([CHANGE_TYPE, SEQ]) for each in window.changes()]
+    parts = [change.batch.select([CHANGE_TYPE, SEQ]) for change in window.changes()]
     rows = pa.Table.from_batches(parts).sort_by(SEQ)
     is_preimage = rows.column(CHANGE_TYPE)[rows_max - 1].as_py() == ChangeType.UPDATE_PREIMAGE
     at = rows_max + (0 if not is_preimage else -1 if rows_max > 1 else 1)

@@ -152,5 +152,5 @@ def offset_of(checkpoint: Path, batch_id: int) -> Any:
 def last_done(checkpoint: Path) -> int | None:
     """The last batch that Spark knows to be done; None if there is none."""
     commits = checkpoint / "commits"
-    done = [int(each.name) for each in commits.iterdir() if each.name.isdigit()] if commits.is_dir() else []
+    done = [int(path.name) for path in commits.iterdir() if path.name.isdigit()] if commits.is_dir() else []
     return max(done, default=None)

@@ -56,7 +56,7 @@ def class_file() -> Path | None:
         return None
     try:
         parts = [Path(java).resolve(), *sorted(Path(pyspark.origin).parent.joinpath("jars").glob("*.jar"))]
-        stamps = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in parts]
+        stamps = [(str(part), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
     except OSError:
         return None
     key = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
@@ -322,5 +322,5 @@ def make_class_file(path: Path) -> None:
     except FileNotFoundError as error:
         raise ServiceUnavailable(f"{path}: Java did not write it; starts of Spark take as long as before") from error
     others = sorted(path.parent.glob("spark-classes-*.jsa"), key=lambda each: each.stat().st_mtime)
-    for each in others[:-_KEPT_MAX]:
-        each.unlink()
+    for other in others[:-_KEPT_MAX]:
+        other.unlink()

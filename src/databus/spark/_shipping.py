@@ -55,10 +55,10 @@ class Shipment:
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """Spark's settings by which executors find what they are sent; with those that are given, where both are."""
         path = [_OURS, *([] if self.archive is None else [_THEIRS]), *_part(given, _PYTHON_PATH)]
-        found = {_PYTHON_PATH: ":".join(path), f"spark.executorEnv.{FILES_VARIABLE}": "."}
+        settings = {_PYTHON_PATH: ":".join(path), f"spark.executorEnv.{FILES_VARIABLE}": "."}
         if self.archive is not None:
-            found[_ARCHIVES] = ",".join([*_part(given, _ARCHIVES), f"{self.archive}#{_THEIRS}"])
-        return found
+            settings[_ARCHIVES] = ",".join([*_part(given, _ARCHIVES), f"{self.archive}#{_THEIRS}"])
+        return settings
 
     def python(self, given: Mapping[str, str]) -> str:
         """The executors' Python: what the settings or the environment say; else, with an archive, one of this
@@ -102,14 +102,14 @@ class Shipment:
         try:
             self._access_of(folder, renewal).check()
         except ConfigError as error:
-            told = str(error)
+            message = str(error)
             for path in self._files:
-                told = told.replace(str(folder / travelling_name(path, renewal)), str(path))
-            raise ConfigError(told) from error
+                message = message.replace(str(folder / travelling_name(path, renewal)), str(path))
+            raise ConfigError(message) from error
 
     @property
     def _files(self) -> list[Path]:
-        return [Path(each) for each in self.access.options().values()]
+        return [Path(option) for option in self.access.options().values()]
 
     def _access_of(self, folder: Path, renewal: int) -> Access:
         named = self.access.options().items()
@@ -142,7 +142,7 @@ def pack_databus(archive: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for path in (
             root / "databus" / "__init__.py",
-            *(path for each in folders for path in sorted(each.rglob("*.py"))),
+            *(path for folder in folders for path in sorted(folder.rglob("*.py"))),
         ):
             out.write(path, path.relative_to(root))
 
@@ -182,16 +182,16 @@ def make_archive(path: Path, more: Iterable[str] = ()) -> dict[str, str]:
     more: names of further distributions, such as those of users' functions. All come with what they require.
     Raises `ConfigError` for one that is not installed, or of which nobody knows the files.
     """
-    found: dict[str, Distribution] = {}
+    needed: dict[str, Distribution] = {}
     for name in (*NEEDED, *more):
-        _collect(name, found, is_needed=True)
+        _collect(name, needed, is_needed=True)
     for name in WANTED:
-        _collect(name, found, is_needed=False)
+        _collect(name, needed, is_needed=False)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as out:
-        for each in found.values():
+        for each in needed.values():
             for inside, file in _files(each):
                 out.write(file, inside)
-    return {each.name: each.version for each in found.values()}
+    return {each.name: each.version for each in needed.values()}
 
 
 def _collect(name: str, found: dict[str, Distribution], *, is_needed: bool) -> None:

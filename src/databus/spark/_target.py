@@ -62,28 +62,28 @@ def resolve(client: RelayClient, options: DatabusOptions) -> Target:
             is_by_pattern = not options.names or any(map(is_pattern, options.names))
             client.check_peers([physical], [physical] if is_by_pattern else ())
         return Target(physical, options.names or None, physical, client.head(physical).published.pair)
-    found = _one(served, options.names[0])
-    head = client.head(found.physical)  # before the schema: what comes after is seen as a change
-    found = _named(_served(client, options), found.name)  # its number in this log, which may be new
-    versions = client.register([found.id])
+    source = _one(served, options.names[0])
+    head = client.head(source.physical)  # before the schema: what comes after is seen as a change
+    source = _named(_served(client, options), source.name)  # its number in this log, which may be new
+    versions = client.register([source.id])
     if options.schema_fingerprint is None:
-        chosen = [each.table for each in versions if each.is_current]
+        chosen = [version.table for version in versions if version.is_current]
     else:
-        chosen = [each.table for each in versions if f"{each.fingerprint:016x}" == options.schema_fingerprint]
+        chosen = [version.table for version in versions if f"{version.fingerprint:016x}" == options.schema_fingerprint]
     if not chosen:
         raise UnknownSource(
-            f"{found.name}: the relay has no schema {options.schema_fingerprint or 'in force'}; it has "
-            f"{', '.join(f'{each.fingerprint:016x}' for each in versions) or 'none'}"
+            f"{source.name}: the relay has no schema {options.schema_fingerprint or 'in force'}; it has "
+            f"{', '.join(f'{version.fingerprint:016x}' for version in versions) or 'none'}"
         )
-    settled = client.head(found.physical)
+    settled = client.head(source.physical)
     if settled.log != head.log:
-        raise other_log(found.physical, head.log, settled.log)
-    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions), settled.published.pair)
-    return Target(found.physical, (str(found.id),), found.name, head.published.pair, table, head.log)
+        raise other_log(source.physical, head.log, settled.log)
+    table = TypedTable(chosen[0], frozenset(version.fingerprint for version in versions), settled.published.pair)
+    return Target(source.physical, (str(source.id),), source.name, head.published.pair, table, head.log)
 
 
 def _served(client: RelayClient, options: DatabusOptions) -> list[SourceInfo]:
-    return [each for each in client.sources() if options.physical in (None, each.physical)]
+    return [source for source in client.sources() if options.physical in (None, source.physical)]
 
 
 def matches(source: SourceInfo, name: str) -> bool:
@@ -98,28 +98,28 @@ def _short(source: SourceInfo) -> str:
 
 
 def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:
-    found = [each for each in served if matches(each, name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matching = [source for source in served if matches(source, name)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise ConfigError(
-            f'option "sources": {name!r} is not unique; it may be {" or ".join(sorted(each.name for each in found))}'
+            f'option "sources": {name!r} is not unique; it may be {" or ".join(sorted(each.name for each in matching))}'
         )
-    names = [each.name for each in served]
-    near = difflib.get_close_matches(name, [*names, *(each.table for each in served), *map(_short, served)], 1)
+    names = [source.name for source in served]
+    near = difflib.get_close_matches(name, [*names, *(source.table for source in served), *map(_short, served)], 1)
     hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names) or 'none'}"
     raise UnknownSource(f'option "sources": no table called {name!r}; {hint}')
 
 
 def _named(served: Sequence[SourceInfo], name: str) -> SourceInfo:
-    found = next((each for each in served if each.name == name), None)
-    if found is None:
+    source = next((source for source in served if source.name == name), None)
+    if source is None:
         raise UnknownSource(f'option "sources": {name!r} is not captured any more')
-    return found
+    return source
 
 
 def _only_physical(served: Sequence[SourceInfo], options: DatabusOptions) -> str:
-    chosen = [each for each in served if not options.names or any(matches(each, name) for name in options.names)]
+    chosen = [source for source in served if not options.names or any(matches(source, name) for name in options.names)]
     physicals = sorted({each.physical for each in chosen})
     if len(physicals) == 1:
         return physicals[0]
@@ -127,5 +127,5 @@ def _only_physical(served: Sequence[SourceInfo], options: DatabusOptions) -> str
         raise ConfigError(f'option "physical": missing; one query reads one of {", ".join(physicals)}')
     raise UnknownSource(
         f'option "sources": nothing at {options.relay} is called {options.sources or "anything"!r}; there are '
-        f"{', '.join(sorted(each.name for each in served)) or 'none'}"
+        f"{', '.join(sorted(source.name for source in served)) or 'none'}"
     )

@@ -225,7 +225,7 @@ def _meet(one: str, other: str) -> bool:
     from databus.relay import is_loopback
 
     hosts = {one.lower(), other.lower()}
-    return len(hosts) == 1 or bool(hosts & _ANY) or all(is_loopback(each) for each in hosts)
+    return len(hosts) == 1 or bool(hosts & _ANY) or all(is_loopback(host) for host in hosts)
 
 
 def check_path(node: NodeSpec, config: PipelineConfig) -> Iterator[Problem]:
@@ -288,7 +288,7 @@ def check_targets(graph: Graph) -> Iterator[Problem]:
 def _check_folder(where: str, folder: LocalLocation | Path) -> Iterator[Problem]:
     """A folder that cannot be made, or not be written to."""
     path = Path(folder)
-    there = next(each for each in (path, *path.parents) if each.exists())
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir():
         yield Problem(where, f"{there} is a file, not a folder")
     elif not os.access(there, os.W_OK | os.X_OK):
@@ -371,10 +371,10 @@ def _names_where_inside(inner: Sequence[str], outer: Sequence[str]) -> tuple[dic
         if mine == theirs:
             continue
         both = [(1, theirs, _PLACEHOLDER.sub("*", mine)), (0, mine, _PLACEHOLDER.sub("*", theirs))]
-        found = [(at, match) for at, template, part in both if (match := _pattern(template).fullmatch(part))]
-        if not found and not (_PLACEHOLDER.search(mine) and _PLACEHOLDER.search(theirs)):
+        matching = [(at, match) for at, template, part in both if (match := _pattern(template).fullmatch(part))]
+        if not matching and not (_PLACEHOLDER.search(mine) and _PLACEHOLDER.search(theirs)):
             return None
-        for at, match in found[:1]:
+        for at, match in matching[:1]:
             for name, value in match.groupdict().items():
                 if names[at].setdefault(name, value) != value and "*" not in value + names[at][name]:
                     return None
@@ -442,7 +442,7 @@ def _is_here(master: str) -> bool:
     from databus.relay import is_loopback
 
     if master.startswith(_STANDALONE):
-        hosts = (each.rpartition(":")[0] for each in master.removeprefix(_STANDALONE).split(","))
+        hosts = (part.rpartition(":")[0] for part in master.removeprefix(_STANDALONE).split(","))
         return all(is_loopback(host.strip("[]")) for host in hosts)
     return master.startswith("local")
 

@@ -49,10 +49,10 @@ def check_definitions(graph: Graph, tables: Tables) -> Iterator[Problem]:
 def _few(problems: Iterator[Problem]) -> Iterator[Problem]:
     """Some of them, of each place: what is wrong with one table is often wrong with a thousand."""
     counts: dict[str, int] = {}
-    for each in problems:
-        counts[each.path] = counts.get(each.path, 0) + 1
-        if counts[each.path] <= _TOLD_MAX:
-            yield each
+    for problem in problems:
+        counts[problem.path] = counts.get(problem.path, 0) + 1
+        if counts[problem.path] <= _TOLD_MAX:
+            yield problem
     for path, count in counts.items():
         if count > _TOLD_MAX:
             yield Problem(path, f"the same of {count - _TOLD_MAX} more tables")
@@ -140,12 +140,12 @@ class AskedTables:
     @classmethod
     def of(cls, graph: Graph, asks: bool | Collection[str]) -> Self:
         """Ask the servers that can be asked, all or those of these names, and a relay that runs elsewhere."""
-        found = cls()
+        asked = cls()
         for name, source in graph.config.sources.items():
             if (asks is True or name in (asks or ())) and offers(source, Describable):
-                found._ask_server(name, source)
-        found._ask_relay(graph)
-        return found
+                asked._ask_server(name, source)
+        asked._ask_relay(graph)
+        return asked
 
     def lacks_a_name(self, name: str, source: SourceConfig) -> bool:
         """Whether a source names a table that there is not; `check-source` says so."""
@@ -154,11 +154,11 @@ class AskedTables:
 
     def _ask_server(self, name: str, source: SourceConfig) -> None:
         try:
-            found = offered(Describable, source, name).definitions(name, source)
+            definitions = offered(Describable, source, name).definitions(name, source)
         except DatabusError as error:
             self._unanswered(f"sources.{name}", error)
         else:
-            self.tables[name] = {f"{name}/{each.source}": each for each in found}
+            self.tables[name] = {f"{name}/{definition.source}": definition for definition in definitions}
 
     def _ask_relay(self, graph: Graph) -> None:
         config = graph.config
@@ -192,14 +192,14 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
     """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, all
     or those of these names, and a relay that runs elsewhere.
     """
-    told = [
+    problems = [
         *_check_merging(graph),
         *_check_messages(graph),
         *_check_transactions(graph),
         *_check_united(graph),
         *_check_transaction_topics(graph),
     ]
-    yield from told
+    yield from problems
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
@@ -214,9 +214,9 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
             yield Problem(f"{where}.{below}", message)
             continue
         defined.update({f"{name}/{each}": table for each, table in there.items()})
-        for each in _check_options(where, source, tables):
-            misnamed = misnamed or each.path.startswith(f"{where}.tables[")
-            yield each
+        for problem in _check_options(where, source, tables):
+            misnamed = misnamed or problem.path.startswith(f"{where}.tables[")
+            yield problem
         if tables is not None:
             known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
         misnamed = misnamed or asked.lacks_a_name(name, source)
@@ -234,9 +234,11 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
     ]
     may_come = graph.config.relay.url is not None
     yield from (replace(each, is_warning=each.is_warning or (may_come and _NO_TABLE in each.message)) for each in found)
-    for each in check_definitions(graph, defined):
-        if not any(other.path.startswith(each.path) for other in (*told, *found)):  # told already, with what was meant
-            yield each
+    for problem in check_definitions(graph, defined):
+        if not any(
+            other.path.startswith(problem.path) for other in (*problems, *found)
+        ):  # told already, with what was meant
+            yield problem
 
 
 def _is_name(pattern: str) -> bool:
@@ -252,7 +254,7 @@ def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> 
         return
     for index, pattern in enumerate(source.tables):
         alone = source.model_copy(update={"tables": [pattern], "exclude": []})
-        if _is_name(pattern) and not any(alone.selects(each) for each in tables):
+        if _is_name(pattern) and not any(alone.selects(table) for table in tables):
             yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, tables)}")
     for table, choice in source.columns.items():
         if source.selects(table):
@@ -264,7 +266,7 @@ def _check_columns(where: str, table: str, left_out: Sequence[str], tables: Colu
     if columns is None:
         yield Problem(where, f"there is no such table; {_near(table, tables)}")
         return
-    known = {each.lower() for each in columns}
+    known = {column.lower() for column in columns}
     for index, column in enumerate(left_out):
         if column.lower() not in known:
             yield Problem(f"{where}.exclude[{index}]", f'{table} has no column "{column}"; {_near(column, columns)}')
@@ -272,9 +274,9 @@ def _check_columns(where: str, table: str, left_out: Sequence[str], tables: Colu
 
 def _near(name: str, there: Iterable[str]) -> str:
     names = sorted(there)
-    found = nearest(name, names) or next(iter(difflib.get_close_matches(name, names, 1)), None)
-    if found is not None:
-        return f'did you mean "{found}"?'
+    near = nearest(name, names) or next(iter(difflib.get_close_matches(name, names, 1)), None)
+    if near is not None:
+        return f'did you mean "{near}"?'
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     return f"there are {', '.join(names[:_NAMED_MAX]) or 'none'}{more}"
 
@@ -312,14 +314,14 @@ def _check_filters(graph: Graph, captured: Columns, defined: Mapping[str, TableS
 
 def _left(wanted: StreamFilter, captured: Columns, defined: Mapping[str, TableSchema]) -> Columns:
     """The columns that an input's filter lets through. The key's always come, so where it is not known, all may."""
-    found = dict(captured)
+    columns = dict(captured)
     for name in captured:
         table = defined.get(name)
         if table is not None and "columns" in wanted.form(name):
             with suppress(MalformedRequest, UnknownColumn):  # told by the definitions
                 cut = FrameFilter.over(wanted, name.partition("/")[0], table).cut_of(table)
-                found[name] = cut.after.names
-    return found
+                columns[name] = cut.after.names
+    return columns
 
 
 def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
@@ -433,12 +435,12 @@ def _check_united(graph: Graph) -> Iterator[Problem]:
     outputs = [node for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT]
     branches = [(node, branch) for node in outputs for branch in graph.branches(node.path)]
     inputs = {node.path: {branch.input for other, branch in branches if other is node} for node in outputs}
-    told: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, ...]] = set()
     for (node, one), (following, other) in itertools.combinations(branches, 2):
         is_lane = node.config.lane is not None and node.config.lane == following.config.lane
         are_shared = node is following or (is_lane and inputs[node.path] == inputs[following.path])
         key = following.path, *sorted((one.input, other.input))
-        if key in told or one.input == other.input or not are_shared:
+        if key in seen or one.input == other.input or not are_shared:
             continue
         first, second = graph.inputs[one.input], graph.inputs[other.input]
         if Shape.TYPED in (first.emits, second.emits) or not _share_a_source(graph, one, other):
@@ -451,7 +453,7 @@ def _check_united(graph: Graph) -> Iterator[Problem]:
         elif node is not following and selections_meet(one.selection, other.selection):
             why = "a table comes by both"
         if why:
-            told.add(key)
+            seen.add(key)
             yield Problem(
                 f"{following.path}.from",
                 f"{_named(one)} and {_named(other)} may bring tables of one source, which one query reads, and {why}. "
@@ -462,7 +464,7 @@ def _check_united(graph: Graph) -> Iterator[Problem]:
 def _check_transaction_topics(graph: Graph) -> Iterator[Problem]:
     """Outputs that tell of the same transactions in one place: their readers would find two ends of each."""
     nodes = [
-        each for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT and each.config.transactions_go_to
+        node for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT and node.config.transactions_go_to
     ]
     for one, other in itertools.combinations(nodes, 2):
         ways = itertools.product(graph.branches(one.path), graph.branches(other.path))
@@ -484,8 +486,8 @@ def _share_a_source(graph: Graph, one: Branch, other: Branch) -> bool:
     if known[0] is not None and known[1] is not None:
         return not set(known[0]).isdisjoint(known[1])
     return any(
-        patterns_meet(f"{each.partition('/')[0]}/*", f"{another.partition('/')[0]}/*")
-        for each in patterns_of(one.selection)
+        patterns_meet(f"{pattern.partition('/')[0]}/*", f"{another.partition('/')[0]}/*")
+        for pattern in patterns_of(one.selection)
         for another in patterns_of(other.selection)
     )
 

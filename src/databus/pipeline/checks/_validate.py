@@ -75,7 +75,7 @@ def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
 
 
 def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Graph:
-    errors = [each for each in problems if not each.is_warning]
+    errors = [problem for problem in problems if not problem.is_warning]
     if errors or graph is None:
         raise ConfigError("\n".join(each.in_file(path) for each in _placed(path, errors)))
     return graph
@@ -88,7 +88,7 @@ def _examined(
     if graph is not None and not graph.cycle():
         stores = () if offline else check_stores(graph.config)
         problems = sorted({*problems, *check_sources(graph, asks=asks_sources), *stores})
-        if all(each.is_warning for each in problems):
+        if all(problem.is_warning for problem in problems):
             problems = sorted({*problems, *check_targets(graph), *check_renamed(graph)})
     return graph, problems
 
@@ -96,7 +96,10 @@ def _examined(
 def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
     """Problems with the lines that they are in."""
     lines = lines_in(Path(path)) if problems else {}
-    return [each if each.line is not None else replace(each, line=line_of(each.path, lines)) for each in problems]
+    return [
+        problem if problem.line is not None else replace(problem, line=line_of(problem.path, lines))
+        for problem in problems
+    ]
 
 
 def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
@@ -124,7 +127,7 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
 
 def _without_echoes(problems: list[Problem]) -> Iterator[Problem]:
     """Without what is said of a `${NAME}` that stands there because it has no value."""
-    unset = {each.path for each in problems if each.is_unset}
+    unset = {problem.path for problem in problems if problem.is_unset}
     for each in problems:
         if each.is_unset or each.path not in unset or each.message.startswith("there is no such option"):
             yield each
@@ -224,7 +227,7 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
         yield from _check_keys(config.nodes[path], ways)
         yield from check_compacted(graph, config.nodes[path], ways)
     yield from _check_paths(graph, branches)
-    origins = {path: [config.nodes[each.input] for each in ways] for path, ways in branches.items()}
+    origins = {path: [config.nodes[way.input] for way in ways] for path, ways in branches.items()}
     yield from check_options(config, origins)
 
 
@@ -312,8 +315,8 @@ def _check_keys(node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     keys = getattr(node.config, "key", None)
     for table in keys if isinstance(keys, dict) else ():
         if not any(
-            may_select(each.selection, table) if each.table is None else patterns_meet(each.table, table)
-            for each in branches
+            may_select(branch.selection, table) if branch.table is None else patterns_meet(branch.table, table)
+            for branch in branches
         ):
             yield Problem(
                 f"{node.path}.key.{table}", f"no table called {table} comes here; a key is given by `db.table`"

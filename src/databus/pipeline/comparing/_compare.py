@@ -97,10 +97,10 @@ def two_sides(places: Sequence[int]) -> Iterator[tuple[Side, Side]]:
 
 def difference_of(name: str, source: Side, copied: Side, keys_max: int) -> TableDifference:
     """What differs between two sides, part by part."""
-    found = TableDifference(name, 0)
+    total = TableDifference(name, 0)
     for part in range(_PARTS):
-        found = found.joined(difference(name, source.part(part), copied.part(part), keys_max), keys_max)
-    return found
+        total = total.joined(difference(name, source.part(part), copied.part(part), keys_max), keys_max)
+    return total
 
 
 def oracle_of(physical: str, config: SourceConfig | None, *, folder: Path, database: Path | None = None) -> Oracle:
@@ -123,7 +123,7 @@ def read_source(physical: str, config: SourceConfig) -> Mapping[str, dict[Row, R
 
 
 def _by_key(rows: Iterable[Row], table: OracleTable) -> dict[Row, Row]:
-    places = [table.names.index(each) for each in table.key]
+    places = [table.names.index(name) for name in table.key]
     return {tuple(row[place] for place in places): row for row in rows}
 
 
@@ -178,7 +178,7 @@ class _Copy:
             states = [] if relay is None else relay.states()
         except TransientError:
             return ""
-        stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
+        stopped = [state for state in states if state["name"] == self.physical and state["status"] == "suspended"]
         return str(stopped[0]["message"]) if stopped else ""
 
     def at_rest(self) -> str:
@@ -217,15 +217,15 @@ class _Copy:
 
     def key_of(self, source: str, key: Sequence[str]) -> tuple[str, ...]:
         chosen = self.node.config.key
-        found = chosen.get(source) if isinstance(chosen, dict) else chosen
-        return tuple(found or key)
+        columns = chosen.get(source) if isinstance(chosen, dict) else chosen
+        return tuple(columns or key)
 
     def not_a_copy(self, source: str) -> str:
         """Why filters on the way have this hold something else than the source does; empty where it does not."""
         name = f"{self.physical}/{source}"
         over = named(self.graph, self.feed.filters_of(name))
-        found = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
-        return f"not compared: {found[0]}" if found else ""
+        reasons = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
+        return f"not compared: {reasons[0]}" if reasons else ""
 
     def filtered(self, source: str, deadline: float) -> list[Behind | Filtered | FilteredTable]:
         """What filters the source's table on its way to this copy, one after the other."""
@@ -235,27 +235,29 @@ class _Copy:
         if way is None or (not way.steps and not wanted.form(name)):
             return []
         table = self._captured(source, deadline)
-        found: list[Behind | Filtered | FilteredTable] = []
+        notes: list[Behind | Filtered | FilteredTable] = []
         if wanted.form(name):
-            found.append(behind := Behind(wanted, self.physical, table))
+            notes.append(behind := Behind(wanted, self.physical, table))
             table = behind.result
         if way.is_typed:
             steps = TypedSteps(self.graph, name, self.graph.about(way.steps, name))
-            found.append(Filtered(self.session(), steps, table))
+            notes.append(Filtered(self.session(), steps, table))
         elif way.filters:
             filters = TableFilters(self.physical, named(self.graph, way.filters), lambda _: table, lambda _: table)
-            found.append(FilteredTable(filters, table))
-        return found
+            notes.append(FilteredTable(filters, table))
+        return notes
 
     def _captured(self, source: str, deadline: float) -> TableSchema:
         """The definition of a table: what the relay says, or, of one of the pipeline's own, what is beside its log."""
         if self.graph.config.embeds_relay:
             return captured_table(self.graph.config.relay_folder, self.physical, source)
         relay = self._relay(deadline)
-        found = [] if relay is None else [each for each in relay.sources() if each.name == f"{self.physical}/{source}"]
-        if relay is None or not found:
+        sources = (
+            [] if relay is None else [each for each in relay.sources() if each.name == f"{self.physical}/{source}"]
+        )
+        if relay is None or not sources:
             raise ServiceUnavailable(f"{self.physical}: no relay knows {source}, whose types the filters need")
-        return relay.table_of(found[0].fingerprint)
+        return relay.table_of(sources[0].fingerprint)
 
 
 def compare(
@@ -284,8 +286,8 @@ def compare(
     positions: dict[str, int] = {}
     with spark_on_demand("databus compare", session) as spark:
         for copy in _copies(graph, output, database, sources, spark):
-            found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
-            tables += found
+            differences, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
+            tables += differences
             positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
 
@@ -304,35 +306,35 @@ def _copies(
     config = graph.config
     node = config.nodes.get(f"outputs.{output}")
     if node is None or getattr(node.config, "mode", None) != "mirror":
-        mirrors = [each.name for each in config.nodes.values() if getattr(each.config, "mode", None) == "mirror"]
+        mirrors = [node.name for node in config.nodes.values() if getattr(node.config, "mode", None) == "mirror"]
         raise ConfigError(f'{config.path}: "{output}" is no mirror; there are {", ".join(mirrors) or "none"}')
     known = {**config.sources, **(sources or {})}
     physicals = list(known)
     if not physicals:
         physicals = _physicals_of_relay(graph)
-    found = []
+    copies = []
     for plan in plan_queries(graph, physicals):
         if node.path not in [feed.output for feed in plan.feeds]:
             continue
         if plan.physical is not None:
             oracle = oracle_of(plan.physical, known.get(plan.physical), folder=config.folder, database=database)
-            found.append(_Copy(graph, node, plan, plan.physical, oracle, session))
-    if not found:
+            copies.append(_Copy(graph, node, plan, plan.physical, oracle, session))
+    if not copies:
         raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
-    return found
+    return copies
 
 
 def _physicals_of_relay(graph: Graph) -> list[str]:
     from databus.link import RelayClient
 
     client = RelayClient(graph.config.relay.url or "", access=graph.config.access)
-    return sorted({each.physical for each in client.sources()})
+    return sorted({source.physical for source in client.sources()})
 
 
 def _compare_physical(
     copy: _Copy, deadline: float, keys_max: int, on_wait: Callable[[str], None]
 ) -> tuple[list[TableDifference], int]:
-    why = told = "nothing was tried"
+    why = message = "nothing was tried"
     doubted: list[TableDifference] | None = None
     while True:
         is_late = time.monotonic() > deadline
@@ -344,17 +346,17 @@ def _compare_physical(
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
                 if not why:
-                    found = [_compare_table(copy, reading, each, keys_max, deadline) for each in captured]
+                    differences = [_compare_table(copy, reading, table, keys_max, deadline) for table in captured]
                     if reading.rests():
-                        if is_late or found == doubted or all(each.is_identical for each in found):
-                            return found, reading.cut
-                        doubted = found
+                        if is_late or differences == doubted or all(each.is_identical for each in differences):
+                            return differences, reading.cut
+                        doubted = differences
                         continue
                     why = "the source did not rest: it was written to during the comparison"
         except ServiceUnavailable as error:
             why = str(error)
-        _wait(copy, why, deadline, is_late=is_late, is_news=why != told, on_wait=on_wait)
-        told = why
+        _wait(copy, why, deadline, is_late=is_late, is_news=why != message, on_wait=on_wait)
+        message = why
 
 
 def _wait(
@@ -399,7 +401,7 @@ def _compare_table(
     key = copy.key_of(table.source, key)
     if not key:
         return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
-    with two_sides([names.index(each) for each in key]) as (source, copied):
+    with two_sides([names.index(name) for name in key]) as (source, copied):
         rows, given = reading.rows(table), table.names
         for each in filtered:
             rows, given = each.rows(given, rows), each.result.names
@@ -410,10 +412,10 @@ def _compare_table(
         except DatabusError as error:
             note = str(error)
             is_missing = isinstance(error, ServiceUnavailable)
-        found = difference_of(table.source, source, copied, keys_max)
-    if note and is_missing and not found.rows:
+        outcome = difference_of(table.source, source, copied, keys_max)
+    if note and is_missing and not outcome.rows:
         return TableDifference(table.source, 0)  # never a row, so never a copy
-    return TableDifference(table.source, found.rows, note=note) if note else found
+    return TableDifference(table.source, outcome.rows, note=note) if note else outcome
 
 
 def _copy_rows(folder: Location, names: Sequence[str], owner: str | None) -> Iterator[Row]:

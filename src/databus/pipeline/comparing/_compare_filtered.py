@@ -45,10 +45,10 @@ def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchem
     """The definition of a table, from beside the log of the pipeline's relay. Raises `ServiceUnavailable`."""
     from databus.log import SchemaStore
 
-    found = SchemaStore.load(relay_folder / physical, physical, {}).current()
-    for each in found.values():
-        if each.table.source == source:
-            return each.table
+    tables = SchemaStore.load(relay_folder / physical, physical, {}).current()
+    for table in tables.values():
+        if table.table.source == source:
+            return table.table
     raise ServiceUnavailable(f"{relay_folder / physical}: knows no table {source}, whose types the filters need")
 
 
@@ -112,8 +112,8 @@ class Filtered:
 
     def _made_of(self, rows: Sequence[Row]) -> pa.Table:
         given = self._session.createDataFrame(_with_meta(rows, self._table))
-        found, self._result = self._steps.apply(given, self._table)
-        made: pa.Table = found.drop(*(name for name, _, _ in _META)).toArrow()
+        frame, self._result = self._steps.apply(given, self._table)
+        made: pa.Table = frame.drop(*(name for name, _, _ in _META)).toArrow()
         return made.cast(sink_schema(self._result))
 
 

@@ -65,12 +65,12 @@ class Comparison:
     @property
     def is_identical(self) -> bool:
         """Whether nothing differs. Where no table was compared, that is not known, and this is false."""
-        return bool(self.tables) and all(each.is_identical for each in self.tables)
+        return bool(self.tables) and all(table.is_identical for table in self.tables)
 
     @property
     def rows(self) -> int:
         """Rows of the source that were compared."""
-        return sum(each.rows for each in self.tables)
+        return sum(table.rows for table in self.tables)
 
     def summary(self) -> str:
         """One line."""
@@ -81,21 +81,21 @@ class Comparison:
 
     def details(self) -> str:
         """The summary, and a line for each difference."""
-        return "\n".join([self.summary(), *(line for each in self.tables for line in each.lines())])
+        return "\n".join([self.summary(), *(line for table in self.tables for line in table.lines())])
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         tables = [
             {
-                "table": each.name,
-                "rows": each.rows,
-                "identical": each.is_identical,
-                "only_in_source": each.only_in_source_rows,
-                "only_in_copy": each.only_in_copy_rows,
-                "different": each.different_rows,
-                "differences": list(each.lines()),
+                "table": table.name,
+                "rows": table.rows,
+                "identical": table.is_identical,
+                "only_in_source": table.only_in_source_rows,
+                "only_in_copy": table.only_in_copy_rows,
+                "different": table.different_rows,
+                "differences": list(table.lines()),
             }
-            for each in self.tables
+            for table in self.tables
         ]
         return {"identical": self.is_identical, "rows": self.rows, "positions": self.positions, "tables": tables}
 

@@ -98,8 +98,8 @@ class _View:
         """See `LogView.beginning`."""
         if self.wants_all and self.looks_back(SourceCheckpoint()):
             return SourceCheckpoint(self.uuid)
-        found = self.origin.beginning(self.context, self.physical)
-        return None if found is None else found.sources.get(self.physical, SourceCheckpoint())
+        beginning = self.origin.beginning(self.context, self.physical)
+        return None if beginning is None else beginning.sources.get(self.physical, SourceCheckpoint())
 
     def joining(self, at: SourceCheckpoint | None) -> SourceCheckpoint | None:
         """See `LogView.joining`."""
@@ -208,10 +208,10 @@ class _Reader:
             log = self.origin.log_of(self.context, self.physical)
             return UnsupportedFeature(part_of_other_log(handle.name, self.physical, place, log))
         if isinstance(stop, LogPurged):
-            said = (
+            message = (
                 f"outputs.{handle.name}: the relay's log of {self.physical} has lost the changes of {names} that follow"
             )
-            return advised(PositionPurged(f"{said} what the target has"), [(feed, handle)], resumed=True)
+            return advised(PositionPurged(f"{message} what the target has"), [(feed, handle)], resumed=True)
         assert isinstance(stop, ForeignTarget)  # noqa: S101 - there are no others
         return advised(
             PositionForeign(
@@ -265,7 +265,7 @@ class _Reader:
     def _tables(self, feed: Feed) -> frozenset[str]:
         """What goes to an output now, by full names. Raises `ServiceUnavailable` while the relay does not know."""
         self.origin.log_of(self.context, self.physical)  # of a source that is still starting, no table is named
-        return frozenset(each for each in self.origin.tables_of(self.context, self.physical) if feed.selects(each))
+        return frozenset(table for table in self.origin.tables_of(self.context, self.physical) if feed.selects(table))
 
     def _all(self, there: frozenset[str]) -> frozenset[str]:
         """All tables that there are."""
@@ -307,6 +307,6 @@ def advised(error: DatabusError, feeds: Feeds, *, resumed: bool) -> DatabusError
     if places in str(error):
         return error
     ways = ". ".join(handle.how_to_begin_anew for _, handle in feeds)
-    said = f"{error}. How far the output has come stands in {places}. {ways}"
-    error.args = (said,)
+    message = f"{error}. How far the output has come stands in {places}. {ways}"
+    error.args = (message,)
     return error

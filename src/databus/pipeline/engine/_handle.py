@@ -505,8 +505,8 @@ def _with_gaps(output: Output, batch: BatchT, position: Position) -> BatchT:
         left.discard(name)
         if noted is not None and batch.start.pair > noted.pair:
             scns = noted.pair[0], batch.start.scn
-            told = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
-            body = {"kind": ControlKind.GAP, **told, "resnapshot": True}
+            gap = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
+            body = {"kind": ControlKind.GAP, **gap, "resnapshot": True}
             items.append(TableControl(item.table, ControlKind.GAP, batch.start.pair, body))
         items.append(item)
     return replace(batch, items=tuple(items))

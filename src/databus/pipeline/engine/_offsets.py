@@ -43,8 +43,8 @@ class Offsets:
     def _offset(self, batch_id: int) -> dict[str, Any]:
         from databus.spark import offset_of
 
-        found: dict[str, Any] = offset_of(self.folder, batch_id)
-        return found
+        offset: dict[str, Any] = offset_of(self.folder, batch_id)
+        return offset
 
     def drop_damaged(self) -> None:
         """Remove them where Spark would not start with them."""
@@ -64,7 +64,7 @@ class Offsets:
             planned = self.checkpoint(0 if done is None else done + 1)
         except CorruptData:
             return
-        if any(is_answer(each.log) for each in planned.sources.values()):
+        if any(is_answer(source.log) for source in planned.sources.values()):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def committed(self) -> Checkpoint | None:

@@ -201,15 +201,15 @@ def way_of(graph: Graph, feed: Feed, output: Output) -> WayOf:
         forms = [graph.filters[step.node].form(step.branch) for step in graph.about(way.steps, name)]
         kept = output.config.form_of(name.partition("/")[2])
         given = graph.inputs[way.input].filter.form(name)
-        told = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
-        return identity(json.dumps(told, sort_keys=True))
+        form = {"v": _VERSION, "filters": forms, "output": kept, **({"input": given} if given else {})}
+        return identity(json.dumps(form, sort_keys=True))
 
     return found
 
 
 def why_stopped(output: str, tables: Sequence[str]) -> str:
     """Why an output that does not say what to do does not go on with such tables."""
-    names = " ".join(sorted({split_physical(each)[1] for each in tables}))
+    names = " ".join(sorted({split_physical(table)[1] for table in tables}))
     return (
         f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
         f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "

@@ -45,17 +45,17 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
     Of a physical source that the target knows and no query of the run reads, a line of its own is added. An output
     whose target does not say how far it has come has failed, whatever the run said.
     """
-    found = dict(outputs)
+    shown = dict(outputs)
     for each in positions_of(config):
-        said = found.get(each.output) or _unknown()
+        output = shown.get(each.output) or _unknown()
         left = set(each.positions)
         queries: dict[str, Any] = {}
-        for name, query in said["queries"].items():
+        for name, query in output["queries"].items():
             mine = {physical: at for physical, position in each.positions.items() if (at := position.at) is not None}
             _, is_over_tables, of = name.rpartition("@")
-            told = {physical: at.to_json() for physical, at in mine.items() if not is_over_tables or physical == of}
-            left -= {*told}
-            queries[name] = {**query, "positions": told}
+            places = {physical: at.to_json() for physical, at in mine.items() if not is_over_tables or physical == of}
+            left -= {*places}
+            queries[name] = {**query, "positions": places}
         for physical in sorted(left):
             position = each.positions[physical]
             place = position.least(_ALL)
@@ -63,11 +63,11 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
                 state = {"state": OutputState.ENDED, "since_us": 0, "error": "", "message": ""}
                 stands = {"positions": {physical: place.to_json()}, "tables": _tables(physical, position)}
                 queries[f"outputs/{each.output}/{physical}"] = {**stands, **state}
-        found[each.output] = {**said, "queries": queries}
-        if each.error is not None and said["state"] != OutputState.FAILED:
+        shown[each.output] = {**output, "queries": queries}
+        if each.error is not None and output["state"] != OutputState.FAILED:
             failed = {"state": OutputState.FAILED, "error": type(each.error).__name__, "message": str(each.error)}
-            found[each.output] |= failed
-    return found
+            shown[each.output] |= failed
+    return shown
 
 
 _ALL: Choice = ((TableChoice(("*",)),),)

@@ -23,17 +23,17 @@ Filters = Mapping[tuple[str, ...], TableFilters]
 
 def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
     """The filters of a query over tables."""
-    found = {}
+    chains = {}
     for way in (way for feed in plan.feeds for way in feed.ways if way.filters):
         known = graph.inputs[way.input].definitions(context)
-        found[way.filters] = TableFilters(plan.physical or "", named(graph, way.filters), known.of, known.now)
-    return found
+        chains[way.filters] = TableFilters(plan.physical or "", named(graph, way.filters), known.of, known.now)
+    return chains
 
 
 def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
     """Filters over whole tables by their paths."""
-    found = [(path, graph.filters[path]) for path in way]
-    return [(path, each.in_tasks) for path, each in found if isinstance(each, TablesFilter)]
+    filters = [(path, graph.filters[path]) for path in way]
+    return [(path, each.in_tasks) for path, each in filters if isinstance(each, TablesFilter)]
 
 
 def check_tables(graph: Graph, plan: QueryPlan, filters: Filters, context: RunContext) -> None:

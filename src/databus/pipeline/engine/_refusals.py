@@ -113,16 +113,16 @@ class Refusals:
         """
         if self._plan.physical is None:
             return False
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for path in self._plan.inputs:
             origin = graph.inputs[path]
             for name in origin.tables_now(context, self._plan.physical).keys() - self._of(handle).keys():
                 for table in origin.past_definitions(context, name) if _is_by(feed, path, name) else ():
-                    found[name] = _why(feed, handle, filters, name, table) or found.get(name, "")
-        found = {name: why for name, why in found.items() if why}
-        if not any(why in said for why in found.values()):
+                    reasons[name] = _why(feed, handle, filters, name, table) or reasons.get(name, "")
+        reasons = {name: why for name, why in reasons.items() if why}
+        if not any(why in said for why in reasons.values()):
             return False
-        more = {name: f"{why}. So it was when rows came that are still to be read" for name, why in found.items()}
+        more = {name: f"{why}. So it was when rows came that are still to be read" for name, why in reasons.items()}
         self._past[handle.name] = {**self._past.get(handle.name, {}), **more}
         return True
 

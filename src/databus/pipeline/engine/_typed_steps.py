@@ -78,10 +78,10 @@ class TypedSteps:
         return self._lineage(names, len(self.steps))
 
     def _lineage(self, names: Sequence[str], count: int) -> Lineage:
-        found = Lineage.unchanged(names)
+        lineage = Lineage.unchanged(names)
         for step in self.steps[:count]:
-            found = found.then(self.graph.filters[step.node].lineage([*found.columns], step.branch))
-        return found
+            lineage = lineage.then(self.graph.filters[step.node].lineage([*lineage.columns], step.branch))
+        return lineage
 
     def check_key(self, key: Sequence[str], names: Sequence[str]) -> None:
         """Raises `ConfigError` where columns of what comes out, by which an output tells rows apart, are masked so that

@@ -125,7 +125,7 @@ class TypedTable:
         rows = (
             self._spark.createDataFrame([], typed_schema(table, meta_full=True)) if ranges is None else ranges.empty()
         )
-        names = [each for each in rows.columns if each not in (*BUS_COLUMNS, CONTROL)]
+        names = [column for column in rows.columns if column not in (*BUS_COLUMNS, CONTROL)]
         _, self._result = steps.apply(rows, table)
         for _, handle in self.feeds:
             steps.check_key(handle.output.config.key_choice.of(table.source), names)
@@ -209,7 +209,7 @@ class TypedTables:
 
     def of(self, way: Way, name: str) -> TypedTable | None:
         """The table of this full name on its way."""
-        return next((each for each in self.tables if each.way == way and name in each.names), None)
+        return next((table for table in self.tables if table.way == way and name in table.names), None)
 
     def check(self, feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
         """Before what an output has of tables is removed: raise what keeps these, by full names, from being made anew.
@@ -235,7 +235,7 @@ class TypedTables:
 
     def goes_on_without(self, typed: TypedTable) -> bool:
         """Whether the others may go on where a table cannot be written."""
-        others = [each for each in self.tables if each is not typed and not _is_final(each)]
+        others = [table for table in self.tables if table is not typed and not _is_final(table)]
         keeps_order = any(handle.catches_up_together for _, handle in typed.feeds)
         return bool(others or self.has_others) and not keeps_order
 
@@ -247,20 +247,20 @@ class TypedTables:
 
     def try_again(self) -> None:
         """Have what has failed be tried at once."""
-        for each in self.tables:
-            if each.failure is not None:
-                each.fall_due()
+        for table in self.tables:
+            if table.failure is not None:
+                table.fall_due()
 
     @property
     def due_s(self) -> float | None:
         """In how many seconds the next one that has failed is to be tried again; None for none."""
-        due = [each.due_s for each in self.tables if each.failure is not None and each.due_s is not None]
+        due = [table.due_s for table in self.tables if table.failure is not None and table.due_s is not None]
         return max(0.0, min(due) - self.clock.monotonic_s()) if due else None
 
     @property
     def errors(self) -> list[DatabusError]:
         """Of tables that are not tried again."""
-        return [each.failure for each in self.tables if each.failure is not None and each.due_s is None]
+        return [table.failure for table in self.tables if table.failure is not None and table.due_s is None]
 
 
 def _is_final(typed: TypedTable) -> bool:

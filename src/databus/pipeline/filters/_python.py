@@ -107,10 +107,10 @@ class PythonFilter(Filter):
         script = self._script
         if script is None:
             try:
-                found = importlib.util.find_spec(where.partition(".")[0]) is not None
+                is_there = importlib.util.find_spec(where.partition(".")[0]) is not None
             except (ImportError, ValueError):
-                found = False
-            return [] if found else [("function", f"no module called {where}; for a file, write file.py:{name}")]
+                is_there = False
+            return [] if is_there else [("function", f"no module called {where}; for a file, write file.py:{name}")]
         try:
             tree = compile(_text_of(script), str(script), "exec")
         except OSError as error:

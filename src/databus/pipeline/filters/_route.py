@@ -81,15 +81,15 @@ class RouteFilter(Filter):
 
     def problems(self) -> list[tuple[str, str]]:
         """Conditions that are none, or look beyond their row."""
-        found: list[tuple[str, str]] = []
+        columns: list[tuple[str, str]] = []
         for branch, text in (self.config.where or {}).items():
             try:
                 words = list(not_row_wise(parse_predicate(text)))
             except ValueError as error:
-                found.append((f"where.{branch}", str(error)))
+                columns.append((f"where.{branch}", str(error)))
                 continue
-            found += [(f"where.{branch}", f"{word} does not look at each row alone") for word in words]
-        return found
+            columns += [(f"where.{branch}", f"{word} does not look at each row alone") for word in words]
+        return columns
 
     def doubts(self) -> list[tuple[str, str]]:
         """Functions that Spark hardly has."""

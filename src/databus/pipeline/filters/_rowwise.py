@@ -179,7 +179,7 @@ def columns_in(tree: exp.Expression, names: Sequence[str], aliases: Reads = Mapp
     not among them; the bus's own and parameters of functions are passed over.
     """
     known = {**aliases, **{name.lower(): frozenset([name]) for name in names}}
-    bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
+    bound = {expression.name for arrow in tree.find_all(exp.Lambda) for expression in arrow.expressions}
     wanted = [each.name for each in tree.find_all(exp.Column) if each.name and each.name not in bound]
     return frozenset[str]().union(*(known[name.lower()] for name in wanted if name not in META_COLUMNS))
 

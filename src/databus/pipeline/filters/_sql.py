@@ -101,14 +101,14 @@ class SqlFilter(Filter):
             tree = (
                 parse_predicate(self.config.where) if self.config.where is not None else parse(self.config.select or "")
             )
-            found = list(not_row_wise(tree))
-            if not found and option == "select":
+            reasons = list(not_row_wise(tree))
+            if not reasons and option == "select":
                 return [(option, message) for message in self._select_problems()]
         except ValueError as error:
             return [(option, str(error))]
         return [
             (option, f"{word} does not handle each row alone, as a change must be; do that in a query over the copy")
-            for word in found
+            for word in reasons
         ]
 
     def doubts(self) -> list[tuple[str, str]]:
@@ -124,8 +124,12 @@ class SqlFilter(Filter):
             tree = self._tree if self.config.where is None else parse_predicate(self.config.where)
         except ValueError:
             return []  # `problems` says what is wrong
-        bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
-        aliases = {each.alias.lower() for each in tree.expressions if each.alias} if option == "select" else set()
+        bound = {expression.name for arrow in tree.find_all(exp.Lambda) for expression in arrow.expressions}
+        aliases = (
+            {expression.alias.lower() for expression in tree.expressions if expression.alias}
+            if option == "select"
+            else set()
+        )
         names = dict.fromkeys(each.name for each in tree.find_all(exp.Column) if not each.table and each.name)
         known = {name for name in names if is_meta(name) or name in bound or name.lower() in aliases}
         return [(option, name) for name in names if name not in known]
@@ -172,7 +176,11 @@ class SqlFilter(Filter):
         for projection in tree.expressions:
             if projection.alias_or_name in META_COLUMNS:
                 yield f"{projection.alias_or_name} is one of the bus's own columns, which go along by themselves"
-        names = [each.alias_or_name.lower() for each in tree.expressions if not each.is_star and each.alias_or_name]
+        names = [
+            expression.alias_or_name.lower()
+            for expression in tree.expressions
+            if not expression.is_star and expression.alias_or_name
+        ]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             yield f"two columns are called {name!r}; give one of them another name with AS"
 

@@ -159,8 +159,10 @@ class MaskFilter(TablesFilter):
     def form(self, branch: str | None) -> Mapping[str, Any]:
         """See `Filter.form`. The salt goes into a hash that nothing else is made of."""
         salt = None if self.config.salt is None else self.config.salt.get_secret_value()
-        told = None if salt is None else hmac.new(salt.encode(), b"databus: which salt is it", "sha256").hexdigest()
-        return {**super().form(branch), "salt": told}
+        salt_hash = (
+            None if salt is None else hmac.new(salt.encode(), b"databus: which salt is it", "sha256").hexdigest()
+        )
+        return {**super().form(branch), "salt": salt_hash}
 
 
 def _is_type(name: str) -> str:

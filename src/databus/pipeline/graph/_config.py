@@ -378,7 +378,7 @@ class _Reader:
         except ValidationError as error:
             self.add_lines("\n".join(lines_of(error, PipelineSections)))
             wrong = {str(each["loc"][0]) for each in error.errors()}
-            return PipelineSections.model_validate({name: each for name, each in kept.items() if name not in wrong})
+            return PipelineSections.model_validate({name: letter for name, letter in kept.items() if name not in wrong})
 
     def sources(self, given: Mapping[str, Any]) -> Iterator[tuple[str, SourceConfig]]:
         for name, options in given.items():
@@ -435,10 +435,10 @@ class _Reader:
 
 def _unread(path: Path, said: str) -> Problem:
     """What keeps a file from being read: said as `FILE: ...` or `FILE:LINE:COLUMN: ...`."""
-    found = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
-    if found is None:
+    place = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
+    if place is None:
         return Problem("", said.removeprefix(f"{path}: "))
-    return Problem("", f"column {found[2]}: {found[3]}", line=int(found[1]))
+    return Problem("", f"column {place[2]}: {place[3]}", line=int(place[1]))
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
@@ -475,10 +475,10 @@ def state_of(path: Path) -> Path:
     if config is not None:
         return config.state
     if not path.is_file():
-        raise ConfigError("\n".join(each.in_file(path) for each in problems))
-    found = _top_level(path)
-    name = _name_of(path, found.get("name"))
-    return state_folder(path.resolve().parent, name, found.get("state"))
+        raise ConfigError("\n".join(problem.in_file(path) for problem in problems))
+    sections = _top_level(path)
+    name = _name_of(path, sections.get("name"))
+    return state_folder(path.resolve().parent, name, sections.get("state"))
 
 
 def name_of(path: Path) -> str:
@@ -490,14 +490,14 @@ def relay_at(path: Path) -> "tuple[str | None, Access]":
     """Where the relay of a pipeline's file answers, and how it is asked, whatever else is wrong in the file."""
     config, problems = read_pipeline(path)
     if config is None:
-        raise ConfigError("\n".join(each.in_file(path) for each in problems))
+        raise ConfigError("\n".join(problem.in_file(path) for problem in problems))
     return config.relay_url(), config.access
 
 
 def pipelines_in(folder: Path) -> set[str]:
     """The names of the pipelines whose files stand in a folder, whatever else is wrong in them."""
-    files = [each for each in folder.iterdir() if each.suffix in (".yml", ".yaml") and each.is_file()]
-    return {_name_of(each, _top_level(each).get("name")) for each in files}
+    files = [path for path in folder.iterdir() if path.suffix in (".yml", ".yaml") and path.is_file()]
+    return {_name_of(file, _top_level(file).get("name")) for file in files}
 
 
 def _top_level(path: Path) -> dict[str, str]:

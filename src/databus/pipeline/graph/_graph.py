@@ -170,7 +170,7 @@ class Graph:
                 return None  # its own errors are reported
         known = self.filters.get(f"filters.{base}")
         if known is not None and known.branches:
-            there = ", ".join(f'"{base}.{each}"' for each in known.branches)
+            there = ", ".join(f'"{base}.{branch}"' for branch in known.branches)
             what = f'"{base}" has no branch "{branch}"' if branch else f'"{base}" is a route; name one of its branches'
             return f"{what}: {there}"
         if known is not None or f"inputs.{base}" in self.inputs:
@@ -211,24 +211,24 @@ class Graph:
 
     def reaching(self) -> set[str]:
         """The nodes from which something reaches an output."""
-        found = {path for path, node in self.config.nodes.items() if node.kind is Kind.OUTPUT}
-        waiting = list(found)
+        outputs = {path for path, node in self.config.nodes.items() if node.kind is Kind.OUTPUT}
+        waiting = list(outputs)
         while waiting:
             for edge in self.into(waiting.pop()):
-                if edge.source not in found:
-                    found.add(edge.source)
+                if edge.source not in outputs:
+                    outputs.add(edge.source)
                     waiting.append(edge.source)
-        return found
+        return outputs
 
     def branches(self, output: str) -> list[Branch]:
         """Every way into an output, at most `BRANCHES_MAX`; of a graph without cycles."""
-        found: list[Branch] = []
+        branches: list[Branch] = []
         for edge in self.into(output):
             for way in self._ways(edge.source, edge.branch):
-                found.append(self._branch(output, edge, way))
-                if len(found) > BRANCHES_MAX:
-                    return found
-        return found
+                branches.append(self._branch(output, edge, way))
+                if len(branches) > BRANCHES_MAX:
+                    return branches
+        return branches
 
     def branches_behind(self, name: str) -> list[Branch] | None:
         """Every way to what a filter, or a branch of one, gives, by what stands in a `from`; None if there is none."""
@@ -266,8 +266,10 @@ class Graph:
 
     def about(self, steps: Sequence[Step], name: str) -> tuple[Step, ...]:
         """The steps that do something to the table of this full name; typed filters do to whatever comes."""
-        found = ((step, self.filters[step.node]) for step in steps)
-        return tuple(step for step, each in found if not isinstance(each, TablesFilter) or each.in_tasks.is_about(name))
+        filters = ((step, self.filters[step.node]) for step in steps)
+        return tuple(
+            step for step, each in filters if not isinstance(each, TablesFilter) or each.in_tasks.is_about(name)
+        )
 
 
 def physicals_of(graph: Graph, branch: Branch) -> list[str] | None:

@@ -29,7 +29,7 @@ def pipeline_schema() -> Json:
     nodes = {kind: dict(_models_of(kind)) for kind in Kind}
     sources = {name: source_model(name) for name in source_types()}
     models: list[type[BaseModel]] = [PipelineSections, RelayConfig, *sources.values()]
-    models += [model for each in nodes.values() for model in each.values()]
+    models += [model for node in nodes.values() for model in node.values()]
     places, made = models_json_schema(
         [(model, _MODE) for model in dict.fromkeys(models)], ref_template="#/$defs/{model}"
     )
@@ -57,8 +57,8 @@ def _models_of(kind: Kind) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _of(ref: Mapping[str, str], definitions: Json) -> Json:
-    found: Json = definitions[ref["$ref"].rpartition("/")[2]]
-    return found
+    definition: Json = definitions[ref["$ref"].rpartition("/")[2]]
+    return definition
 
 
 def _described(value: Json) -> Json:

@@ -91,7 +91,7 @@ def _commons(commons: _Commons) -> Iterator[str]:
         yield f"### {title}\n"
         if told:
             yield "Beside those above:\n"
-        options = [each for each in options_of(model, ("type",)) if each not in told]
+        options = [option for option in options_of(model, ("type",)) if option not in told]
         yield from _rows(options)
         told += options
         yield from _below(title[0].lower() + title[1:], model)
@@ -104,7 +104,7 @@ def _section(title: str, model: Any, commons: _Commons = types.MappingProxyType(
     for name, common in commons.items():
         if issubclass(model, common):
             shared = list(options_of(common, ("type",)))
-            options, among = [each for each in options if each not in shared], name
+            options, among = [option for option in options if option not in shared], name
     if among is not None:
         link = f"[{among[0].lower()}{among[1:]}](#{among.lower().replace(' ', '-')})"
         yield f"{'Beside' if options else 'Has'} the options of {link}{':' if options else '.'}\n"
@@ -114,7 +114,7 @@ def _section(title: str, model: Any, commons: _Commons = types.MappingProxyType(
 
 def _below(title: str, model: type[BaseModel], commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
     """The options that are inside options, such as `create_topics` of an output, with those inside them."""
-    shared = {name for each in commons.values() for name in each.model_fields}
+    shared = {name for common in commons.values() for name in common.model_fields}
     for name, field in model.model_fields.items():
         for inner in () if name in shared else _models_in(field.annotation):
             yield from _section(f"#### `{field.alias or name}` of {title}", inner)
@@ -124,7 +124,7 @@ def _below(title: str, model: type[BaseModel], commons: _Commons = types.Mapping
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [each for inner in get_args(annotation) for each in _models_in(inner)]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
 def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
 def _rows(options: "Iterable[Option]") -> Iterator[str]:
     yield "| option | values | default | meaning |"
     yield "|---|---|---|---|"
-    for each in options:
-        cells = (f"`{each.name}`", each.values, each.default, each.meaning)
+    for option in options:
+        cells = (f"`{option.name}`", option.values, option.default, option.meaning)
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 
@@ -181,20 +181,20 @@ def _type(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     known = [each for each in inner if each is not type(None)]
     if origin is Literal:
-        found = " or ".join(f"`{each}`" for each in inner)
+        text = " or ".join(f"`{each}`" for each in inner)
     elif origin in (Union, types.UnionType):
-        found = " or ".join(map(_type, known))
+        text = " or ".join(map(_type, known))
     elif origin is Annotated:
-        found = _type(inner[0])
+        text = _type(inner[0])
     elif origin in (list, dict):
-        found = ("list of " if origin is list else "") + " to ".join(map(_type, inner))
+        text = ("list of " if origin is list else "") + " to ".join(map(_type, inner))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        found = "options"
+        text = "options"
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        found = " or ".join(f"`{each.value}`" for each in annotation)
+        text = " or ".join(f"`{each.value}`" for each in annotation)
     else:
-        found = _NAMES.get(annotation, "anything")
-    return found
+        text = _NAMES.get(annotation, "anything")
+    return text
 
 
 def _default(field: FieldInfo) -> str:
@@ -244,10 +244,10 @@ def plugins() -> Iterator[Plugin]:
 def plugin(name: str, folder: Path) -> list[Plugin]:
     """The types of this name, at most one of a kind; one in a file is looked for in `folder`. Raises `InputError`."""
     if ":" in name:
-        found = [_plugin(kind, name, folder) for kind in Kind]
-        fitting = [each for each in found if not each.error]
+        plugins_so_called = [_plugin(kind, name, folder) for kind in Kind]
+        fitting = [each for each in plugins_so_called if not each.error]
         if not fitting:
-            raise InputError(found[-1].error)
+            raise InputError(plugins_so_called[-1].error)
         return fitting
     kinds = [kind for kind in Kind if name in plugin_types(kind)]
     if not kinds:

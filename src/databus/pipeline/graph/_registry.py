@@ -112,12 +112,12 @@ def _class_of(kind: Kind, type_name: str, folder: Path | None, digest: str) -> A
         return _checked(kind, type_name, _loaded(type_name, folder or Path()))
     for entry in entry_points(group=f"databus.{kind}", name=type_name):
         try:
-            found = entry.load()
+            loaded = entry.load()
         except (Exception, SystemExit) as error:  # whatever a stranger's module raises
             raise ConfigError(
                 f'type "{type_name}" comes from {entry.value}, which does not load: {type(error).__name__}: {error}'
             ) from error
-        return _checked(kind, type_name, found)
+        return _checked(kind, type_name, loaded)
     types = plugin_types(kind)
     near = difflib.get_close_matches(type_name, types, 1)
     hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(types)}"
@@ -128,12 +128,12 @@ def _loaded(type_name: str, folder: Path) -> Any:
     where, _, name = type_name.rpartition(":")
     try:
         module = _module_of(folder / where) if where.endswith(".py") else import_module(where)
-        found = getattr(module, name, None)
+        loaded = getattr(module, name, None)
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
         raise ConfigError(f'type "{type_name}" does not load: {type(error).__name__}: {error}') from error
-    if found is None:
+    if loaded is None:
         raise ConfigError(f'type "{type_name}" does not load: {where} has no class {name}')
-    return found
+    return loaded
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -236,8 +236,8 @@ class DatabusInput(Input):
         self, context: RunContext, physical: str, patterns: Sequence[str], may_lack: Collection[str] = ()
     ) -> tuple[str, ...] | None:
         """What to ask a relay for; None for all."""
-        exact = [each for each in patterns if not is_pattern(split_physical(each)[1])]
-        is_open = not all(each.startswith(f"{physical}/") for each in exact)  # it may be another physical source's
+        exact = [pattern for pattern in patterns if not is_pattern(split_physical(pattern)[1])]
+        is_open = not all(name.startswith(f"{physical}/") for name in exact)  # it may be another physical source's
         names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else (), may_lack)
         return None if not names or f"{physical}/*" in names else tuple(names)
 
@@ -268,8 +268,8 @@ class DatabusInput(Input):
 
         options = {**self._options(spark, context, Checkpoint({physical: after})), "physical": physical}
         sources = _if_there(tables, physical)
-        found, end = ranges_after({**options, **self._how(context), "sources": ",".join(sources)}, after, to)
-        return found, end, self._decoder(context, physical, sources, tables)
+        ranges, end = ranges_after({**options, **self._how(context), "sources": ",".join(sources)}, after, to)
+        return ranges, end, self._decoder(context, physical, sources, tables)
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.
@@ -302,7 +302,7 @@ class DatabusInput(Input):
             return None
         rows = [part.config.max_rows_per_trigger for part, _ in mine]
         limits = {
-            "max_rows_per_trigger": min((each for each in rows if each is not None), default=None),
+            "max_rows_per_trigger": min((row for row in rows if row is not None), default=None),
             "max_bytes_per_trigger": min(part.config.max_bytes_per_trigger for part, _ in mine),
         }
         unfiltered: dict[str, Any] = {"where": None, "columns": None, "filters": {}, "partition": None}
@@ -311,15 +311,15 @@ class DatabusInput(Input):
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
         """What the relay says."""
         client = context.relay_client()
-        names = {each.name: each for each in client.sources()}
-        found = [each for name, each in names.items() if matches(name, [table or "*"])]
-        if len(found) != 1:
-            what = "has no" if not found else "has several called"
+        names = {source.name: source for source in client.sources()}
+        matching = [each for name, each in names.items() if matches(name, [table or "*"])]
+        if len(matching) != 1:
+            what = "has no" if not matching else "has several called"
             near = nearest(table or "", names)
-            hint = f'; did you mean "{near}"?' if near and not found else ""
+            hint = f'; did you mean "{near}"?' if near and not matching else ""
             raise UnknownSource(f"the relay at {context.relay} {what} {table}{hint}")
-        physical = found[0].physical
-        return physical, self._behind(physical, client.table_of(found[0].fingerprint))
+        physical = matching[0].physical
+        return physical, self._behind(physical, client.table_of(matching[0].fingerprint))
 
     def log_of(self, context: RunContext, physical: str) -> str:
         """What the relay says."""
@@ -385,14 +385,14 @@ class DatabusInput(Input):
     def tables_of(self, context: RunContext, physical: str | None = None) -> list[str]:
         """What the relay serves."""
         client = context.relay_client()
-        return [each.name for each in client.sources() if physical in (None, each.physical)]
+        return [source.name for source in client.sources() if physical in (None, source.physical)]
 
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
         """What the relay says."""
         client = context.relay_client()
-        found = {each.name: each.fingerprint for each in client.sources() if each.physical == physical}
+        fingerprints = {source.name: source.fingerprint for source in client.sources() if source.physical == physical}
         tables: dict[str, TableSchema] = {}
-        for name, fingerprint in found.items():
+        for name, fingerprint in fingerprints.items():
             with suppress(MalformedRequest, UnknownColumn):  # it may be one that nobody asks for; see `check_filter`
                 tables[name] = self._behind(physical, client.table_of(fingerprint))
         return tables
@@ -400,10 +400,10 @@ class DatabusInput(Input):
     def check_filter(self, context: RunContext, physical: str, selects: Callable[[str], bool]) -> None:
         """See `Input.check_filter`."""
         client = context.relay_client()
-        for each in client.sources() if not self.filter.is_nothing else ():
-            if each.physical == physical and selects(each.name):
-                over = FrameFilter.over(self.filter, physical, client.table_of(each.fingerprint))
-                over.check([each.table], is_at_end=True)
+        for source in client.sources() if not self.filter.is_nothing else ():
+            if source.physical == physical and selects(source.name):
+                over = FrameFilter.over(self.filter, physical, client.table_of(source.fingerprint))
+                over.check([source.table], is_at_end=True)
 
     def _behind(self, physical: str, table: TableSchema) -> TableSchema:
         """What the filter makes of a table as it is now."""
@@ -473,7 +473,7 @@ class _UnitedInput(DatabusInput):
     ) -> Decode:
         """A part asks for its own tables alone: its filter may not fit others."""
         del sources
-        found = []
+        decoders = []
         for part, choice in self._parts:
             patterns = patterns_in(choice)
             wanted = _if_there([name for name in names or () if chosen_by(choice, name)], physical)
@@ -481,10 +481,10 @@ class _UnitedInput(DatabusInput):
                 known = self.tables_of(context)
                 wanted = tuple(names_for_relay(patterns, physical, known, patterns))
             if wanted:
-                found.append((part.range_decoder(context, physical, wanted), choice))
-        return UnitedDecoder(tuple(found))
+                decoders.append((part.range_decoder(context, physical, wanted), choice))
+        return UnitedDecoder(tuple(decoders))
 
 
 def _if_there(names: Sequence[str], physical: str) -> tuple[str, ...]:
     """Tables to ask a relay for, of which one may have been dropped since."""
-    return tuple(name_if_there(each, physical) for each in names)
+    return tuple(name_if_there(name, physical) for name in names)

@@ -25,7 +25,7 @@ class OutputLetters:
     def __init__(self, graph: Graph, output: str) -> None:
         node = graph.config.nodes.get(f"outputs.{output}")
         if node is None or node.kind is not Kind.OUTPUT:
-            names = ", ".join(each.name for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT)
+            names = ", ".join(node.name for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT)
             raise InputError(f"{graph.config.name}: has no output {output!r}; there are {names}")
         made: Output = node.plugin(node.config, graph.config.context_of(node.name))
         if not isinstance(made, KeepsLetters):
@@ -49,10 +49,10 @@ class OutputLetters:
         written, reasons = 0, Counter[str]()
         try:
             for file in self.files(patterns):
-                found = self._letters.find(file)
-                if found is None:
+                letters = self._letters.find(file)
+                if letters is None:
                     continue
-                left = self._replay(found)
+                left = self._replay(letters)
                 self._letters.keep(file, left)
                 written += file.count - len(left)
                 reasons.update(each.reason for each in left)
@@ -78,14 +78,14 @@ def steer_letters(graph: Graph, verb: str, output: str, patterns: Sequence[str])
 
 def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
     """The outputs that may have any."""
-    found = []
+    folders = []
     for node in graph.config.nodes.values():
         if node.kind is Kind.OUTPUT:
             try:
-                found.append(OutputLetters(graph, node.name))
+                folders.append(OutputLetters(graph, node.name))
             except InputError:
                 continue
-    return found
+    return folders
 
 
 def with_letters(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -203,10 +203,10 @@ class OwnRelay:
 
     def _answers(self, pid: int) -> bool:
         try:
-            said = json.loads((self._config.relay_folder / "relay.json").read_text(encoding="utf-8"))
-            if said["pid"] != pid:
+            address = json.loads((self._config.relay_folder / "relay.json").read_text(encoding="utf-8"))
+            if address["pid"] != pid:
                 return False
-            self.url = str(said["url"])
+            self.url = str(address["url"])
             self.states()
         except (OSError, ValueError, KeyError):
             return False
@@ -233,15 +233,15 @@ class OwnRelay:
         while self._clock.monotonic_s() < deadline:
             states = self._states_if_there()
             gave_up_on_owners = self._clock.monotonic_s() - began > _LET_GO_S_MAX
-            if states and all(_is_done(each) or (gave_up_on_owners and _is_owned(each)) for each in states):
+            if states and all(_is_done(state) or (gave_up_on_owners and _is_owned(state)) for state in states):
                 return True
-            waiting = any(_is_behind(each, scns) for each in states)
-            scns = {each["name"]: each["SCN"] for each in states}
-            if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
+            waiting = any(_is_behind(state, scns) for state in states)
+            scns = {state["name"]: state["SCN"] for state in states}
+            if (read := sum(state["snapshotRows"] for state in states)) > rows_read:
                 rows_read, deadline = read, self._clock.monotonic_s() + patience_s
             if scns and not waiting and self._clock.monotonic_s() - began > _LAG_S:  # lag is measured once a second
                 return True
-            tells = bool(states) and all(_tells(each) for each in states)
+            tells = bool(states) and all(_tells(state) for state in states)
             if self._clock.wait(is_stopping, _ASK_S if tells else _LAG_S / 3):
                 return True
         return False
@@ -258,8 +258,8 @@ class OwnRelay:
 
     def _log_end(self) -> str:
         try:
-            said = self.log_file.read_bytes()[self._log_begins :]
-            return said[-_LOG_TAIL_BYTES:].decode(errors="replace")
+            log = self.log_file.read_bytes()[self._log_begins :]
+            return log[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError as error:
             return str(error)
 

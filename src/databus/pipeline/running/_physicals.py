@@ -38,14 +38,14 @@ class Physicals:
         deadline = self._clock.monotonic_s() + self._config.sections.run.start_ms_max / 1e3
         while True:
             try:
-                found = self._asked()
+                names = self._asked()
             except TransientError:
                 if self._clock.monotonic_s() > deadline:
                     raise
-                found = []
+                names = []
             is_late = self._clock.monotonic_s() > deadline
-            if found and (is_late or is_enough(found)):
-                return found
+            if names and (is_late or is_enough(names)):
+                return names
             if is_late:
                 raise self._none_named()
             if self._clock.wait(self._is_stopping, _ASK_S):  # a relay that is not there tells nothing
@@ -59,25 +59,26 @@ class Physicals:
     def _watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
         while not self._clock.wait(self._is_stopping, _LOOK_AGAIN_S):  # a relay names its sources when it is asked
             try:
-                found = self._asked()
+                names = self._asked()
             except DatabusError:
                 continue  # the queries tell of a relay that is not there
-            if not set(known).issuperset(found):
-                known = sorted({*known, *found})
+            if not set(known).issuperset(names):
+                known = sorted({*known, *names})
                 on_new(known)
 
     def _none_named(self) -> ServiceUnavailable:
         url, ms_max = self._relay_url() or "", self._config.sections.run.start_ms_max
         try:
-            said = [
-                f"{each['name']} is {each['status']}: {each['message']}" for each in states_of(url, self._config.access)
+            states = [
+                f"{state['name']} is {state['status']}: {state['message']}"
+                for state in states_of(url, self._config.access)
             ]
         except DatabusError as error:
-            said = [str(error)]
+            states = [str(error)]
         return ServiceUnavailable(
             f"the relay at {url} has named no table of any source within run.start_ms_max={ms_max} "
-            f"({'; '.join(each.rstrip(': ') for each in said) or 'it has no sources'}). See to its sources: `databus "
-            f"sources --relay {url}`; or name another relay in relay.url, or raise run.start_ms_max"
+            f"({'; '.join(state.rstrip(': ') for state in states) or 'it has no sources'}). See to its sources: "
+            f"`databus sources --relay {url}`; or name another relay in relay.url, or raise run.start_ms_max"
         )
 
     def _asked(self) -> list[str]:
@@ -85,4 +86,4 @@ class Physicals:
 
         url = self._relay_url()
         assert url is not None  # noqa: S101 - the callers looked
-        return sorted({each.physical for each in RelayClient(url, access=self._config.access).sources()})
+        return sorted({source.physical for source in RelayClient(url, access=self._config.access).sources()})

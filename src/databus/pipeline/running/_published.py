@@ -130,7 +130,7 @@ class Published:
         """
         self._about["relay_error"] = why_none
         if not why_none:
-            self._sources = {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}
+            self._sources = {str(state["name"]): {**state, "is_well": is_well(state)} for state in states}
 
     def status(self, *, asks_relay: bool) -> dict[str, Any]:
         """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
@@ -161,14 +161,14 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     is_running = is_held(config.state)
     if status is None:
         status = {**_about(config), "state": "stopped", "pid": None, "started_us": None, "sources": {}, "outputs": {}}
-        is_known = any(each.positions or isinstance(each.error, CorruptData) for each in positions_of(config))
+        is_known = any(known.positions or isinstance(known.error, CorruptData) for known in positions_of(config))
         if not is_running and not is_known:
             return None
     outputs = with_letters(config, with_positions(config, status["outputs"]))
     if not is_running:
         status["state"] = ENDED if status["state"] == ENDED else "stopped"
-        for each in outputs.values():
-            each["state"] = _STOPPED.get(each["state"], each["state"])
+        for output in outputs.values():
+            output["state"] = _STOPPED.get(output["state"], output["state"])
         if config.embeds_relay:
             return {**status, "outputs": outputs}
     return {**status, "outputs": with_backlog(outputs, status["relay"], config.access)}
@@ -184,15 +184,15 @@ def relay_status_of(path: "Path") -> dict[str, Any]:
 
     config = load_relay(path)
     url = relay_url(config)
-    found: dict[str, Any] = {"state": "running", "relay": url, "relay_error": "", "sources": {}, "outputs": {}}
-    found["token_file"] = None if config.token_file is None else str(config.token_file)
+    status: dict[str, Any] = {"state": "running", "relay": url, "relay_error": "", "sources": {}, "outputs": {}}
+    status["token_file"] = None if config.token_file is None else str(config.token_file)
     if url is None:
-        return {**found, "state": "stopped", "relay_error": f"{config.folder} names no address of one that runs"}
+        return {**status, "state": "stopped", "relay_error": f"{config.folder} names no address of one that runs"}
     try:
         states = states_of(url, Access(token_file=config.token_file).with_environment())
     except DatabusError as error:
-        return {**found, "state": "stopped", "relay_error": str(error)}
-    return {**found, "sources": {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}}
+        return {**status, "state": "stopped", "relay_error": str(error)}
+    return {**status, "sources": {str(state["name"]): {**state, "is_well": is_well(state)} for state in states}}
 
 
 def _about(config: PipelineConfig) -> dict[str, Any]:

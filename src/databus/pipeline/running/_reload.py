@@ -114,16 +114,16 @@ class Reloads:
         if not self._lock.acquire(timeout=_OTHERS_S_MAX):
             raise ServiceUnavailable("another reload is at work, and does not end; ask again later")
         try:
-            told = self._reloaded()
+            outcome = self._reloaded()
         except DatabusError as error:
             _logger.warning("the file was not taken; nothing has changed", by=by, why=str(error))
             self._run.tell_reload({"by": by, "problem": str(error)})
             raise
         finally:
             self._lock.release()
-        _logger.info("the file was taken", by=by, **told)
-        self._run.tell_reload({"by": by, "problem": "", **told})
-        return told
+        _logger.info("the file was taken", by=by, **outcome)
+        self._run.tell_reload({"by": by, "problem": "", **outcome})
+        return outcome
 
     def hangup(self) -> None:
         """Take it in the background, as SIGHUP asks for; never blocks."""
@@ -167,7 +167,7 @@ class Reloads:
                     raise
                 continue
             if _seen(self._path) == before:
-                return graph, [each.in_file(self._path) for each in warnings]
+                return graph, [warning.in_file(self._path) for warning in warnings]
         raise ServiceUnavailable(f"{self._path}: it is being written; ask again when that is done")
 
     def _watch(self) -> None:
@@ -186,7 +186,7 @@ class Reloads:
 def _seen(path: Path) -> tuple[int, ...] | None:
     """What changes when a file does; None where there is none."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

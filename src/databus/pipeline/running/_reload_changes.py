@@ -38,8 +38,8 @@ class Changes:
         return {name: list(getattr(self, name)) for name in ("unchanged", "changed", "added", "removed")}
 
     def __str__(self) -> str:
-        said = {"goes on": self.unchanged, "starts again": self.changed, "starts": self.added, "ends": self.removed}
-        return "; ".join(f"{what}: {', '.join(names)}" for what, names in said.items() if names) or "nothing runs"
+        verbs = {"goes on": self.unchanged, "starts again": self.changed, "starts": self.added, "ends": self.removed}
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in verbs.items() if names) or "nothing runs"
 
 
 def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: Sequence[QueryPlan]) -> Changes:
@@ -56,14 +56,14 @@ def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: S
 
 def refusals(old: PipelineConfig, new: PipelineConfig) -> list[Problem]:
     """What the pipeline that runs by the old file cannot take while it runs, each with what to do."""
-    found = [] if new.name == old.name else ["name"]
-    found += [] if new.state == old.state else ["state"]
+    names = [] if new.name == old.name else ["name"]
+    names += [] if new.state == old.state else ["state"]
     for section in ("relay", "spark"):
         before, after = getattr(old.sections, section), getattr(new.sections, section)
         fields = type(before).model_fields
-        found += [f"{section}.{name}" for name in fields if getattr(before, name) != getattr(after, name)]
-    found += [] if new.sections.run.http == old.sections.run.http else ["run.http"]
-    problems = [Problem(where, f"cannot change while the pipeline runs: {_why(where)}. {_RESTART}") for where in found]
+        names += [f"{section}.{name}" for name in fields if getattr(before, name) != getattr(after, name)]
+    names += [] if new.sections.run.http == old.sections.run.http else ["run.http"]
+    problems = [Problem(where, f"cannot change while the pipeline runs: {_why(where)}. {_RESTART}") for where in names]
     before, after = old.sections.sources, new.sections.sources
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
@@ -78,18 +78,18 @@ def _why(where: str) -> str:
 
 def _made_of(graph: Graph, plans: Sequence[QueryPlan]) -> dict[str, Any]:
     """By output: all that decides what its queries do, in a form that can be compared."""
-    nodes = [each for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT]
+    nodes = [node for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT]
     run = graph.config.sections.run.model_dump(include=set(_OF_QUERIES))
     lanes: dict[str, list[NodeSpec]] = {}
     for node in nodes:
         lanes.setdefault(_lane_of(node), []).append(node)
-    found = {}
+    outputs = {}
     for lane, members in lanes.items():
         paths = {node.path for node in members}
         mine = [plan for plan in plans if any(feed.output in paths for feed in plan.feeds)]
         made_of = (lane, members, [_chain(graph, plan) for plan in mine], run, _stores(graph.config, members))
-        found.update(dict.fromkeys((node.name for node in members), made_of))
-    return found
+        outputs.update(dict.fromkeys((node.name for node in members), made_of))
+    return outputs
 
 
 def _lane_of(node: NodeSpec) -> str:

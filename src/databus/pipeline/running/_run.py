@@ -282,7 +282,7 @@ class _Run:
         inputs = self._graph.inputs.values()  # those of the file as it was taken last
         patterns = [full_pattern(each) for node in inputs for each in node.choice().include]
         asked = states_of(self._config.relay.url or "", self._config.access)
-        return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
+        return [state for state in asked if any(patterns_meet(f"{state['name']}/*", other) for other in patterns)]
 
     @property
     def _relay_url(self) -> str | None:
@@ -296,7 +296,7 @@ class _Run:
             self._let_go()
             self.overdue.end()
         code = self._code()
-        failed = {name for each in self._queries.threads if each.errors for name in each.outputs}
+        failed = {name for thread in self._queries.threads if thread.errors for name in thread.outputs}
         failed.update([] if self._unfed is None else self._queries.unfed_names)
         self._say(
             "stopped",
@@ -343,7 +343,7 @@ class _Run:
         """Wait until our own relay has captured what is there. Spark starts meanwhile, unless nothing can be read."""
         sources = self._sources
         unread = () if sources is None else sources.uncaptured_without_logs()
-        if not unread or any(each["status"] == "retrying" for each in unread):
+        if not unread or any(state["status"] == "retrying" for state in unread):
             self._names(physicals)  # of a relay elsewhere, which may be away, or have none yet
         if starts_spark and not unread:
             self._start_spark()
@@ -361,10 +361,12 @@ class _Run:
 
     def _let_go(self) -> None:
         """Stop everything that the queries needed, at once and within a bound."""
-        names = {each.name for each in self._queries.all_handles}.difference(self.abandoned)
+        names = {handle.name for handle in self._queries.all_handles}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
         ends = {
-            f"closing {each.name}": partial(_close, each) for each in self._queries.all_handles if each.name in names
+            f"closing {handle.name}": partial(_close, handle)
+            for handle in self._queries.all_handles
+            if handle.name in names
         }
         spark = self._spark
         if self._relay is not None:
@@ -461,7 +463,7 @@ class _Run:
 
     def _end_queries(self) -> None:
         """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
-        left = [each for each in self._queries.threads if each.is_alive()]
+        left = [thread for thread in self._queries.threads if thread.is_alive()]
         for each in left:
             in_background(f"stop {each.plan.name}", each.stop)
         try:
@@ -481,9 +483,9 @@ class _Run:
     def _reasons(self) -> list[tuple[int, str]]:
         """Why the run does not end well, with the exit code of each; the one that decides comes last."""
         failed = [
-            (error.exit_code, f"{', '.join(each.outputs)}: {error}")
-            for each in self._queries.threads
-            for error in each.errors
+            (error.exit_code, f"{', '.join(thread.outputs)}: {error}")
+            for thread in self._queries.threads
+            for error in thread.errors
         ]
         unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
         unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]
@@ -494,7 +496,10 @@ class _Run:
     def _still_running(self) -> str:
         """What an end by force would cut off."""
         writing = {
-            name for each in self._queries.threads if each.is_alive() and each.is_writing for name in each.outputs
+            name
+            for thread in self._queries.threads
+            if thread.is_alive() and thread.is_writing
+            for name in thread.outputs
         }
         outputs = f"; still writing: {', '.join(sorted(writing))}, whose batches come again" if writing else ""
         return f"{self._doing or 'ending'}{outputs}"

@@ -61,7 +61,7 @@ class SourceWatch:
     def uncaptured_without_logs(self) -> States:
         """The same where nothing was ever captured, so that there is nothing to read; else none."""
         states = self._looked()
-        return () if any(each["SCN"] is not None for each in states) else _uncaptured(states)
+        return () if any(state["SCN"] is not None for state in states) else _uncaptured(states)
 
     def _run(self) -> None:
         is_over = False
@@ -97,19 +97,19 @@ class SourceWatch:
     def _look(self, state: Mapping[str, Any]) -> None:
         name, now = str(state["name"]), (str(state["state"]), str(state["message"] or ""))
         before = self._told.get(name)
-        told = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
-        if not told["is_well"] and self._reminders.is_due(name, str(now)):
-            self._logger.warning("source", **told)
+        event = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
+        if not event["is_well"] and self._reminders.is_due(name, str(now)):
+            self._logger.warning("source", **event)
         if now == before or (now[0] in _WELL and before is None) or now[0] == "INITIALIZING":
             return
         if now[0] in _WELL:
             del self._told[name]
         else:
             self._told[name] = now
-        if told["is_well"]:
+        if event["is_well"]:
             self._reminders.end(name)
-            self._logger.info("source", **told)
-        self._tell(told)
+            self._logger.info("source", **event)
+        self._tell(event)
 
 
 def is_well(state: Mapping[str, Any]) -> bool:
@@ -119,8 +119,8 @@ def is_well(state: Mapping[str, Any]) -> bool:
 
 def exit_code_of(states: States) -> int:
     """The worst of what keeps these sources from being captured; 0 where nothing does."""
-    return max((_CODES.get(str(each["state"]), 0) for each in states), default=0)
+    return max((_CODES.get(str(state["state"]), 0) for state in states), default=0)
 
 
 def _uncaptured(states: States) -> States:
-    return sorted((each for each in states if exit_code_of([each])), key=lambda each: exit_code_of([each]))
+    return sorted((state for state in states if exit_code_of([state])), key=lambda each: exit_code_of([each]))

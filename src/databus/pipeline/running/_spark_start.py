@@ -90,7 +90,7 @@ class SparkStart:
         """What to say where the process that was started has ended; None while it runs, or where none was started."""
         from databus.spark import how_spark_ended
 
-        ended = [each for each in self._processes if each.poll() is not None]
+        ended = [process for process in self._processes if process.poll() is not None]
         return ServiceUnavailable(how_spark_ended(ended[0].returncode, self._log_folder)) if ended else None
 
     def end(self) -> "SparkSession | None":
@@ -98,8 +98,8 @@ class SparkStart:
         if self._made.done():
             return None if self._made.exception() else self._made.result()
         self._is_given_up.set()
-        for each in self._processes:
-            each.kill()
+        for process in self._processes:
+            process.kill()
         return None
 
     @property

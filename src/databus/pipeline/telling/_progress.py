@@ -137,18 +137,18 @@ class _Output:
 
     @property
     def state(self) -> OutputState:
-        states = [each.worst.state for each in self.queries.values()] or [OutputState.STARTING]
+        states = [query.worst.state for query in self.queries.values()] or [OutputState.STARTING]
         if self.hangs_since_us:
             states.append(OutputState.HANGING)
         return min(states, key=_WORST_FIRST.index)
 
     def to_json(self) -> dict[str, Any]:
         state = self.state
-        said = [each.worst for each in self.queries.values() if each.worst.state is state]
+        worst = [query.worst for query in self.queries.values() if query.worst.state is state]
         return {
             "state": state,
-            "error": said[0].error if said else "",
-            "message": said[0].message if said else "",
+            "error": worst[0].error if worst else "",
+            "message": worst[0].message if worst else "",
             "rows": self.rows,
             "batches": self.batches,
             "retries": self.retries,
@@ -159,7 +159,7 @@ class _Output:
             "visible": self.visible.to_json(),
             "journal_breaks": self.journal_breaks,
             "refused": {table: why for refused in self.refused.values() for table, why in sorted(refused.items())},
-            "queries": {name: each.to_json() for name, each in self.queries.items()},
+            "queries": {name: query.to_json() for name, query in self.queries.items()},
         }
 
 
@@ -183,10 +183,10 @@ class Progress:
     def keep(self, outputs: Collection[str], queries: Collection[str]) -> None:
         """There are these outputs and no others, and of the queries so far only these go on."""
         with self._lock:
-            self._queries = {name: each for name, each in self._queries.items() if name in queries}
+            self._queries = {name: query for name, query in self._queries.items() if name in queries}
             self._outputs = {name: self._outputs.get(name) or _Output() for name in outputs}
             for output in self._outputs.values():
-                output.queries = {name: each for name, each in output.queries.items() if name in queries}
+                output.queries = {name: query for name, query in output.queries.items() if name in queries}
                 output.refused = {name: each for name, each in output.refused.items() if name in queries}
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -283,15 +283,15 @@ def unwell(status: Mapping[str, Any]) -> list[str]:
         if not source["is_well"]
     ]
     relay = [("relay", "does not answer", why)] if (why := status.get("relay_error")) else []
-    found = relay + sources + outputs
-    return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in found]
+    problems = relay + sources + outputs
+    return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in problems]
 
 
 def why_refused(refused: Mapping[str, str]) -> str:
     """What to say of tables, by full names, that an output refuses, each with the reason."""
     tables = sorted(refused)
     count = "1 table is" if len(tables) == 1 else f"{len(tables)} tables are"
-    listed = "; ".join(refused[each] for each in tables[:_TOLD_MAX])
+    listed = "; ".join(refused[table] for table in tables[:_TOLD_MAX])
     more = f"; and {len(tables) - _TOLD_MAX} more" if len(tables) > _TOLD_MAX else ""
     return (
         f"{count} not written, while the others go on: {listed}{more}. What is accepted later comes whole, by a "
@@ -303,9 +303,9 @@ def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Of an output with its backlog: by physical source, over its queries, the largest lag, the sum of the rows, and
     whether all is held; None where it is not known.
     """
-    found: dict[str, dict[str, Any]] = {}
+    backlogs: dict[str, dict[str, Any]] = {}
     for each in output.get("backlog", ()):
-        worst = found.setdefault(each["physical"], {"lag_s": None, "rows": None, "held": None, "is_least": False})
+        worst = backlogs.setdefault(each["physical"], {"lag_s": None, "rows": None, "held": None, "is_least": False})
         worst["is_least"] |= each["is_least"]
         if each["rows"] is not None:
             worst["rows"] = (worst["rows"] or 0) + each["rows"]
@@ -313,4 +313,4 @@ def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             worst["lag_s"] = max(worst["lag_s"] or 0.0, each["lag_s"])
         if each["held"] is not None:
             worst["held"] = each["held"] and worst["held"] is not False
-    return found
+    return backlogs

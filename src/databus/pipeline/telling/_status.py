@@ -131,7 +131,7 @@ def _captured_s(client: "RelayClient") -> dict[str, float]:
         states = client.states()
     except DatabusError:
         return {}
-    return {each["name"]: each["lagMs"] / 1e3 for each in states if each["lagMs"] is not None}
+    return {state["name"]: state["lagMs"] / 1e3 for state in states if state["lagMs"] is not None}
 
 
 def _backlog(
@@ -143,7 +143,7 @@ def _backlog(
     try:
         start = SourceCheckpoint.from_json(position, "position")
         head = client.head(physical, start=start)
-        asked = [name_if_there(each, physical) for each in tables]
+        asked = [name_if_there(table, physical) for table in tables]
         left = client.range(physical, start, sources=asked or None, rows_max=_ROWS_COUNTED_MAX)
     except (PositionPurged, PositionForeign) as error:
         return {**unknown, "held": False, "message": str(error)}

@@ -52,14 +52,14 @@ class KnownMirrors:
 
     def said(self) -> dict[str, KnownTable]:
         """What tasks are told, in so many bytes that Spark keeps them in memory. Other threads may call it."""
-        said: dict[str, KnownTable] = {}
+        known: dict[str, KnownTable] = {}
         files = 0
         for name, table in reversed(dict(self._tables).items()):
             files += len(table.files)
             if files > _FILES_MAX:
                 break
-            said[name] = table
-        return said
+            known[name] = table
+        return known
 
     def add(self, name: str, table: KnownTable) -> None:
         """Have the next tasks told of a mirror; not of one of very many files."""

@@ -47,16 +47,20 @@ class ForeignCommits:
         found_at: dict[int, tuple[str | None, str | None]] = {since: (None, None)}  # change and restore, by version
         while (found := commit_path(table, version).read()) is not None:
             actions = _actions(found.content)
-            info: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
-            said = f"version {version} ({info.get('operation') or 'of an unknown operation'})"
+            info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+            description = f"version {version} ({info.get('operation') or 'of an unknown operation'})"
             if _is_ours(actions):
-                databus, last = databus or said, version
+                databus, last = databus or description, version
             change, restore = found_at[version - 1]
-            found_at[version] = change or (said if _is_foreign(actions) else None), restore
+            found_at[version] = change or (description if _is_foreign(actions) else None), restore
             if info.get("operation") == "RESTORE":
                 to = (info.get("operationParameters") or {}).get("version")
                 is_before = to is None or int(to) < last
-                found_at[version] = (said, said) if to is None or is_before else found_at.get(int(to), (said, said))
+                found_at[version] = (
+                    (description, description)
+                    if to is None or is_before
+                    else found_at.get(int(to), (description, description))
+                )
             version += 1
         return cls(*found_at[version - 1], databus, version - 1)
 
@@ -67,18 +71,18 @@ def was_put_back(table: Location, since: int, *, may_change: bool = True) -> boo
 
     As far as the commits after `since` are there without a gap.
     """
-    found = ForeignCommits.after(table, since)
-    return (found.restore if may_change else found.change) is not None
+    commits = ForeignCommits.after(table, since)
+    return (commits.restore if may_change else commits.change) is not None
 
 
 def is_commit(table: Location, version: int, application: str, stored: Stored, added: Collection[str]) -> bool:
     """Whether the commit of a version is the one that stores this pair of an application, and adds these files, whose
     names nobody else gives.
     """
-    found = commit_path(table, version).read()
-    if found is None:
+    content = commit_path(table, version).read()
+    if content is None:
         return False
-    actions = _actions(found.content)
+    actions = _actions(content.content)
     pairs = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
     names = {action["add"]["path"] for action in actions if "add" in action}
     return (pairs.get(application), pairs.get(f"{application}/seq")) == stored.pair and names == {*added}
@@ -132,7 +136,7 @@ class Mark:
     @classmethod
     def parse(cls, text: str) -> Self:
         """As `str` writes it."""
-        version, *others = (None if each == "-" else int(each) for each in text.split())
+        version, *others = (None if part == "-" else int(part) for part in text.split())
         return cls(version or 0, *others[:2])
 
     def __str__(self) -> str:
@@ -159,11 +163,11 @@ def still_holds(table: Location, noted: Noted, find: Callable[[], Held | None], 
         return False
     if before is not None and commit_path(table, before.version).exists():
         return True
-    found = find()
-    if found is None or found.place is None or found.place.pair < noted.pair:
+    word = find()
+    if word is None or word.place is None or word.place.pair < noted.pair:
         return False
-    is_further = found.place.pair > noted.pair
-    return before is None or not Mark.parse(found.mark).lacks(before, is_further=is_further, appends_only=appends_only)
+    is_further = word.place.pair > noted.pair
+    return before is None or not Mark.parse(word.mark).lacks(before, is_further=is_further, appends_only=appends_only)
 
 
 def check_commits(
@@ -175,20 +179,20 @@ def check_commits(
     marks: of the two versions, of a table that databus has not written between them: who does is another process, for
     which `LockHeld` is raised; and they tell what commits did that the log no longer has. None: other sources may have.
     """
-    found = ForeignCommits.after(table, since)
-    if found.databus is not None and marks is not None:
+    commits = ForeignCommits.after(table, since)
+    if commits.databus is not None and marks is not None:
         raise LockHeld(
-            f"{table}: another process writes it, also by databus, in {found.databus}; a table has one writer. Stop "
+            f"{table}: another process writes it, also by databus, in {commits.databus}; a table has one writer. Stop "
             f"the other one, and start this pipeline again"
         )
-    change = found.restore if may_change else found.change
-    is_lost = found.through < through
+    change = commits.restore if may_change else commits.change
+    is_lost = commits.through < through
     if (
         change is None
         and is_lost
         and (marks is None or marks[1].lacks(marks[0], is_further=False, appends_only=may_change))
     ):
-        change = f"version {found.through + 1} or later, whose commits are no longer in its log"
+        change = f"version {commits.through + 1} or later, whose commits are no longer in its log"
     if change is not None:
         raise CorruptData(
             f"{table}: another program has changed its rows in {change}, and a table has one writer. Put them back "

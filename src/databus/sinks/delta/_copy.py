@@ -51,7 +51,7 @@ class DeltaCopy:
         files = [write_data_pieces(self.folder, schema, pieces) for pieces in _as_files(rows, schema)]
         self._target.create(schema)
         self._target.replace(files, (), Stored(pair))
-        return sum(each.rows for each in files)
+        return sum(file.rows for file in files)
 
     def begin_mirror(self, table: TableSchema, rows: Iterable[pa.Table], pair: Pair) -> int:
         """The same of the rows of a mirror."""
@@ -84,8 +84,8 @@ def _as_files(rows: Iterable[pa.Table], schema: pa.Schema) -> Iterable[list[pa.T
     """Rows as the row groups of files; there is at least one file, which may be empty."""
     held: list[pa.Table] = []
     pieces: list[pa.Table] = []
-    for each in rows:
-        held.append(fitted_rows(each, schema))
+    for row in rows:
+        held.append(fitted_rows(row, schema))
         if sum(part.nbytes for part in held) < _PIECE_BYTES:
             continue
         pieces.append(pa.concat_tables(held))

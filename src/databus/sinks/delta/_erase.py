@@ -40,25 +40,25 @@ def erase_rows(target: DeltaTarget, finds: Finds, also: Collection[str]) -> Eras
 
     also: files besides, that somebody else names. A second call does what a first one has not done.
     """
-    found = Erased()
+    erased = Erased()
     live = {file.name: file for file in target.live(())}
     added: dict[str, DataFile] = {}
     for name in sorted({*live, *also}):
-        if (target.path / name).exists() and _counts(target, name, finds, found):
+        if (target.path / name).exists() and _counts(target, name, finds, erased):
             made = _rewritten(target, name, finds)
-            found.replaced[name] = None if made is None else (made.name, made.rows)
+            erased.replaced[name] = None if made is None else (made.name, made.rows)
             if made is not None:
                 added[name] = made
-    changed = [live[name] for name in found.replaced if name in live]
+    changed = [live[name] for name in erased.replaced if name in live]
     if changed:
         target.replace(
             [added[file.name] for file in changed if file.name in added], changed, target.stored() or Stored()
         )
     known = {*live, *also, *(file.name for file in added.values())}
     for name in target.path.names():
-        if name.endswith(".parquet") and name not in known and _counts(target, name, finds, found):
-            found.left.append(name)
-    return found
+        if name.endswith(".parquet") and name not in known and _counts(target, name, finds, erased):
+            erased.left.append(name)
+    return erased
 
 
 def _counts(target: DeltaTarget, name: str, finds: Finds, found: Erased) -> bool:

@@ -45,13 +45,13 @@ _CONTROL_FIELD: Final = pa.field(CONTROL, pa.string())
 def control_row(control: TableControl, *, has_body: bool) -> pa.Table:
     """A control as a row of a history. has_body: whether with its JSON and the table's definition."""
     scn, seq = control.pair
-    told: dict[str, Any] = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
+    row: dict[str, Any] = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
     schema = user_rows_schema(control.table)
     if has_body:
         schema = schema.append(_CONTROL_FIELD)
-        told[COMMIT_TIMESTAMP] = control.commit_us or None  # what the rows were at a time depends on it
-        told[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
-    return pa.Table.from_pylist([told], schema=schema)
+        row[COMMIT_TIMESTAMP] = control.commit_us or None  # what the rows were at a time depends on it
+        row[CONTROL] = json.dumps({**control.body, "table": control.table.to_json()}, separators=(",", ":"))
+    return pa.Table.from_pylist([row], schema=schema)
 
 
 class History:

@@ -26,10 +26,10 @@ class Known:
     def load(cls, path: Location) -> Self:
         """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours."""
         try:
-            found = path.read()
-            if found is None:
+            file = path.read()
+            if file is None:
                 return cls(path)
-            value = json.loads(found.content)
+            value = json.loads(file.content)
             beginnings = {str(physical): bool(at_zero) for physical, at_zero in value["from_beginning"].items()}
             return cls(path, beginnings, {str(k): str(v) for k, v in value["tables"].items()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -48,10 +48,10 @@ def mark_of(file: LiveFile, of_key: str | None = None) -> str:
 
     of_key: a `Layout.key_mark`; marks of other keys are left out then.
     """
-    found = _MARK.search(file.name)
-    if found is None or of_key not in (None, found[3]):
+    mark = _MARK.search(file.name)
+    if mark is None or of_key not in (None, mark[3]):
         return ""
-    return f"b{found[1]}of{found[2]}k{found[3]}-"
+    return f"b{mark[1]}of{mark[2]}k{mark[3]}-"
 
 
 def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
@@ -61,7 +61,7 @@ def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
     counts = _said(actions, "num_records")
     bounds = [_bounds(actions, name) for name in key]
     return [
-        LiveFile(name, size, rows or 0, tuple(each[at] for each in bounds))
+        LiveFile(name, size, rows or 0, tuple(bound[at] for bound in bounds))
         for at, (name, size, rows) in enumerate(zip(names, sizes, counts, strict=True))
     ]
 
@@ -69,8 +69,8 @@ def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
 def _said(actions: pa.Table, name: str) -> list[int | None]:
     if name not in actions.column_names:
         return [None] * actions.num_rows
-    found: list[int | None] = actions.column(name).to_pylist()
-    return found
+    values: list[int | None] = actions.column(name).to_pylist()
+    return values
 
 
 def _bounds(actions: pa.Table, name: str) -> list[tuple[int, int] | None]:
@@ -140,8 +140,8 @@ class Layout:
     @cached_property
     def key_mark(self) -> str:
         """Stands for the key's columns and how they become bytes: of another key, a bucket means nothing."""
-        said = [_VERSION, [(name, key_form(self.schema.field(name).type)) for name in self.key]]
-        return hashlib.blake2b(json.dumps(said).encode(), digest_size=4).hexdigest()
+        form = [_VERSION, [(name, key_form(self.schema.field(name).type)) for name in self.key]]
+        return hashlib.blake2b(json.dumps(form).encode(), digest_size=4).hexdigest()
 
     def mark(self, buckets: int, bucket: int) -> str:
         """The mark of a file that holds rows of one bucket."""
@@ -149,10 +149,10 @@ class Layout:
 
     def bucket_of(self, file: LiveFile) -> tuple[int, int]:
         """(number of buckets, bucket) in which a file is; (1, 0) if its name has no mark of this key."""
-        found = _MARK.search(file.name)
-        if found is None or found[3] != self.key_mark or self.is_ordered:
+        mark = _MARK.search(file.name)
+        if mark is None or mark[3] != self.key_mark or self.is_ordered:
             return 1, 0
-        bucket, buckets = int(found[1], 16), int(found[2], 16)
+        bucket, buckets = int(mark[1], 16), int(mark[2], 16)
         return (buckets, bucket) if buckets & (buckets - 1) == 0 and bucket < buckets else (1, 0)
 
     def keys_of(self, rows: pa.Table) -> pa.Array:
@@ -228,7 +228,7 @@ class Parts:
 
     def alone(self, number: int) -> "Parts":
         """With the files of one part alone, for whoever rewrites that."""
-        return replace(self, files=tuple(each if at == number else () for at, each in enumerate(self.files)))
+        return replace(self, files=tuple(file if at == number else () for at, file in enumerate(self.files)))
 
     def part_of(self, rows: pa.Table) -> Int:
         """The part of each row, by its key."""
@@ -254,10 +254,10 @@ def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
             roots[bucket::buckets] = [bucket] * (count // buckets)
     numbers = {root: number for number, root in enumerate(sorted(set(roots)))}
     owners = tuple(numbers[root] for root in roots)
-    found: list[list[LiveFile]] = [[] for _ in numbers]
+    shares: list[list[LiveFile]] = [[] for _ in numbers]
     for _, bucket, file in placed:
-        found[owners[bucket % count]].append(file)
-    return Parts(layout, tuple(map(tuple, found)), owners=owners)
+        shares[owners[bucket % count]].append(file)
+    return Parts(layout, tuple(map(tuple, shares)), owners=owners)
 
 
 def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:

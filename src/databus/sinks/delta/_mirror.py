@@ -82,7 +82,7 @@ class Mirror:
 
     def _replace(self, files: Sequence[LiveFile], done: Rewritten | AtOnce, stored: Stored) -> None:
         gone = frozenset(done.removed)
-        self._target.replace(done.added, (each for each in files if each.name in gone), stored, self.partition)
+        self._target.replace(done.added, (file for file in files if file.name in gone), stored, self.partition)
 
     def _delete_below(self, pair: Pair, stored: Stored) -> Work[None]:
         """Remove rows whose pair is below `pair`; where there is none, nothing is committed."""
@@ -98,7 +98,7 @@ class Mirror:
             done = yield RemakeJob(self._target.path, unsure, schema, Above(pair), shared, group_rows_max=most)
             added, gone = done.added, gone.union(done.removed)
         if gone:
-            self._target.replace(added, (each for each in files if each.name in gone), stored, self.partition)
+            self._target.replace(added, (file for file in files if file.name in gone), stored, self.partition)
 
     @property
     def partition(self) -> dict[str, str]:
@@ -148,19 +148,19 @@ class Mirror:
         """
         want = mirror_schema(table)
         moved = {**steps.moved, **{field.name: field.name for field in PAIR_FIELDS}}
-        found = plan(self._target.schema(), want, moved=moved, fill=steps.fill, below=steps.below)
-        if found.is_nothing and not steps.inexact:
+        column_plan = plan(self._target.schema(), want, moved=moved, fill=steps.fill, below=steps.below)
+        if column_plan.is_nothing and not steps.inexact:
             return
-        if not steps.inexact and found.only_adds_nulls:
-            self._target.add_columns(found.added, stored)
-        elif not steps.inexact and self._is_exact(found):
+        if not steps.inexact and column_plan.only_adds_nulls:
+            self._target.add_columns(column_plan.added, stored)
+        elif not steps.inexact and self._is_exact(column_plan):
             self._check_size(table.source, why)
-            marks = self._true_marks(table, found)
-            yield from self._target.remade(found, found.schema, stored, marks)
+            marks = self._true_marks(table, column_plan)
+            yield from self._target.remade(column_plan, column_plan.schema, stored, marks)
         elif steps.needs_snapshot or self._target.is_empty:
             self._target.overwrite(want, (), stored)
         else:
-            raise self._cannot_follow(table.source, steps, [move.field.name for move in found.converted])
+            raise self._cannot_follow(table.source, steps, [move.field.name for move in column_plan.converted])
 
     def _true_marks(self, table: TableSchema, steps: Plan | SharedPlan) -> Marks:
         """The marks of files that stay true when all rows are remade."""

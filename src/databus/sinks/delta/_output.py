@@ -216,19 +216,19 @@ class DeltaOutput(Output):
         """The tables, by full name, to which others have committed something without changing rows, each with the pair
         that it has: what was made for an older version of them is made again. Raises what `DeltaTarget.refresh` does.
         """
-        found: dict[str, Pair] = {}
+        pairs: dict[str, Pair] = {}
         for source in sources:
             name, copy = f"{physical}/{source}", self._copies.get((physical, source))
             if copy is not None and copy.target.exists and copy.target.refresh(alone=True):
                 self._known_mirrors.forget(name)
                 stored = copy.target.stored()
-                found[name] = (0, 0) if stored is None else stored.pair
-        return found
+                pairs[name] = (0, 0) if stored is None else stored.pair
+        return pairs
 
     def _maintain_shared(self, batch: StagedBatch, sources: Iterable[str], tasks: Tasks) -> None:
         """Once all are committed: what tasks have written for another source may be older than upkeep leaves alone."""
         targets = [self._copy(batch.physical, source).target for source in sources]
-        for target in {each.path: each for each in targets if each.exists}.values():
+        for target in {target.path: target for target in targets if target.exists}.values():
             target.refresh()
             run_all([target.maintain(joins=self.config.mode == "history")], tasks)
 
@@ -433,11 +433,13 @@ class DeltaOutput(Output):
         if is_awaited:
             return True
         name = f"{batch.physical}/{item.table.source}"
-        said = f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
+        message = (
+            f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
+        )
         if self.config.on_gap != "continue":
             again = self._reset(batch.physical, item.table.source)
-            raise UnsupportedFeature(f"{said}, so that rows of it are missing. {again}")
-        logger_of("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
+            raise UnsupportedFeature(f"{message}, so that rows of it are missing. {again}")
+        logger_of("databus.pipeline").warning(f"{message}: older rows stay", output=self.context.output)
         return True
 
     def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:

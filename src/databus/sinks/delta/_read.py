@@ -39,8 +39,8 @@ def read_delta(path: Location | Path, columns: Sequence[str] | None = None, *, s
     mine = None if source is None else pc.field(SOURCE) == source
     names = None if columns is None else [*columns]
     place = located(path)
-    found: pa.Table = dataset_of(opened_delta(place), place).to_table(columns=names, filter=mine)
-    return found
+    rows: pa.Table = dataset_of(opened_delta(place), place).to_table(columns=names, filter=mine)
+    return rows
 
 
 def delta_batches(path: Location | Path, *, source: str | None = None) -> Iterator[pa.RecordBatch]:
@@ -64,5 +64,5 @@ def pairs_in(dataset: Any, source: str, key: Mapping[str, Any]) -> list[Pair] | 
     mine = pc.field(SOURCE) == source if SOURCE in names else pc.scalar(True)
     for name, value in key.items():
         mine &= pc.field(name) == value.cast(dataset.schema.field(name).type)
-    found = dataset.to_table(columns=[COMMIT_VERSION, SEQ], filter=mine)
-    return list(zip(*(found.column(name).to_pylist() for name in (COMMIT_VERSION, SEQ)), strict=True))
+    rows = dataset.to_table(columns=[COMMIT_VERSION, SEQ], filter=mine)
+    return list(zip(*(rows.column(name).to_pylist() for name in (COMMIT_VERSION, SEQ)), strict=True))

@@ -46,8 +46,8 @@ def packed_columns(found: "pq.FileMetaData", schema: pa.Schema) -> list[str]:
     """
     groups = [found.row_group(number) for number in range(found.num_row_groups)]
     chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
-    large = {each.path_in_schema for each in chunks if not _is_small(each)}
-    names = {each.path_in_schema for each in chunks} - large
+    large = {chunk.path_in_schema for chunk in chunks if not _is_small(chunk)}
+    names = {chunk.path_in_schema for chunk in chunks} - large
     return [field.name for field in schema if field.name in names and pa.types.is_string(field.type)]
 
 
@@ -66,10 +66,10 @@ def _is_packed(schema: pa.Schema, name: str) -> bool:
 
 def concat_packed(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of tables of the same columns; a column that is packed in one of them is so in all."""
-    if all(each.schema.equals(tables[0].schema) for each in tables[1:]):
+    if all(table.schema.equals(tables[0].schema) for table in tables[1:]):
         return pa.concat_tables(tables).unify_dictionaries()
-    names = {name for each in tables for name in each.column_names if _is_packed(each.schema, name)}
-    return pa.concat_tables([_with_packed(each, names) for each in tables]).unify_dictionaries()
+    names = {name for table in tables for name in table.column_names if _is_packed(table.schema, name)}
+    return pa.concat_tables([_with_packed(table, names) for table in tables]).unify_dictionaries()
 
 
 def _with_packed(rows: pa.Table, names: set[str]) -> pa.Table:
@@ -191,37 +191,37 @@ def bytes_to_read(files: Sequence[LiveFile], images: Images, layout: Layout) -> 
 
 def _by_bucket(files: Sequence[LiveFile], layout: Layout) -> list[tuple[tuple[int, int], list[LiveFile]]]:
     """Files by bucket, the biggest bucket last, in the order of what they hold."""
-    found: dict[tuple[int, int], list[LiveFile]] = {(1, 0): []}
+    buckets: dict[tuple[int, int], list[LiveFile]] = {(1, 0): []}
     for file in sorted(files, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
-        found.setdefault(layout.bucket_of(file), []).append(file)
-    return sorted(found.items(), reverse=True)
+        buckets.setdefault(layout.bucket_of(file), []).append(file)
+    return sorted(buckets.items(), reverse=True)
 
 
 def _to_arrange(files: Sequence[LiveFile], layout: Layout, split_bytes_max: int) -> frozenset[str]:
     """Names of files that are written again though their rows do not change."""
-    found: set[str] = set()
+    names: set[str] = set()
     for (buckets, _), held in _by_bucket(files, layout):
         small = [file for file in held if file.size_bytes < layout.small_bytes]
         if len(small) > _SMALL_FILES_MAX:
-            found.update(file.name for file in small)
+            names.update(file.name for file in small)
         if layout.is_ordered:
             continue
         large = [file for file in held if layout.buckets_for(file.size_bytes, buckets) > buckets]
         size = sum(file.size_bytes for file in large)
         if buckets < layout.buckets_min or size >= _TARGETS_A_BUCKET_MAX * layout.target_bytes:
             portion, split_bytes_max = _portion(large, split_bytes_max)
-            found.update(portion)
-    return frozenset(found)
+            names.update(portion)
+    return frozenset(names)
 
 
 def _portion(files: Iterable[LiveFile], bytes_max: int) -> tuple[list[str], int]:
     """Names of files of about so many bytes together, and how many bytes are left of these."""
-    found = []
+    names = []
     for file in files:
         if bytes_max > 0:
             bytes_max -= file.size_bytes
-            found.append(file.name)
-    return found, bytes_max
+            names.append(file.name)
+    return names, bytes_max
 
 
 @dataclass
@@ -258,8 +258,8 @@ class _Rewrite:
             return
         with opened_file(self.table, file.name, packs=self._packs) as parquet:
             groups = range(parquet.num_row_groups)
-            found = [self._found(parquet, group, numbers) for group in groups]
-            is_changed = sum(int(np.count_nonzero(each >= 0)) for each in found)
+            places = [self._found(parquet, group, numbers) for group in groups]
+            is_changed = sum(int(np.count_nonzero(place >= 0)) for place in places)
             if not is_changed and not always:
                 return
             self._part_ranges(file)
@@ -268,7 +268,7 @@ class _Rewrite:
             for group in groups:
                 rows = parquet.read_row_group(group)
                 rows = fitted_rows(rows, packed_schema(self.layout.schema, rows.schema))
-                self._add(self._replaced(rows, found[group]), bucket)
+                self._add(self._replaced(rows, places[group]), bucket)
 
     def _part_ranges(self, file: LiveFile) -> None:
         """Write the group if it would take a hole between two ranges into one: files between them would overlap it."""
@@ -289,9 +289,9 @@ class _Rewrite:
         schema = pa.schema([self.layout.schema.field(name) for name in wanted])
         rows = fitted_rows(parquet.read_row_group(group, columns=wanted), schema)
         keys = self.images.keys if len(numbers) == len(self.images.keys) else self.images.keys.take(pa.array(numbers))
-        found = pc.index_in(self.layout.keys_of(rows), keys)
-        (at,) = np.nonzero(np.asarray(found.is_valid()))
-        image = np.asarray(pc.drop_null(found)).astype(np.int64)
+        places = pc.index_in(self.layout.keys_of(rows), keys)
+        (at,) = np.nonzero(np.asarray(places.is_valid()))
+        image = np.asarray(pc.drop_null(places)).astype(np.int64)
         image = image if keys is self.images.keys else numbers[image]
         self._is_found[image] = True
         scns, seqs = pairs_of(rows)
@@ -378,10 +378,10 @@ def opened_file(table: Location, name: str, *, packs: pa.Schema | None = None) -
 
     try:
         with (table / name).reading() as file:
-            found = pq.read_metadata(file)
-            packed = [] if packs is None else packed_columns(found, packs)
+            metadata = pq.read_metadata(file)
+            packed = [] if packs is None else packed_columns(metadata, packs)
             # Spark's older form of times is nanoseconds to Arrow, into which not every year fits
-            yield pq.ParquetFile(file, metadata=found, read_dictionary=packed, coerce_int96_timestamp_unit="us")
+            yield pq.ParquetFile(file, metadata=metadata, read_dictionary=packed, coerce_int96_timestamp_unit="us")
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise CorruptData(
             f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "

@@ -81,10 +81,10 @@ def run_all(works: Sequence[Work[T]], tasks: Tasks, *, side_by_side: bool = True
     again: list[Restage] = []
     mine = [_asking_later(work, again) for work in works]
     turns = [mine] if side_by_side else [[work] for work in mine]
-    found = [each for turn in turns for each in _run_together(turn, tasks)]
+    results = [each for turn in turns for each in _run_together(turn, tasks)]
     if again:
         raise Restage.of_all(again)
-    return [each for each in found if each is not None]
+    return [result for result in results if result is not None]
 
 
 def _asking_later(work: Work[T], again: list[Restage]) -> Work[T | None]:
@@ -96,14 +96,14 @@ def _asking_later(work: Work[T], again: list[Restage]) -> Work[T | None]:
 
 
 def _run_together(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     standing: list[tuple[int, Job]] = []
 
     def go_on(number: int, done: Rewritten | None) -> None:
         try:
             job = next(works[number]) if done is None else works[number].send(done)
         except StopIteration as end:
-            found[number] = end.value
+            results[number] = end.value
         else:
             standing.append((number, job))
 
@@ -113,7 +113,7 @@ def _run_together(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
         now, standing = standing, []
         for (number, _), done in zip(now, run_jobs([job for _, job in now], tasks), strict=True):
             go_on(number, done)
-    return [found[number] for number in range(len(works))]
+    return [results[number] for number in range(len(works))]
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,12 @@ class RemakeJob:
     def parts(self, tasks: Tasks) -> Sequence[Part]:
         """See `Job.parts`."""
         share = max(sum(file.size_bytes for file in self.files) // tasks.slots, _PART_BYTES_MIN)
-        found: list[list[LiveFile]] = [[]]
+        shares: list[list[LiveFile]] = [[]]
         for file in self.files:
-            if sum(each.size_bytes for each in found[-1]) >= share:
-                found.append([])
-            found[-1].append(file)
-        return [_RemakePart(replace(self, files=tuple(files))) for files in found]
+            if sum(held.size_bytes for held in shares[-1]) >= share:
+                shares.append([])
+            shares[-1].append(file)
+        return [_RemakePart(replace(self, files=tuple(files))) for files in shares]
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def groups_to_join(files: Sequence[LiveFile], bytes_max: int) -> list[list[LiveF
     small = [file for file in files if file.size_bytes < bytes_max // 2]
     groups: list[list[LiveFile]] = [[]]
     for file in sorted(small, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
-        if sum(each.size_bytes for each in groups[-1]) + file.size_bytes > bytes_max:
+        if sum(group.size_bytes for group in groups[-1]) + file.size_bytes > bytes_max:
             groups.append([])
         groups[-1].append(file)
     return [group for group in groups if len(group) > 1]

@@ -79,10 +79,10 @@ class SharedMirror(Mirror):
         inexact = [] if steps.inexact else self._inexact_in(table, steps.moved)
         if (steps.inexact or inexact) and not steps.needs_snapshot:
             raise self._cannot_follow(self._source, steps, inexact)
-        found = self._plan(table, steps.moved, steps.fill, steps.below)
-        found = replace(found, gone=self._in_use(found.gone), empties=bool(steps.inexact or inexact))
-        if not found.is_nothing:
-            yield from self._carry_out(found, table, why, stored)
+        columns = self._plan(table, steps.moved, steps.fill, steps.below)
+        columns = replace(columns, gone=self._in_use(columns.gone), empties=bool(steps.inexact or inexact))
+        if not columns.is_nothing:
+            yield from self._carry_out(columns, table, why, stored)
 
     def _inexact_in(self, table: TableSchema, moved: Mapping[str, str]) -> list[str]:
         """Columns in which this source has values that are none of its new types."""

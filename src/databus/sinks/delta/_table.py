@@ -55,12 +55,12 @@ def check_features(path: Location, table: "DeltaTable") -> None:
     conditions on its rows, and columns that are computed, which nobody would keep. Raises `UnsupportedFeature`.
     """
     properties = table.metadata().configuration
-    found = set(table.protocol().reader_features or ()) - _FEATURES
+    features = set(table.protocol().reader_features or ()) - _FEATURES
     if properties.get("delta.columnMapping.mode", "none") != "none":
-        found.add("columnMapping")
-    if found:
+        features.add("columnMapping")
+    if features:
         raise UnsupportedFeature(
-            f"{path}: somebody has given the table {', '.join(sorted(found))}, which databus does not write. "
+            f"{path}: somebody has given the table {', '.join(sorted(features))}, which databus does not write. "
             f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
         )
     if properties.get("delta.enableChangeDataFeed", "").lower() == "true":
@@ -242,8 +242,8 @@ class DeltaTarget:
         and beside it at most what tasks have written and no commit shows.
         """
         log = self.path / "_delta_log"
-        names = [each for each in self.path.names() if not is_data_file(finished_name(each))]
-        return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
+        names = [name for name in self.path.names() if not is_data_file(finished_name(name))]
+        return log.name in names and (len(names) > 1 or any(name[0].isdigit() for name in log.names()))
 
     def refresh(self, *, alone: bool = False) -> bool:
         """See what others have committed; returns whether they have. alone: whether no other source has, either.
@@ -269,9 +269,9 @@ class DeltaTarget:
         return version > before.version
 
     def _check_owner(self, table: "DeltaTable") -> None:
-        found = table.metadata().configuration.get(_OWNER)
-        if found != self.owner:
-            whose = f"the copy of {found}" if found else "a Delta table that databus did not make"
+        owner = table.metadata().configuration.get(_OWNER)
+        if owner != self.owner:
+            whose = f"the copy of {owner}" if owner else "a Delta table that databus did not make"
             raise UnsupportedFeature(
                 f"{self.path}: is {whose}, and would get {self.owner}; give this output another `path` "
                 f"(`{{physical}}`, `{{db}}` and `{{table}}` stand for the source's names), or remove the folder"
@@ -388,7 +388,8 @@ class DeltaTarget:
 
         now_ms, values = time.time_ns() // 1_000_000, dict(partition or {})
         gone = [
-            RemoveAction(each.name, is_data, now_ms, partition_values=values, size=each.size_bytes) for each in removes
+            RemoveAction(remove.name, is_data, now_ms, partition_values=values, size=remove.size_bytes)
+            for remove in removes
         ]
         if gone and is_data:
             check_may_remove(self.path, self.table)
@@ -430,16 +431,16 @@ class DeltaTarget:
         from deltalake.transaction import AddAction
 
         return [
-            AddAction(each.name, each.size_bytes, dict(partition), now_ms, data_change=is_data, stats=each.stats)
-            for each in files
+            AddAction(file.name, file.size_bytes, dict(partition), now_ms, data_change=is_data, stats=file.stats)
+            for file in files
         ]
 
     def _transact(self, actions: list[Any], mode: Any, schema: Any, stored: Stored) -> None:
         from deltalake.transaction import AddAction
 
         partition_by = [SOURCE] if self._is_shared else None
-        self._named |= dict.fromkeys((each.path for each in actions), self.table.version() + 1)
-        self._adding = frozenset(each.path for each in actions if isinstance(each, AddAction))
+        self._named |= dict.fromkeys((action.path for action in actions), self.table.version() + 1)
+        self._adding = frozenset(action.path for action in actions if isinstance(action, AddAction))
         self.table.create_write_transaction(
             actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
         )
@@ -455,7 +456,7 @@ class DeltaTarget:
                 continue
             done = yield JoinJob(self.path, groups, self.file_schema())
             gone = frozenset(done.removed)
-            removes = (each for each in files if each.name in gone)
+            removes = (file for file in files if file.name in gone)
             self.replace(done.added, removes, stored, partition, is_data=False)
 
     def live(self, columns: Sequence[str], partition: Mapping[str, str] | None = None) -> list[LiveFile]:
@@ -513,9 +514,9 @@ class DeltaTarget:
         self._check_schema(wider)
 
     def _check_schema(self, wanted: pa.Schema) -> None:
-        found = self.schema()
-        if {field.name: field.type for field in found} != {field.name: field.type for field in wanted}:
-            raise CorruptData(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
+        schema = self.schema()
+        if {field.name: field.type for field in schema} != {field.name: field.type for field in wanted}:
+            raise CorruptData(f"{self.path}: wrote columns {wanted.names} and found {schema.names}, or other types")
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in bounded batches."""

@@ -42,10 +42,10 @@ class LooseName(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> "LooseName | None":
         """What `str` gave; None for any other file."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             return None
-        *numbers, log, suffix = found.groups()
+        *numbers, log, suffix = match.groups()
         first, last = _pairs(*map(int, numbers))
         return cls(first, last, int(log, 16), suffix)
 
@@ -66,10 +66,10 @@ def is_staged_file(name: str) -> bool:
 
 def first_staged(name: str) -> Pair:
     """The pair of the first row in a file that `LooseWriter` has written."""
-    found = _STAGED.fullmatch(name)
-    if found is None:
+    match = _STAGED.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name} is no staged file")
-    return _pairs(*map(int, found.groups()))[0]
+    return _pairs(*map(int, match.groups()))[0]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class LooseWriter:
         name = f"_staged.{_words(first_pair(rows.rows), last_pair(rows.rows))}.{uuid.uuid4().hex}.part"
         with (folder / name).writing() as file:
             if self.compression is None:
-                file.writelines(each.encode() for each in row_lines(source, rows.table, rows.rows, self.big_integers))
+                file.writelines(line.encode() for line in row_lines(source, rows.table, rows.rows, self.big_integers))
             else:
                 file.write(_parquet(rows.rows, self.compression))
             size = file.tell()

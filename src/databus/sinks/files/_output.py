@@ -68,7 +68,7 @@ _THERE: Final = "files"  # a mark: those of a folder say no more
 def _stored_in(path: Location) -> Stored:
     """What the names in a source's folder say is done. Raises `InputError`."""
     names = filter(None, map(LooseName.parse, path.names()))
-    return max((Stored(each.last, each.log) for each in names), key=lambda each: each.pair, default=Stored())
+    return max((Stored(name.last, name.log) for name in names), key=lambda each: each.pair, default=Stored())
 
 
 class _Folder:
@@ -191,11 +191,11 @@ class FilesOutput(Output):
     def _check_parts(self, batch: StagedBatch) -> None:
         """Raises `Restage` for all tables that have a part of the rows that tasks have written."""
         rows = [item for item in batch.items if isinstance(item, StagedRows)]
-        pairs = {name: self._stored(name).pair for name in {f"{batch.physical}/{each.table.source}" for each in rows}}
+        pairs = {name: self._stored(name).pair for name in {f"{batch.physical}/{row.table.source}" for row in rows}}
         above = {
             name: pairs[name]
-            for each in rows
-            if each.first <= pairs[name := f"{batch.physical}/{each.table.source}"] < each.last
+            for row in rows
+            if row.first <= pairs[name := f"{batch.physical}/{row.table.source}"] < row.last
         }
         if above:
             raise Restage(above=above)

@@ -251,7 +251,7 @@ class _Part(NamedTuple):
         if len(places) == len(self.scns) and (np.diff(places) == 1).all():
             return self
         values, *others = self
-        return _Part(values.take(pa.array(places)), *(each[places] for each in others))
+        return _Part(values.take(pa.array(places)), *(other[places] for other in others))
 
 
 def _texts(number: int, item: TableRows, name: str) -> _Part:

@@ -64,8 +64,8 @@ class Answer(NamedTuple):
         return self.status in _LATER or self.status >= 500
 
     def __str__(self) -> str:
-        said = " ".join("".join(each if each.isprintable() else " " for each in self.text).split())[:_SHOWN]
-        return f"status {self.status}" + (f": {said}" if said else "")
+        shown = " ".join("".join(each if each.isprintable() else " " for each in self.text).split())[:_SHOWN]
+        return f"status {self.status}" + (f": {shown}" if shown else "")
 
 
 class Client:
@@ -116,7 +116,7 @@ class Client:
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         key = parts.scheme, host, port
         target = self._target
-        found = self._connections.pop(key, None) or KeptConnection(
+        connection = self._connections.pop(key, None) or KeptConnection(
             host,
             port,
             is_tls=parts.scheme == "https",
@@ -124,10 +124,10 @@ class Client:
             connect_ms_max=target.connect_ms_max,
             request_ms_max=target.request_ms_max,
         )
-        self._connections[key] = found
+        self._connections[key] = connection
         if len(self._connections) > _CONNECTIONS_MAX:
             self._connections.pop(next(iter(self._connections))).close()
-        return found, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return connection, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _secrets(target: Target, path: str) -> list[str]:

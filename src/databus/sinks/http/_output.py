@@ -158,8 +158,8 @@ class HttpConfig(LettersConfig):
     @field_validator("secret")
     @classmethod
     def _are_keys(cls, secrets: list[SecretStr]) -> list[SecretStr]:
-        for each in secrets:
-            key_of_secret(each.get_secret_value())
+        for secret in secrets:
+            key_of_secret(secret.get_secret_value())
         return secrets
 
     @model_validator(mode="after")

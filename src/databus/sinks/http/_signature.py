@@ -31,9 +31,9 @@ def key_of_secret(secret: str) -> bytes:
 
 def headers_of_request(request_id: str, at_s: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
     """The headers that say which request this is and, for each of the keys, who made it at that second."""
-    found = {"Idempotency-Key": request_id, "webhook-id": request_id, "webhook-timestamp": str(at_s)}
+    headers = {"Idempotency-Key": request_id, "webhook-id": request_id, "webhook-timestamp": str(at_s)}
     if keys:
         signed = b".".join((request_id.encode(), str(at_s).encode(), body))
         made = (base64.b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys)
-        found["webhook-signature"] = " ".join(f"v1,{each}" for each in made)
-    return found
+        headers["webhook-signature"] = " ".join(f"v1,{each}" for each in made)
+    return headers

@@ -142,8 +142,8 @@ class _BucketOfRequests:
         """The same for the same bytes from the same place, and another for all else."""
         bucket = self._bucket
         place = [bucket.pipeline, bucket.output, batch.physical, batch.end.log, bucket.number, bucket.buckets]
-        told = json.dumps([*place, request.first, request.last]).encode()
-        return hashlib.sha256(told + b"\n" + body).hexdigest()[:32]
+        identity = json.dumps([*place, request.first, request.last]).encode()
+        return hashlib.sha256(identity + b"\n" + body).hexdigest()[:32]
 
     def _error(self, request: Request, answer: Answer) -> DatabusError:
         output = self._bucket.output

@@ -68,7 +68,7 @@ class AvroIds(NamedTuple):
         values = confluent_framed(messages.values, self.value)
         if self.key is None:
             return messages._replace(values=values)
-        headers = {name: confluent_framed(each, self.key) for name, each in messages.headers.items()}
+        headers = {name: confluent_framed(header, self.key) for name, header in messages.headers.items()}
         return messages._replace(values=values, keys=confluent_framed(messages.keys, self.key), headers=headers)
 
 

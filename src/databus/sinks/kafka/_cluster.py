@@ -250,7 +250,7 @@ class Cluster:
         while True:
             admin = self.admin()
             asked = {part: _settled(each, s_max) for part, each in ask(admin, s_max).items()}
-            if not any(_is_late(each) for each in asked.values()):
+            if not any(_is_late(answer) for answer in asked.values()):
                 break
             self.renew_admin()
             if time.monotonic() > deadline:
@@ -273,7 +273,7 @@ class Cluster:
         def ask(admin: "AdminClient", s_max: float) -> "Mapping[TopicPartition, Future[Any]]":
             return admin.list_offsets(wanted, isolation_level=level, request_timeout=s_max)
 
-        names = ", ".join(sorted({each.topic for each in wanted}))
+        names = ", ".join(sorted({name.topic for name in wanted}))
         try:
             ends = {(at.topic, at.partition): answer().offset for at, answer in self.answers(ask)}
         except KafkaException as error:
@@ -326,17 +326,17 @@ class Cluster:
     def error_of(self, error: "KafkaError", what: str) -> DatabusError:
         """See `error`."""
         name = str(error.name())
-        told = f"{self.name}: {what}: {_text(error)}"
+        message = f"{self.name}: {what}: {_text(error)}"
         if name in _FENCED:
-            return Fenced(f"{told}. Another attempt of this bucket has begun to write; this one ends")
+            return Fenced(f"{message}. Another attempt of this bucket has begun to write; this one ends")
         if name in _SILENT:
-            return self._unanswered(told)
+            return self._unanswered(message)
         for names, kind, advice in _MEANINGS:
             if name in names:
-                return kind(f"{told}{advice}")
+                return kind(f"{message}{advice}")
         if error.retriable() or error.txn_requires_abort():
-            return ServiceUnavailable(told)
-        return FatalError(told)
+            return ServiceUnavailable(message)
+        return FatalError(message)
 
 
 _MAKING: Final = threading.Lock()

@@ -135,7 +135,7 @@ class Encoding:
             _without(messages.values.take(taken), is_tombstone),
             messages.keys.take(taken),
             messages.rows.take(taken),
-            {name: each.take(taken) for name, each in messages.headers.items()},
+            {name: header.take(taken) for name, header in messages.headers.items()},
         )
 
     def needs(self, batch: ChangeBatch, item: TableRows, topic: str) -> Needs:
@@ -176,8 +176,8 @@ class Chunk:
     @property
     def message_rows(self) -> Int:
         """The number of each one's row."""
-        found: Int = self.messages.rows.to_numpy()
-        return found
+        rows: Int = self.messages.rows.to_numpy()
+        return rows
 
     @property
     def times(self) -> Iterable[int]:
@@ -188,8 +188,8 @@ class Chunk:
         """Of each, where its format has no keys: where its row's canonical key would go. None: Kafka chooses."""
         if self.row_keys is None:
             return None
-        found: list[int] = key_buckets(self.row_keys.take(self.messages.rows), count).tolist()
-        return found
+        buckets: list[int] = key_buckets(self.row_keys.take(self.messages.rows), count).tolist()
+        return buckets
 
     @property
     def headers(self) -> Iterator[Header | None]:
@@ -215,8 +215,8 @@ class Chunk:
         distinct = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         texts = distinct.dictionary.cast(pa.string()).to_pylist()
         made = np.fromiter(((name, text) for text in texts), np.object_, len(texts))
-        found: list[tuple[str, Any]] = made[distinct.indices.to_numpy()].tolist()
-        return found
+        names: list[tuple[str, Any]] = made[distinct.indices.to_numpy()].tolist()
+        return names
 
     def _of_messages(self, name: str) -> pa.Array:
         column, rows = self.rows.column(name), self.messages.rows.to_numpy()
@@ -306,8 +306,8 @@ class _Images:
 
 
 def _is(rows: "pa.Table | pa.RecordBatch", label: str) -> RowMask:
-    found: RowMask = pc.equal(rows.column(CHANGE_TYPE).cast(pa.string()), label).to_numpy(zero_copy_only=False)
-    return found
+    mask: RowMask = pc.equal(rows.column(CHANGE_TYPE).cast(pa.string()), label).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _keys(table: TableSchema, rows: "pa.Table | pa.RecordBatch") -> pa.LargeBinaryArray:
@@ -320,5 +320,5 @@ def _without(values: pa.LargeBinaryArray, where: RowMask) -> pa.LargeBinaryArray
 
 def objects_of(column: pa.Array) -> Sequence[Any]:
     """A column's values as Kafka's client takes them."""
-    found: Sequence[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    return found
+    values: Sequence[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return values

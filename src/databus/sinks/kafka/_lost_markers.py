@@ -116,7 +116,7 @@ def last_messages(cluster: Cluster, topic: str, starts: Mapping[int, int]) -> "d
     """
     from confluent_kafka import TopicPartition
 
-    found: dict[bytes, Message] = {}
+    messages: dict[bytes, Message] = {}
     unread, deadline = set(starts), time.monotonic() + cluster.request_s_max
     with closing(cluster.consumer(is_committed=False)) as consumer:
         consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
@@ -126,10 +126,10 @@ def last_messages(cluster: Cluster, topic: str, starts: Mapping[int, int]) -> "d
                 continue
             error, key = message.error(), message.key()
             if error is None and key is not None:
-                found[key] = message
+                messages[key] = message
             elif error is not None and error.name() == "_PARTITION_EOF":
                 unread.discard(message.partition())
-    return {} if unread else found
+    return {} if unread else messages
 
 
 def commit_again(

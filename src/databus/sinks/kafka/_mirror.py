@@ -166,8 +166,8 @@ class MirroredChunk:
     def times(self) -> Sequence[int]:
         """Milliseconds since 1970, -1 for none. Kafka's client takes 0 for now, so that 1 stands for it."""
         times = self.rows.column("timestamp").cast(pa.int64()).fill_null(_NO_TIMESTAMP * _US_A_MS).to_numpy()
-        found: list[int] = np.where(times == 0, 1, times // _US_A_MS).tolist()
-        return found
+        times_ms: list[int] = np.where(times == 0, 1, times // _US_A_MS).tolist()
+        return times_ms
 
     @property
     def headers(self) -> Iterator[Header | None]:
@@ -182,8 +182,8 @@ class MirroredChunk:
     def partitions(self, count: int) -> list[int]:
         """Of each, that of its source; `count` is checked by `Topics.ready`."""
         del count
-        found: list[int] = self.rows.column(PARTITION).to_pylist()
-        return found
+        partitions: list[int] = self.rows.column(PARTITION).to_pylist()
+        return partitions
 
     def pair(self, place: int) -> tuple[int, int]:
         """That of a message's row."""
@@ -194,9 +194,9 @@ class MirroredChunk:
 def _targets(names: TopicNames, physical: str, db: str, topics: tuple[str, ...]) -> frozenset[str]:
     """What the copies of these topics are called."""
     found = set()
-    for each in topics:
+    for topic in topics:
         with suppress(InputError):  # no topic can be called so
-            found.add(names.name(physical, source_name(db, each)))
+            found.add(names.name(physical, source_name(db, topic)))
     return frozenset(found)
 
 
@@ -215,10 +215,10 @@ def _headers_of(texts: Sequence[str]) -> list[Header]:
     [[('a', b'1'), ('a', None)]]
     """
     try:
-        found: list[list[tuple[str, str | None]]] = json.loads(f"[{','.join(texts)}]")
+        headers: list[list[tuple[str, str | None]]] = json.loads(f"[{','.join(texts)}]")
         return [
-            [(name, None if value is None else a2b_base64(value, strict_mode=True)) for name, value in each]
-            for each in found
+            [(name, None if value is None else a2b_base64(value, strict_mode=True)) for name, value in header]
+            for header in headers
         ]
     except (TypeError, ValueError) as error:
         raise UnsupportedFeature(f"`headers` are not those of messages ({error}): {_OTHERS}") from error

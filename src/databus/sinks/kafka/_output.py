@@ -158,12 +158,12 @@ class KafkaOutput(LettersOutput):
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`. Raises `CorruptData` where a topic is gone that is not to be done without."""
-        noted = {name: each.mark for name, each in tables.items() if each is not None}
+        noted = {name: table.mark for name, table in tables.items() if table is not None}
         self._marks |= noted
         missed = self._check_topics(noted)
         # Topics that were made since are no other ones: what was noted is still there.
         marks = {**self._marks, **{name: mark for name, mark in noted.items() if name not in missed}}
-        found = {}
+        words = {}
         records = self._records()
         for name in tables:
             mine = records.get(name.partition("/")[0], {})
@@ -171,10 +171,10 @@ class KafkaOutput(LettersOutput):
             parts = [None if (record := mine.get(number)) is None else record.position for number in range(buckets)]
             word, mark = Position.least_of(parts, name), marks.get(name, "")
             if word is not None:
-                found[name] = Held(word[0], mark, word[0].uuid, seed=word[1])
+                words[name] = Held(word[0], mark, word[0].uuid, seed=word[1])
             elif mark:
-                found[name] = Held(None, mark)
-        return found
+                words[name] = Held(None, mark)
+        return words
 
     def _records(self) -> Mapping[str, Mapping[int, Record]]:
         """By physical source and number of the bucket."""
@@ -232,13 +232,13 @@ class KafkaOutput(LettersOutput):
             name: {topic: uuid for topic, uuid in _marked(self._marks.get(name, "")) if topic in mine}
             for name, mine in topics.items()
         }
-        found = topics_of(self._cluster).ids({*chain(*topics.values())}, {*chain(*before.values())})
+        ids = topics_of(self._cluster).ids({*chain(*topics.values())}, {*chain(*before.values())})
         for name, mine in topics.items():
             for topic, uuid in before[name].items():
-                if found.get(topic) not in ("", uuid):
+                if ids.get(topic) not in ("", uuid):
                     self._miss(name, topic)
                     missed.add(name)
-            self._marks[name] = ",".join(f"{topic}/{found[topic]}" for topic in mine if found.get(topic))
+            self._marks[name] = ",".join(f"{topic}/{ids[topic]}" for topic in mine if ids.get(topic))
         return missed
 
     def _topics_of(self, name: str) -> list[str]:
@@ -249,21 +249,21 @@ class KafkaOutput(LettersOutput):
             others.append(self.config.where_controls_go)
         return [
             self._topics.name(physical, source),
-            *(topic_name(each, physical, source) for each in others if each),
+            *(topic_name(other, physical, source) for other in others if other),
         ]
 
     def _miss(self, name: str, topic: str) -> None:
-        told = (
+        message = (
             f"outputs.{self.context.output}: topic {topic} was removed, or made by somebody else, after messages of "
             f"{name} had been written to it: those are gone"
         )
         if self.config.on_gap == "stop":
             physical, _, source = name.partition("/")
             raise CorruptData(
-                f"{told}. Say `on_gap: continue` to go on with what is there, and have the table read anew: "
+                f"{message}. Say `on_gap: continue` to go on with what is there, and have the table read anew: "
                 f"`databus snapshot {physical} {source}`"
             )
-        logging.getLogger("databus.kafka").warning("%s. It goes on, as on_gap says", told)
+        logging.getLogger("databus.kafka").warning("%s. It goes on, as on_gap says", message)
 
     def _look_at(self, name: str, control: TableControl) -> None:
         config, where = self.config, f"outputs.{self.context.output}"
@@ -287,8 +287,8 @@ class KafkaOutput(LettersOutput):
 
 def _marked(mark: str) -> Iterator[tuple[str, str]]:
     """Topics and their ids, as a mark has them."""
-    for each in mark.split(",") if mark else ():
-        topic, _, uuid = each.partition("/")
+    for part in mark.split(",") if mark else ():
+        topic, _, uuid = part.partition("/")
         yield topic, uuid
 
 
@@ -300,5 +300,7 @@ def _dropped(batch: StagedBatch) -> set[str]:
         last[item.table.source] = max(pair, last.get(item.table.source, pair))
     controls = (item for item in batch.items if isinstance(item, TableControl))
     return {
-        each.table.source for each in controls if each.kind is ControlKind.DROP and each.pair == last[each.table.source]
+        control.table.source
+        for control in controls
+        if control.kind is ControlKind.DROP and control.pair == last[control.table.source]
     }

@@ -104,9 +104,9 @@ class Session:
 
     def rehearsal(self) -> "Session":
         """One that tries out what this one is to write."""
-        found = Session(self.cluster, self.control_topic, self.bucket, is_replay=self.is_replay, is_rehearsal=True)
-        found.is_alone = self.is_alone
-        return found
+        session = Session(self.cluster, self.control_topic, self.bucket, is_replay=self.is_replay, is_rehearsal=True)
+        session.is_alone = self.is_alone
+        return session
 
     @property
     def is_current(self) -> bool:

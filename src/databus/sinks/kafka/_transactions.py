@@ -110,17 +110,17 @@ class Changes:
     @classmethod
     def of(cls, batch: ChangeBatch, is_first: Callable[[TableRows], RowMask]) -> tuple["Changes", ChangeBatch]:
         """Those of a batch, and the batch with each row's place. is_first: which rows begin a change."""
-        found = [item for item in batch.items if isinstance(item, TableRows)]
-        names = tuple(sorted({item.table.source for item in found}))
-        pairs = [pairs_of(item.rows) for item in found]
-        txids = pa.chunked_array([each for item in found for each in item.rows.column(TXID).chunks], pa.string())
-        times = [each for item in found for each in item.rows.column(COMMIT_TIMESTAMP).chunks]
-        read = [item.rows.column(SNAPSHOT).to_numpy() for item in found]
+        parts = [item for item in batch.items if isinstance(item, TableRows)]
+        names = tuple(sorted({item.table.source for item in parts}))
+        pairs = [pairs_of(item.rows) for item in parts]
+        txids = pa.chunked_array([chunk for item in parts for chunk in item.rows.column(TXID).chunks], pa.string())
+        times = [chunk for item in parts for chunk in item.rows.column(COMMIT_TIMESTAMP).chunks]
+        read = [item.rows.column(SNAPSHOT).to_numpy() for item in parts]
         made = cls(
             _joined([scns for scns, _ in pairs], np.int64),
             _joined([seqs for _, seqs in pairs], np.int64),
-            _joined([np.full(item.rows.num_rows, names.index(item.table.source)) for item in found], np.int64),
-            _joined([is_first(item) for item in found], np.bool_),
+            _joined([np.full(item.rows.num_rows, names.index(item.table.source)) for item in parts], np.int64),
+            _joined([is_first(item) for item in parts], np.bool_),
             ~_joined(read, np.bool_) & txids.is_valid().to_numpy(),
             names,
             txids,
@@ -149,7 +149,7 @@ class Changes:
         changes = changes[np.lexsort((self.seqs[changes], self.scns[changes]))]
         groups = self._groups(changes, known.open)
         names = tuple(sorted({*self.names, *(known.open.counts if known.open else ())}))
-        tables = np.array([names.index(each) for each in self.names], np.int64)[self.tables[changes]]
+        tables = np.array([names.index(name) for name in self.names], np.int64)[self.tables[changes]]
         keys, counts, own = _ranked(groups.of * len(names) + tables, _before(known.open, names))
         totals = np.zeros(len(groups.scns), np.int64)
         np.add.at(totals, keys // max(len(names), 1), counts)
@@ -181,11 +181,11 @@ class Changes:
 
     def _for_rows(self, changes: Int, places: Int) -> Int:
         """The places of changes as those of their rows; the second row of a change has its first row's."""
-        found = np.zeros(len(self.scns), np.int64)
-        found[changes] = places
+        numbers = np.zeros(len(self.scns), np.int64)
+        numbers[changes] = places
         seconds = np.flatnonzero(~self.is_first)
-        found[seconds] = found[seconds - 1]
-        return found
+        numbers[seconds] = numbers[seconds - 1]
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -249,5 +249,5 @@ def _open(groups: _Groups, per_table: _PerTable) -> OpenTransaction:
     last = len(groups.scns) - 1
     mine = per_table.of == last
     counts = zip(per_table.tables[mine].tolist(), per_table.counts[mine].tolist(), strict=True)
-    found = {per_table.names[table]: count for table, count in counts}
-    return OpenTransaction(int(groups.scns[last]), groups.ids[last].as_py(), int(groups.ts_ms[last]), found)
+    by_table = {per_table.names[table]: count for table, count in counts}
+    return OpenTransaction(int(groups.scns[last]), groups.ids[last].as_py(), int(groups.ts_ms[last]), by_table)

@@ -128,10 +128,10 @@ class _BucketOfKafka:
         try:
             return self._write(batch)
         except Refused as error:
-            told = f"{error}{self._writer.encoding.remedies.get(type(error), '')}"
+            message = f"{error}{self._writer.encoding.remedies.get(type(error), '')}"
             if self._writer.retries:
-                raise ServiceUnavailable(f"{told}. It is tried again") from error
-            raise type(error)(told) from error
+                raise ServiceUnavailable(f"{message}. It is tried again") from error
+            raise type(error)(message) from error
         except (Fenced, OtherBuckets, UnsupportedFeature) as error:  # an inherited session may be out of date
             if not self._is_inherited:
                 raise self._outlasted(error) from error
@@ -281,7 +281,7 @@ class _BucketOfKafka:
         templates = [] if writer.controls in (INLINE, NO_CONTROLS) else [writer.controls]
         templates += [] if writer.transactions is None else [writer.transactions]
         sources = {item.table.source for item in batch.items}
-        named = {topic_name(each, physical, source) for each in templates for source in sources}
+        named = {topic_name(template, physical, source) for template in templates for source in sources}
         return named | {writer.topics.name(physical, source) for source in sources}
 
     def _send(self, batch: ChangeBatch, record: Record | None) -> None:
@@ -321,9 +321,9 @@ class _BucketOfKafka:
         if self._changes is None:
             return batch, None
         after, known = known_at(self.session.record, self._bucket.reached)
-        found = self._changes.counted(after, known, batch.end.pair)
-        self._marks = found.marks if self._bucket.number == 0 else None
-        return found.placed(batch), found.after
+        counts = self._changes.counted(after, known, batch.end.pair)
+        self._marks = counts.marks if self._bucket.number == 0 else None
+        return counts.placed(batch), counts.after
 
     def _put_marks(self, physical: str) -> None:
         writer, marks = self._writer, self._marks
@@ -430,8 +430,8 @@ class _BucketOfKafka:
                 if refusals is not None and refusals.takes(error.args[0], failed):
                     continue
                 self._look_at_reports(error)
-                told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
-                raise self._error(error, told) from error
+                message = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
+                raise self._error(error, message) from error
         self._producer.poll(0)
         self._check()
 

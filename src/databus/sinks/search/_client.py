@@ -86,13 +86,13 @@ class Answer(NamedTuple):
         answer 404 for as long as they know of no server behind them.
         """
         try:
-            found = self.json()
+            answer = self.json()
         except ValueError:
             return False
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             return False
-        error = found.get("error")
-        return "type" in error if isinstance(error, dict) else not found.keys().isdisjoint(_OF_SERVER)
+        error = answer.get("error")
+        return "type" in error if isinstance(error, dict) else not answer.keys().isdisjoint(_OF_SERVER)
 
 
 class Client:
@@ -126,12 +126,12 @@ class Client:
         if answer.status >= 300:
             raise self.error_of(answer, f"{method} {path}")
         try:
-            found = answer.json()
+            value = answer.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            value = None
+        if not isinstance(value, dict):
             raise self.error_of(answer, f"{method} {path}")
-        return found
+        return value
 
     def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
         """Send a body and return the answer, whatever its status, unless all nodes are gone or busy for too long."""
@@ -152,25 +152,25 @@ class Client:
 
     def error_of(self, answer: Answer, what: str) -> Exception:
         """What a status that is none of success means."""
-        told = f"{self.name}: {what.partition('?')[0]}: status {answer.status}: {reason_of(answer)}"
-        if answer.status in (401, 403) and "cluster_block" not in told:
-            return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
-        if "cluster_block" in told or "disk" in told:
-            return DiskFull(f"{told}. It is tried again")
-        if "index_closed" in told:
-            return ServiceUnavailable(f"{told}. It is tried again, until the index is open")
+        message = f"{self.name}: {what.partition('?')[0]}: status {answer.status}: {reason_of(answer)}"
+        if answer.status in (401, 403) and "cluster_block" not in message:
+            return AccessDenied(f"{message}. Look at `user`, `password`, `api_key` and at what they may do")
+        if "cluster_block" in message or "disk" in message:
+            return DiskFull(f"{message}. It is tried again")
+        if "index_closed" in message:
+            return ServiceUnavailable(f"{message}. It is tried again, until the index is open")
         if answer.status < 300 or (answer.status == 404 and not answer.is_of_server):
-            return ServiceUnavailable(f"{told}. This is no answer of a search server: perhaps of a proxy before it")
+            return ServiceUnavailable(f"{message}. This is no answer of a search server: perhaps of a proxy before it")
         if answer.status >= 500:
-            return ServiceUnavailable(told)
-        return InputError(told) if answer.status in (400, 404, 405, 413) else FatalError(told)
+            return ServiceUnavailable(message)
+        return InputError(message) if answer.status in (400, 404, 405, 413) else FatalError(message)
 
 
 def reason_of(answer: Answer) -> str:
     """What an answer says is wrong, in a line."""
     try:
-        told = answer.json()["error"]
-        return told if isinstance(told, str) else f"{told['type']}: {told['reason']}"[:1000]
+        error = answer.json()["error"]
+        return error if isinstance(error, str) else f"{error['type']}: {error['reason']}"[:1000]
     except (ValueError, KeyError, TypeError):
         return answer.content[:200].decode(errors="replace") or "no reason given"
 

@@ -103,11 +103,11 @@ class ControlIndex:
 
     def _look(self, kind: str, name: str) -> tuple[dict[str, Any] | None, int]:
         """A document, or None, and the version that is there."""
-        found = self._client.ask("GET", self._path(kind, name), may=(404,))
-        if found is None:
+        answer = self._client.ask("GET", self._path(kind, name), may=(404,))
+        if answer is None:
             return None, 0
-        document = dict(found["_source"])
-        return None if document == _REMOVED else document, int(found["_version"])
+        document = dict(answer["_source"])
+        return None if document == _REMOVED else document, int(answer["_version"])
 
     def _path(self, kind: str, name: str) -> str:
         return f"{path_of(CONTROL_INDEX)}/{TYPE}/{quote(self._id(kind, name), safe='')}"

@@ -83,8 +83,8 @@ def meta_of(
     """What an index's mapping says of it. schema: the pair of the last change that it has followed; anew: of the one
     for which it was made anew, and takes no rows from before.
     """
-    told = {"owner": owner, "source": source, "columns": [*columns], "key": [*key]}
-    return {"_meta": {META: {**told, "schema": [*schema], "anew": [*anew]}}}
+    meta = {"owner": owner, "source": source, "columns": [*columns], "key": [*key]}
+    return {"_meta": {META: {**meta, "schema": [*schema], "anew": [*anew]}}}
 
 
 def _is_swapped(name: str, renamed: Mapping[str, str]) -> bool:

@@ -94,10 +94,10 @@ class SearchOutput(LettersOutput):
         self._uuids.clear()
 
     def _plan_for_server(self) -> IndexPlan:
-        told = self._cluster.client().ask("GET", "/")
-        version = told.get("version") or {}
+        answer = self._cluster.client().ask("GET", "/")
+        version = answer.get("version") or {}
         product = str(version.get("distribution") or "elasticsearch")
-        number = tuple(int(each) for each in str(version.get("number", "0.0")).split(".")[:2])
+        number = tuple(int(part) for part in str(version.get("number", "0.0")).split(".")[:2])
         if product != self.product or number < _OLDEST[product]:
             raise ConfigError(
                 f"outputs.{self.context.output}: at {self._cluster.urls[0]} is {product} {version.get('number')}, and "
@@ -162,13 +162,13 @@ class SearchOutput(LettersOutput):
         index = self._plan.name(*letters.source.split("/", 1))
         noted = self._control.read(EMPTIED, letters.source)
         below = (0, 0) if noted is None or noted["uuid"] != self._indices.uuid(index) else pair_of(noted)
-        standing = tuple(each for each in letters.letters if each.pair >= below)
+        standing = tuple(letter for letter in letters.letters if letter.pair >= below)
         return self.part_writer().replay(replace(letters, letters=standing)) if standing else []
 
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`: what the control index says, and by which uuid each index is known."""
         places, claims = (self._control.read_all(kind, [*tables]) for kind in (PLACE, CLAIM))
-        found = {}
+        words = {}
         for name in tables:
             index = self._plan.name(*name.split("/", 1))
             document = places.get(name) or claims.get(name)
@@ -178,11 +178,11 @@ class SearchOutput(LettersOutput):
             known = places.get(name)
             if known is None or known["uuid"] != uuid:
                 claim = claims.get(name) or {}
-                found[name] = Held(None, uuid, claim.get("db", "") if claim.get("uuid") == uuid else "")
+                words[name] = Held(None, uuid, claim.get("db", "") if claim.get("uuid") == uuid else "")
                 continue
             place = place_at(pair_of(known), known["log"], known.get("txid", ""), int(known.get("ts_us", 0)))
-            found[name] = Held(place, uuid, known.get("db", ""), known["way"], known.get("seed"))
-        return found
+            words[name] = Held(place, uuid, known.get("db", ""), known["way"], known.get("seed"))
+        return words
 
     def take_name(self, before: OutputContext, tables: Collection[str]) -> int:
         """See `TakesName.take_name`. The server has no transactions: what stands under the old name goes last."""

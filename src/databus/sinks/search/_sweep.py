@@ -40,15 +40,15 @@ class Sweep:
 
     def refresh(self) -> bool:
         """Have searches find all that was written. Returns whether there is such an index."""
-        found = self._client.ask("POST", f"{path_of(self._index)}/_refresh", may=(404,))
-        if found is not None and found["_shards"]["failed"]:
-            raise ServiceUnavailable(f"index {self._index}: shards were not refreshed: {found['_shards']}")
-        return found is not None
+        answer = self._client.ask("POST", f"{path_of(self._index)}/_refresh", may=(404,))
+        if answer is not None and answer["_shards"]["failed"]:
+            raise ServiceUnavailable(f"index {self._index}: shards were not refreshed: {answer['_shards']}")
+        return answer is not None
 
     def count_below(self, pair: Pair) -> int:
         """How many documents there are whose pair is below this one."""
-        found = self._client.ask("GET", f"{path_of(self._index)}/_count", {"query": below(pair)})
-        return int(self._whole(found)["count"])
+        answer = self._client.ask("GET", f"{path_of(self._index)}/_count", {"query": below(pair)})
+        return int(self._whole(answer)["count"])
 
     def newest(self) -> Pair:
         """The greatest pair of a document; (0, 0) if there is none."""
@@ -120,18 +120,18 @@ class Sweep:
         body = {"size": size, "query": query, "sort": ["_doc"], "_source": True if fields is None else [*fields]}
         if fields is not None and not fields:
             body["_source"] = False
-        found = self._client.ask("POST", f"{path_of(self._index)}/_search?scroll={_KEPT_OPEN}", body)
-        total = self._whole(found)["hits"]["total"]
+        page = self._client.ask("POST", f"{path_of(self._index)}/_search?scroll={_KEPT_OPEN}", body)
+        total = self._whole(page)["hits"]["total"]
         left = int(total["value"] if isinstance(total, dict) else total)
-        scroll = found["_scroll_id"]
-        while hits := self._whole(found)["hits"]["hits"]:
+        scroll = page["_scroll_id"]
+        while hits := self._whole(page)["hits"]["hits"]:
             left -= len(hits)
-            yield [Hit(each["_id"], each.get("_source") or {}) for each in hits]
+            yield [Hit(hit["_id"], hit.get("_source") or {}) for hit in hits]
             asked = {"scroll": _KEPT_OPEN, "scroll_id": scroll}
-            found = self._client.ask("POST", "/_search/scroll", asked, may=(404,))
-            if found is None:
+            page = self._client.ask("POST", "/_search/scroll", asked, may=(404,))
+            if page is None:
                 raise ServiceUnavailable(f"index {self._index}: a page took longer than {_KEPT_OPEN}; begun again")
-            scroll = found["_scroll_id"]
+            scroll = page["_scroll_id"]
         self._client.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, may=(404,))  # else the server does
         if left:  # a page whose answer was lost is not told again: the request for it, sent again, gets the next
             raise ServiceUnavailable(f"index {self._index}: pages with {left} documents were lost; begun again")
@@ -140,9 +140,9 @@ class Sweep:
         """An answer of a search; it leaves out what stands in shards that are not there, and is no error."""
         shards = found["_shards"]
         if found.get("timed_out") or shards["failed"] or shards["successful"] < shards["total"]:
-            told = {name: shards[name] for name in ("total", "successful", "failed")}
+            counts = {name: shards[name] for name in ("total", "successful", "failed")}
             raise ServiceUnavailable(
-                f"index {self._index}: not all of its shards answer ({told}), and documents in the others would be "
+                f"index {self._index}: not all of its shards answer ({counts}), and documents in the others would be "
                 f"passed over. It is tried again"
             )
         return found
@@ -171,15 +171,15 @@ class Sweep:
         if answer.status >= 300:
             raise self._client.error_of(answer, "POST /_bulk")
         try:
-            found = sort_answer(answer.content, len(lines))
+            answers = sort_answer(answer.content, len(lines))
         except ValueError as error:
             raise ServiceUnavailable(f"{self._client.name}: {error}. The sweep is begun again") from error
-        if found.refused:
-            first = found.refused[0]
+        if answers.refused:
+            first = answers.refused[0]
             raise FatalError(
                 f"index {self._index}: refuses what it held itself: {first.reason}: {lines[first.place][:200]}"
             )
-        return [lines[place] for place in found.busy]
+        return [lines[place] for place in answers.busy]
 
 
 def _requests(lines: list[str]) -> Iterator[list[str]]:

@@ -133,8 +133,8 @@ class Fence:
         """Before each request. Raises `LockHeld`."""
         if not self._token:
             return
-        found = self._control.read(FENCE, self._name)
-        if found is None or found["token"] != self._token:
+        fence = self._control.read(FENCE, self._name)
+        if fence is None or fence["token"] != self._token:
             raise LockHeld(f"{self._name}: another attempt of this task has begun to write; this one ends")
 
     def end(self) -> None:
@@ -291,20 +291,22 @@ class _BucketOfSearch:
 
     def _error(self, source: str, index: str, made: Operations, refused: Sequence[Refusal]) -> Exception:
         first = refused[0]
-        told = (
+        message = (
             f"{source}: index {index} refuses {len(refused)} rows of a batch; of them the row at "
             f"{made.pair(first.place)} (SCN, _seq), document {made.ids[first.place].as_py()}: status {first.status}: "
             f"{first.reason}"
         )
         if first.status in (401, 403):
-            return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
+            return AccessDenied(f"{message}. Look at `user`, `password`, `api_key` and at what they may do")
         if first.status == 404:
-            return CorruptData(f"{told}. The index was removed while it was written: `databus rebuild` makes it anew")
+            return CorruptData(
+                f"{message}. The index was removed while it was written: `databus rebuild` makes it anew"
+            )
         if self._writer.on_error == "retry":
-            return ServiceUnavailable(f"{told}. It is tried again")
+            return ServiceUnavailable(f"{message}. It is tried again")
         return UnrepresentableValue(
-            f"{told}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or leave "
-            f"the column out with the filter `project`"
+            f"{message}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or "
+            f"leave the column out with the filter `project`"
         )
 
 
@@ -349,20 +351,20 @@ class BulkSender:
         refused: list[Refusal] = []
         backoff = self._client.backoff()
         while True:
-            found = self._sorted(body, len(places))
-            if found is None:
+            answers = self._sorted(body, len(places))
+            if answers is None:
                 return self._in_halves(made, places, stale, refused)
-            stale += [int(places[each]) for each in found.stale]
-            refused += [each._replace(place=int(places[each.place])) for each in found.refused]
-            if not found.busy:
+            stale += [int(places[each]) for each in answers.stale]
+            refused += [each._replace(place=int(places[each.place])) for each in answers.refused]
+            if not answers.busy:
                 return stale, refused
-            if len(found.busy) < len(places):
+            if len(answers.busy) < len(places):
                 backoff.extend()
             elif backoff.is_over:
                 raise ServiceUnavailable(
-                    f"{self._client.name} takes no rows ({found.why}). Those that it took are no loss: all come again"
+                    f"{self._client.name} takes no rows ({answers.why}). Those that it took are no loss: all come again"
                 )
-            places = places[list(found.busy)]
+            places = places[list(answers.busy)]
             backoff.sleep()
             body = _body(made.take(places))
 

@@ -156,7 +156,7 @@ class Child:
         for reader in self._readers:
             reader.join(_TERM_S)
         for file in (self._process.stdout, self._process.stderr):
-            if file is not None and not any(each.is_alive() for each in self._readers):
+            if file is not None and not any(reader.is_alive() for reader in self._readers):
                 file.close()
 
     def _read(self, file: IO[bytes], is_answer: bool) -> None:
