@@ -58,7 +58,7 @@ def event_of(
     facets = {}
     if moment.message:
         told = {"message": moment.message, "programmingLanguage": "Python"}
-        facets["errorMessage"] = {**_facet("ErrorMessageRunFacet", "1-0-0"), **told}
+        facets["errorMessage"] = {**_facet("ErrorMessageRunFacet", "1-0-1"), **told}
     kind = {"processingType": "STREAMING", "integration": "DATABUS", "jobType": "JOB"}
     return {
         "eventType": moment.kind,
@@ -69,7 +69,7 @@ def event_of(
         "job": {
             "namespace": namespace,
             "name": f"{pipeline}.{moment.output}",
-            "facets": {"jobType": {**_facet("JobTypeJobFacet", "2-0-3"), **kind}},
+            "facets": {"jobType": {**_facet("JobTypeJobFacet", "2-0-4"), **kind}},
         },
         "inputs": [_input(each) for each in mine],
         "outputs": [_output(each) for each in mine],
@@ -104,7 +104,7 @@ def _schema(columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
     if not columns:
         return {}
     fields = [{"name": name, "type": kind} for name, kind in columns]
-    return {"schema": {**_facet("SchemaDatasetFacet", "1-1-1"), "fields": fields}}
+    return {"schema": {**_facet("SchemaDatasetFacet", "1-2-0"), "fields": fields}}
 
 
 class Sink:

@@ -76,8 +76,8 @@ def _pairs_of(
 
 
 def _pair_of(message: "Message") -> Iterator[Pair]:
-    headers: Any = message.headers() or ()  # its types have a dictionary besides, which no message gives
-    told = {name: value for name, value in headers if isinstance(value, bytes)}
+    headers: Any = message.headers() or ()
+    told = dict(headers)
     if {COMMIT_VERSION, SEQ} <= told.keys():
         yield int(told[COMMIT_VERSION]), int(told[SEQ])
 
