@@ -29,6 +29,7 @@ class Shop:
         self._options, self._storage = options, storage or {}
         self.folder = folder
         self._noting = None
+        self.keeps_open, self.kept_open = False, {}  # whether one run fills the stores, batch by batch
         self.written = {"log": SourceCheckpoint(), "state": SourceCheckpoint()}
         sources = {PHYSICAL: self.database(statements)}
         self._relay_file = {"listen": "127.0.0.1:0", "folder": "relay", "sources": sources, "log": SMALL_LOG}
@@ -91,7 +92,7 @@ class Shop:
             if self.written[name].pair >= end.pair:
                 continue
             node = pipeline.nodes[f"outputs.{name}"]
-            output = node.plugin(node.config, pipeline.context_of(name))
+            output = self.kept_open.get(name) or node.plugin(node.config, pipeline.context_of(name))
             known = self.client.sources()
             keyed = [each.table for each in known if each.key]
             sources = tuple(keyed) if name == "state" else None
@@ -100,7 +101,10 @@ class Shop:
             pieces = ((groups, stream.log) for groups, stream in reader.groups(start, until))
             for batch in decode_groups(pieces, PHYSICAL, start.pair, until, self.client.table_of, 1 << 20):
                 write_batch(output, batch)
-            output.close()
+            if self.keeps_open:
+                self.kept_open[name] = output
+            else:
+                output.close()
             self.written[name] = end
         self.note()
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from databus.bootstrap._kept_stores import PhysicalStores
 from databus.client import windows
 from databus.core import (
     AnswerTooLarge,
@@ -153,11 +154,12 @@ def test_a_table_that_the_service_does_not_keep_is_named(shop):
     shop.config.options.tables[:] = ["shop/main.orders"]
     shop.execute("UPDATE orders SET total = 0")
     shop.fill()
-    with pytest.raises(UnknownSource, match="does not keep it"):
+    with pytest.raises(UnknownSource, match=r"does not keep shop/main\.stock"):
         asked(shop, sources=("shop/main.stock",))
-    with pytest.raises(UnknownSource, match="does not keep it"):  # a pattern means it, too
-        asked(shop, sources=None)
-    assert asked(shop)
+    for sources in (None, ("shop/main.orders", "shop/main.s*")):  # the relay would go on with them, where it ends
+        with pytest.raises(UnknownSource, match=r"does not keep (shop/main\.ballast, .*)?shop/main\.stock"):
+            asked(shop, sources=sources)
+    assert asked(shop, sources=("shop/main.o*",))
 
 
 def foreign(path):
@@ -171,7 +173,16 @@ def flipped(path):
     path.write_bytes(content)
 
 
+def as_long(path):
+    """Another file of the same length, as sound as the one that was there."""
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"-arrow version", b"-arrow versiom"))
+    assert path.read_bytes() != content
+    assert pq.read_table(path).num_rows
+
+
 DAMAGES = {
+    "as long": as_long,
     "missing": lambda path: path.unlink(),
     "foreign": foreign,
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
@@ -197,6 +208,19 @@ def test_a_file_that_is_not_as_it_was_written_ends_the_answer_with_its_name(shop
         assert file.name in f"{found.value} {caplog.text}", damage
         file.write_bytes(content)
     assert asked(shop, since if store == "log" else None)
+
+
+def test_another_file_is_known_by_whoever_opens_it_first(shop):
+    """Also by a server that was started since, which has not seen the one that was there."""
+    file = max(named(shop.folder / "lake/log/shop/main.orders"))
+    content = file.read_bytes()
+    as_long(file)
+    try:
+        with pytest.raises(CorruptData, match=f"{file.name}: is another file"):
+            PhysicalStores(shop.config.root, PHYSICAL).look().hold(["main.orders"])
+    finally:
+        file.write_bytes(content)
+    PhysicalStores(shop.config.root, PHYSICAL).look().hold(["main.orders"])
 
 
 def test_a_large_answer_is_refused_with_the_estimate(shop):

@@ -38,7 +38,7 @@ def run(seed, stats=None):
             rng.choices([*steps], [*steps.values()])[0]()
 
     go_on(rng.randrange(5, 20))
-    index = None if rng.random() < 0.2 else rng.randrange(world.low, len(world.log.entries) + 1)
+    index = None if rng.random() < 0.2 else rng.randrange(rng.choice((0, world.low)), len(world.log.entries) + 1)
     consumer = Consumer(world, ask_of(rng), index)
     go_on(rng.randrange(3, 15))
     broken = 0

@@ -1,6 +1,7 @@
 """Commands about the past of a table, compared with what the database answered to SELECT at that time."""
 
 import datetime as dt
+import itertools
 import json
 import time
 
@@ -153,3 +154,27 @@ def test_mistakes_about_the_past_say_what_to_do(day):
     assert "was not there" in refused("state", ORDERS, "--at", "2020-01-01T00:00Z", "--into", "x")
     assert "is not empty" in refused("state", ORDERS, "--at", day.at(1), "--into", day.folder)
     assert "neither a time" in refused("diff", ORDERS, "--from", "yesterday")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_copy_that_is_killed_half_way_is_finished_by_the_same_command(day, tmp_path, monkeypatch, number):
+    """And no other takes the folder for a table that is whole."""
+    passes = itertools.count(1)
+
+    class Died(Exception):
+        pass
+
+    def die(_):
+        if next(passes) == number:
+            raise Died
+
+    words = ("state", ORDERS, "--at", day.at(2), "--into", tmp_path / "then")
+    with monkeypatch.context() as patched:
+        patched.setattr("databus.sinks.delta._table.crash_point", die)
+        assert isinstance(day.said(*words).exception, Died)
+    assert (tmp_path / "then" / "_unfinished_copy").exists()
+    said = day.said(*words)
+    assert said.exception is None, said.exception
+    assert not (tmp_path / "then" / "_unfinished_copy").exists()
+    rows = read_delta(tmp_path / "then").drop_columns(["_commit_version", "_seq"])
+    assert dict_of([tuple(row.values()) for row in rows.to_pylist()]) == day.moments[2][2]

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from databus.bootstrap import Answer, Ask, EveryChange, Kept, Stores, answered, every_change, plan, standing_at
+from databus.bootstrap import (
+    Answer,
+    Ask,
+    EveryChange,
+    Kept,
+    Stores,
+    answered,
+    cut_off,
+    every_change,
+    plan,
+    standing_at,
+)
 from databus.client import Splitter
 from databus.core import (
     BUS_SEQ_MIN,
@@ -23,7 +34,17 @@ from databus.filters import FrameFilter, StreamFilter
 from databus.flow import TableControl, user_rows_schema
 from databus.log import SchemaVersion
 from databus.schema import Column, TableSchema, sink_schema
-from databus.stores import HeadNote, KnownSchemas, LoggedControl, RowGroup, StateNote, StateTable, Wanted, merged_rows
+from databus.stores import (
+    HeadNote,
+    KnownSchemas,
+    LoggedControl,
+    RowGroup,
+    StateNote,
+    StateTable,
+    Wanted,
+    controls_above,
+    merged_rows,
+)
 from databus.testing._change_log import ChangeLog, Image, mirror_of, rows_table
 from databus.wire import FrameParser, answer_log, answer_name
 
@@ -55,10 +76,13 @@ class World:
     states: list = field(default_factory=list)
     contents: dict = field(default_factory=dict)  # of states, by name and source
     low: int = 0
+    low_pair: tuple = (0, 0)
+    cut: dict | None = None
     _as_stored: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
+        self.narrowed = "stk"[self.seed % 3] if self.seed % 4 == 0 else None  # a table that is captured with a WHERE
         for name in ("s", "t", "k"):
             self.create(name, first=True)
             self.snapshot(name)
@@ -67,8 +91,6 @@ class World:
 
     def create(self, name, *, first=False):
         columns = ["id", "a", "b"] if name != "k" else ["a"]
-        if not first:  # one that comes back could not be told from the first, once the old end of the log store is cut
-            columns.append(f"z{len(self.ever)}")
         self.tables[name] = self._defined(table_of(name, columns))
         self.rows[name] = {}
         if not first:
@@ -169,7 +191,8 @@ class World:
             self.let_time_pass()
             if self.rng.random() < 0.4:
                 self.note()
-        body = {"generation": begin.body["generation"], "begin": list(begin.pair), "complete": True}
+        body = {"generation": begin.body["generation"], "begin": list(begin.pair)}
+        body |= {"complete": name != self.narrowed, "as_configured": True}
         self.log.bus_control(ControlKind.SNAPSHOT_END, table, **body)
 
     def let_time_pass(self):
@@ -188,14 +211,12 @@ class World:
     # the stores
 
     def controls(self, source):
-        return self._controls(source, self.low)
-
-    def _controls(self, source, low):
-        return [
+        controls = [
             LoggedControl(source, each.kind, each.pair, self._json(each), each.table)
-            for each in self.log.entries[low:]
+            for each in self.log.entries
             if isinstance(each, TableControl) and each.table.source == source
         ]
+        return controls_above(HeadNote(SourceCheckpoint(), self.low_pair, cut=self.cut), source, controls)
 
     @staticmethod
     def _json(control):
@@ -250,7 +271,7 @@ class World:
         before = self.states[-1].tables if self.states else {}
         low = self.low_pair
         for source in known:
-            standing = standing_at(self._controls(source, 0), position.pair)
+            standing = standing_at(self.controls(source), position.pair)
             if standing.is_incomplete:
                 incomplete.add(source)
             if standing.table is None or not standing.table.key or not standing.is_there:
@@ -263,23 +284,19 @@ class World:
             schema = pa.schema([*sink_schema(standing.table), *bus])
             contents[source] = pa.Table.from_pylist(made, schema=schema)
             horizon = max(low, before[source].horizon if source in before else (0, 0))
-            tables[source] = StateTable((("f", len(rows)),), standing.table, horizon)
+            files = (("f", len(rows)),)
+            tables[source] = StateTable(files, standing.table, horizon, is_narrowed=standing.is_narrowed)
         state = StateNote(position, base, tables, frozenset(incomplete), tuple(known))
         self.states.append(state)
         self.contents[state.name] = contents
 
-    @property
-    def low_pair(self):
-        return (0, 0) if not self.low else self.log.position(self.low).pair
-
     def cut_log(self):
-        """The log store's old end goes, but not above the horizon of what is served."""
-        boundaries = [i for i in range(self.low, len(self.log.entries) // 2) if self._is_boundary(i)]
-        if boundaries:
-            self.low = self.rng.choice(boundaries)
-
-    def _is_boundary(self, index):
-        return self.log.position(index).seq is None
+        """The log store's old end goes, as a service lets it go."""
+        until = self.rng.choice(self.log.entries[: len(self.log.entries) * 2 // 3]).pair
+        controls = {source: self.controls(source) for source in sorted({e.table.source for e in self.log.entries})}
+        head = cut_off(self.kept().head, self.states, until, 0, controls)
+        self.low_pair, self.cut = head.low, head.cut
+        self.low = sum(each.pair <= head.low for each in self.log.entries)
 
     def expire(self):
         if len(self.states) > 1:
@@ -290,7 +307,7 @@ class World:
         versions = [
             SchemaVersion(1 + "stk".index(each.source[-1]), n, each) for n, each in enumerate(self.ever.values())
         ]
-        head = HeadNote(position, self.low_pair, tuple(versions))
+        head = HeadNote(position, self.low_pair, tuple(versions), cut=self.cut)
         return Kept(self.states, head, self.controls, NOW_NS)
 
     def stores(self, state=None):

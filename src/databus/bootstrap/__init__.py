@@ -11,6 +11,7 @@ from databus.bootstrap._config import (
     RelayAt,
     load_bootstrap,
 )
+from databus.bootstrap._cut import cut_off
 from databus.bootstrap._erase import Erasure, erase
 from databus.bootstrap._look_back import Key, diff_of, history_of, lines_of, written_into
 from databus.bootstrap._noting import NoteTaker
@@ -47,6 +48,7 @@ __all__ = [
     "answered",
     "answers_of",
     "copy_state",
+    "cut_off",
     "diff_of",
     "erase",
     "every_change",

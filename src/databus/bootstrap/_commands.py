@@ -350,6 +350,7 @@ def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
         "log_scn": head.position.scn,
         "log_lag_ms": _lag_ms(head.position, head),
         "oldest_scn": head.low[0],
+        "oldest_us": 0 if head.cut is None else head.cut.last_us,
         "states": len(states),
         "oldest_state_scn": states[0].position.scn if states else 0,
         "state_scn": 0 if newest is None else newest.position.scn,

@@ -17,7 +17,8 @@ from databus.stores import BATCH_ROWS
 
 LOG: Final = "log"
 STATE: Final = "state"
-_UNNAMED_HOURS: Final = 25  # a file that no state names; longer than anybody takes to note one
+UNNAMED_HOURS: Final = 25
+"""How long a file stays that no table and no state names: longer than anybody takes to note a state, or to read."""
 _REST: Final = 9  # so that merging takes a tenth of the time at most
 _BELOW: Final = "{physical}/{db}.{table}"
 
@@ -65,6 +66,13 @@ class BootstrapSection(BaseModel):
         "each.",
     )
     keep: KeepSection = Field(default_factory=KeepSection, description="Which states are kept.")
+    log_days: int | None = Field(
+        None,
+        ge=1,
+        le=36_500,
+        description="How many days the log store goes back, at least; by default for ever. Then a consumer that was "
+        "away for longer is given tables whole, and `look_back=all` from before answers 410.",
+    )
     listen: str = Field("127.0.0.1:11111", description="Address and port of the server; port 0 takes a free one.")
     token_file: Path | None = Field(
         None,
@@ -187,7 +195,7 @@ class BootstrapConfig:
                     "guard": True,
                     "group_rows_max": BATCH_ROWS,
                     "pins": path,
-                    "vacuum_hours": _UNNAMED_HOURS,
+                    "vacuum_hours": UNNAMED_HOURS,
                 },
             },
         }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from databus.bootstrap._config import LOG, STATE, BootstrapConfig
 from databus.bootstrap._look_back import Key
 from databus.bootstrap._table_past import TablePast
-from databus.core import BUS_SEQ_MIN, DatabusError
+from databus.core import BUS_SEQ_MIN, DatabusError, LockHeld
 from databus.disk import Location
 from databus.pipeline import load_pipeline, while_stopped
 from databus.sinks import DeltaOutput, Erased, replaced_in
@@ -45,7 +45,14 @@ def erase(config: BootstrapConfig, name: str, text: str, reason: str) -> Erasure
     record = _Record(config.root / "notes" / past.physical, name, key, reason)
     with ExitStack() as held:
         if config.pipeline_path.exists():
-            held.enter_context(while_stopped(load_pipeline(config.pipeline_path).config.state, config.name))
+            try:
+                held.enter_context(while_stopped(load_pipeline(config.pipeline_path).config.state, config.name))
+            except LockHeld as error:
+                raise LockHeld(
+                    f"{error}. It writes the files that `erase` rewrites, and a mirror has one writer: end `databus "
+                    f"bootstrap run {config.path.name}`, erase, and start it again. Meanwhile the relay keeps what the "
+                    "stores lack, and clients wait"
+                ) from None
         record.put(done=False)
         notes = NoteFolder(config.root, past.physical)
         states = notes.states()

@@ -33,14 +33,27 @@ def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, no
     return [each for each in states if each.name not in names]
 
 
+def is_servable(state: StateNote, head: HeadNote) -> bool:
+    """Whether a state may be served to whoever asks."""
+    return _is_readable(state, head) and not _lacking(state)
+
+
 def _needed(states: Sequence[StateNote], head: HeadNote) -> list[StateNote]:
     newest: dict[str, StateNote] = {}
     for each in states:
-        position = each.position
-        if is_inside_transaction(position.pair) or position.pair > head.position.pair:
+        if not _is_readable(each, head):
             continue
-        lacking = each.incomplete | position.snapshots.keys()
+        lacking = _lacking(each)
         newest.update(dict.fromkeys(each.tables.keys() - lacking, each))
         if not lacking:
             newest[_ALL] = each
     return [*states[-1:], *newest.values()]
+
+
+def _is_readable(state: StateNote, head: HeadNote) -> bool:
+    pair = state.position.pair
+    return not is_inside_transaction(pair) and pair <= head.position.pair
+
+
+def _lacking(state: StateNote) -> frozenset[str]:
+    return state.incomplete | state.position.snapshots.keys()

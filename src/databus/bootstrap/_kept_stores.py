@@ -1,7 +1,7 @@
 """The stores as a server sees them: opened once, looked at anew for each request."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from databus.bootstrap._ask import Ask
@@ -10,7 +10,7 @@ from databus.bootstrap._plan import Kept, plan
 from databus.bootstrap._render import Stores
 from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.disk import Location
-from databus.stores import KnownSchemas, LogLook, LogStore, NoteFolder, StateRows
+from databus.stores import KnownSchemas, LogCut, LogLook, LogStore, NoteFolder, StateRows
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,22 @@ class Look:
     schemas: KnownSchemas
     log: LogLook
     footers: Footers
+    cut_now: Callable[[], LogCut | None]
+    """Where the log store was cut off at the moment of asking."""
 
     def outline(self, position: SourceCheckpoint | None, ask: Ask) -> Outline:
-        """What is answered to who stands there. Raises what `plan` does."""
+        """What is answered to who stands there. Raises what `plan` and `hold` do."""
+        self.hold(ask.sources)
         return Outline(plan(position, ask, self.kept), ask, self.kept, self.stores, self.footers)
+
+    def hold(self, sources: Iterable[str]) -> None:
+        """List the files of tables (`db.table`) in the log store: they stay for hours. Raises `ServiceUnavailable`
+        where some were removed since the notes were read, which would be missed in silence.
+        """
+        for source in sources:
+            self.log.controls(source)
+        if self.cut_now() != self.kept.head.cut:
+            raise ServiceUnavailable(f"{self.schemas.physical}: the log store was cut at this moment; ask again")
 
 
 class PhysicalStores:
@@ -34,7 +46,7 @@ class PhysicalStores:
     def __init__(self, root: Location, physical: str) -> None:
         self.physical = physical
         self._notes = NoteFolder(root, physical)
-        self._log = LogStore(root / "log", physical)
+        self._log = LogStore(root / "log", self._notes)
         self._states = StateRows(root / "state", physical)
         self._schemas: tuple[Sequence[object], KnownSchemas] | None = None
 
@@ -46,7 +58,11 @@ class PhysicalStores:
         if self._schemas is None or self._schemas[0] != head.definitions:
             self._schemas = head.definitions, KnownSchemas(self.physical, head.definitions)
         schemas = self._schemas[1]
-        log = self._log.look()  # after the notes: it has all that they say
+        log = self._log.look(head)  # after the notes: it has all that they say
         kept = Kept(self._notes.states(), head, log.controls, time.time_ns())
         stores = Stores(schemas, log.controls, log.pieces, self._states.batches)
-        return Look(kept, stores, schemas, log, Footers(log.groups, self._states.groups))
+        return Look(kept, stores, schemas, log, Footers(log.groups, self._states.groups), self._cut)
+
+    def _cut(self) -> LogCut | None:
+        head = self._notes.head()
+        return None if head is None else head.cut

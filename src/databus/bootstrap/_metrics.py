@@ -9,6 +9,8 @@ _BY_PHYSICAL: Final = {
     "log_scn": "Up to which SCN the log store is filled.",
     "log_lag_ms": "How far the log store is behind the relay, between their last commits.",
     "oldest_scn": "The SCN after which the log store holds everything.",
+    "oldest_us": "Changes that were committed later than this are all in the log store, microseconds since 1970; 0 "
+    "where nothing was removed from it (log_days).",
     "state_scn": "At which SCN the newest state stands.",
     "state_lag_ms": "How far the newest state is behind the relay, between their last commits.",
     "oldest_state_scn": "At which SCN the oldest state stands that is kept.",

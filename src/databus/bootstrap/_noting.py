@@ -6,11 +6,12 @@ tables' commits. A table that is ahead is looked at in the version before.
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from databus.bootstrap._config import LOG, STATE, BootstrapConfig
+from databus.bootstrap._config import LOG, STATE, UNNAMED_HOURS, BootstrapConfig
+from databus.bootstrap._cut import cut_off
 from databus.bootstrap._keep import forgotten
 from databus.bootstrap._standing import standing_at
 from databus.core import (
@@ -30,11 +31,14 @@ from databus.operate import logger_of
 from databus.pipeline import PipelineConfig, load_pipeline, positions_of
 from databus.places import chosen_by
 from databus.schema import TableSchema, sink_schema
+from databus.sinks import drop_files
 from databus.stores import HeadNote, LogStore, NoteFolder, StateNote, StateTable, StoreTable, table_folder
 
 _LOOK_S: Final = 0.5
 _RELOOK_S: Final = 60.0
 _VERSIONS_BACK_MAX: Final = 100
+_CUT_S: Final = 3600.0
+_DAY_US: Final = 86_400_000_000
 
 _logger = logger_of("databus.bootstrap")
 
@@ -55,11 +59,15 @@ class Noting:
         self.physical = physical
         self._config = config
         self._folder = NoteFolder(config.root, physical)
-        self._store = LogStore(config.root / "log", physical)
+        self._store = LogStore(config.root / LOG, self._folder)
         self._log = self._store.look()
         self._tables: dict[str, StoreTable] = {}
+        self._digests: dict[str, Mapping[str, str]] = {}
         self._looked_s = time.monotonic()
         self.relook_s = _RELOOK_S
+        self._cut_s: float | None = None
+        self.cut_every_s = _CUT_S
+        self.unnamed_hours = UNNAMED_HOURS
         self.merge_ms = 0
         """How long the last merge took."""
 
@@ -74,21 +82,32 @@ class Noting:
         """Note what is new. log, state: how far the stores are by their ledgers. uuid: of the relay's log. published:
         where the relay is. Returns the state that was noted.
         """
-        self._log = self._store.look()  # after the ledgers
-        sources = list(dict.fromkeys(each.table.source for each in definitions))
         before = self._folder.head()
+        self._log = self._store.look(before)  # after the ledgers
+        sources = list(dict.fromkeys(each.table.source for each in definitions))
+        self._note_files(sources)
         low = before.low if before is not None else self._log.first(sources) or log.pair
         if before is not None and self._is_wider(before, sources):  # of the tables that were added, it lacks the past
             low = max(low, (published[0], SEQ_DONE))
         at = log if log.log is not None else replace(log, log=uuid)
         known = before.definitions if before is not None else ()
         head = HeadNote(at, low, _with_known(definitions, known), tuple(self._config.options.tables), published)
+        if before is not None:
+            head = replace(head, cut=before.cut)
+        states, is_cutting = self._folder.states(), self._is_cutting()
+        if is_cutting:
+            head = self._cut(head, states)
         if head != before:
             self._folder.put_head(head)
+        if is_cutting:
+            self._drop_files(head)
         crash_point("bootstrap.note.between")
-        states = self._folder.states()
+        if before is not None and head.cut != before.cut:
+            self._log = self._store.look(head)
         is_same = bool(states) and states[-1].position.pair == state.position.pair
-        if states and states[-1].position.pair >= state.position.pair and not (is_same and self._is_time()):
+        # whoever stands below the cut is given tables whole, by a state that says so
+        lags = bool(states) and any(each.horizon < head.low for each in states[-1].tables.values())
+        if states and states[-1].position.pair >= state.position.pair and not (is_same and (lags or self._is_time())):
             return None
         noted = self._note(state, head, sources, states)
         if is_same and noted.tables == states[-1].tables:
@@ -103,6 +122,51 @@ class Noting:
         """Whether tables are kept by now that were not before."""
         names = (f"{self.physical}/{source}" for source in sources)
         return any(matches(each, self._config.options.tables) and not matches(each, before.tables) for each in names)
+
+    def _note_files(self, sources: Iterable[str]) -> None:
+        """Note by what the files of the log store are known again, where they are not those that were noted last."""
+        for source in sources:
+            digests = self._log.digests(source)
+            if source not in self._digests:
+                self._digests[source] = self._folder.digests(source)
+            if digests != self._digests[source]:
+                self._folder.put_digests(source, digests)
+                self._digests[source] = digests
+
+    def _is_cutting(self) -> bool:
+        """Whether to see how much of the log store is older than it has to be."""
+        now_s, last = time.monotonic(), self._cut_s
+        if self._config.options.log_days is None or (last is not None and now_s - last < self.cut_every_s):
+            return False
+        self._cut_s = now_s
+        return True
+
+    def _cut(self, head: HeadNote, states: Sequence[StateNote]) -> HeadNote:
+        """The head of a log store that has lost what is older than `log_days`."""
+        sources = head.sources
+        at_us = time.time_ns() // 1000 - (self._config.options.log_days or 0) * _DAY_US
+        old = [pair for source in sources if (pair := self._log.last_until(source, at_us)) is not None]
+        if not old:
+            return head
+        if states and states[-1].incomplete:
+            waits = ", ".join(sorted(states[-1].incomplete))
+            _logger.warning("log_days: older changes stay, since tables are not whole", tables=waits)
+        return cut_off(head, states, max(old), at_us, {source: self._log.controls(source) for source in sources})
+
+    def _drop_files(self, head: HeadNote) -> None:
+        """Remove the files of the log store that nobody looks at behind the cut. Killed half-way, the next look does
+        the rest: the head says what counts.
+        """
+        if head.cut is None:
+            return
+        crash_point("bootstrap.cut.before_files")
+        for source in head.sources:
+            files = sorted(self._store.files(source), key=lambda file: file.last)
+            old = {file.path.name for file in files[:-1] if file.last <= head.cut.at}
+            if files:
+                folder = table_folder(self._config.root / LOG, self.physical, source)
+                drop_files(folder, old, self.unnamed_hours)
+            crash_point("bootstrap.cut.between_tables")
 
     def _is_time(self) -> bool:
         """Whether to look again at what nothing was written to: somebody may have arranged its rows otherwise, and the
@@ -129,7 +193,8 @@ class Noting:
             held = [file for file in table.files() if file.rows]
             files, digests = tuple((file.path.name, file.rows) for file in held), {f.path.name: f.digest for f in held}
             horizon = states[-1].tables[source].horizon if states and source in states[-1].tables else (0, 0)
-            tables[source] = StateTable(files, definition, max(horizon, head.low), digests)
+            horizon = max(horizon, head.low)
+            tables[source] = StateTable(files, definition, horizon, digests, standing.is_narrowed)
         earlier = (each.end + 1 for each in states if each.position.scn == position.scn)
         base = max(BUS_SEQ_MIN, position.pair[1] + 1, *earlier, 0)
         known = tuple(sorted({*tables, *(each for state in states for each in state.known), *incomplete}))

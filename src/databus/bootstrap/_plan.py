@@ -84,12 +84,12 @@ def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | Ev
     Raises `ServiceUnavailable` where there will be an answer later, `PositionPurged` where there is none any more,
     `PositionForeign` for a position of something else, `UnknownSource` for a table that is kept nowhere.
     """
-    for source in sorted(ask.sources):
-        if not matches(f"{ask.physical}/{source}", kept.head.tables):
-            raise UnknownSource(
-                f"{ask.physical}/{source}: the bootstrap service does not keep it; leave it out, or have it kept by "
-                "`tables` of the service"
-            )
+    names = (f"{ask.physical}/{source}" for source in sorted(ask.sources))
+    if lacking := [name for name in names if not matches(name, kept.head.tables)]:
+        raise UnknownSource(  # also what a pattern means: the relay would go on with it where the answer ends
+            f"the bootstrap service does not keep {', '.join(lacking[:20])}; name the tables without these, or have "
+            "them kept by `tables` of the service"
+        )
     position = None if position is None else _after_answer(position, kept)
     if ask.every:
         return _every(position, ask, kept)

@@ -384,7 +384,9 @@ def _table_steps(
     answer: Answer, source: str, table: StateTable, kind: Kind, number: int, stores: Stores, ask: Ask
 ) -> Iterator[Step]:
     state, scn = answer.state, answer.state.position.scn
-    if answer.is_lost:  # nobody knows what it was where the consumer stood
+    is_whole = kind is Kind.ALL
+    if answer.is_lost or (is_whole and table.is_narrowed and not answer.is_new):
+        # nobody knows what it was where the consumer stood; or no end says that older rows are gone
         yield _made_control(ControlKind.DROP, table.table, (scn, number), state)
     begin = scn, number + 1
     open_now = {source: OpenSnapshot(number + 1, None, begin)}
@@ -392,12 +394,13 @@ def _table_steps(
     yield _made_control(ControlKind.SNAPSHOT_BEGIN, table.table, begin, state, open_now, **told)
     first = number + 2
     skip = max(answer.after[1] - first + 1, 0) if answer.after[0] == scn else 0
-    newer_than = None if kind is Kind.ALL else answer.begins_after
+    newer_than = None if is_whole else answer.begins_after
     for at, batch in stores.batches(source, table, skip, newer_than, ask.wanted(source, table.table)):
         rows = _state_rows(table.table, batch, first + at, newer_than, state.position)
         if rows is not None:
             yield from _portions({source: Rows(table.table, rows)}, open_now)
-    end: dict[str, Any] = {**told, "begin": list(begin), "complete": kind is Kind.ALL}
+    end: dict[str, Any] = {**told, "begin": list(begin)}
+    end |= {"complete": is_whole and not table.is_narrowed, "as_configured": is_whole}
     yield _made_control(ControlKind.SNAPSHOT_END, table.table, (scn, first + table.rows), state, **end)
 
 

@@ -11,11 +11,13 @@ from databus.bootstrap._standing import standing_at
 from databus.bootstrap._table_past import Moment, TablePast
 from databus.core import InputError, Pair, PositionPurged
 from databus.disk import Location
-from databus.flow import TableControl, TableRows
+from databus.flow import TableControl, TableRows, is_data_file, is_passing_file
 from databus.sinks import DeltaCopy
 from databus.stores import StateNote
+from databus.wire import is_inside_transaction
 
 _FOLDED_ROWS: Final = 500_000
+_UNFINISHED: Final = "_unfinished_copy"
 
 
 @dataclass(frozen=True)
@@ -29,32 +31,71 @@ class CopiedState:
 
 def copy_state(past: TablePast, moment: Moment, into: Location) -> CopiedState:
     """Write the table as it was at a moment into a folder. Raises `InputError` where it was not there, or not whole,
-    and `PositionPurged` where it is not kept.
+    and `PositionPurged` where it is not kept. Killed half-way, the same call does the rest.
     """
-    until = past.last_at(moment)
-    _check_whole(past, until, moment)
-    check_new(into)
-    state = _nearest(past, until)
+    until, state = _origin(past, moment)
+    mark = into / _UNFINISHED
+    reached = _reached(past, into) if mark.exists() else None
+    if reached is not None and reached > until:
+        raise InputError(
+            f"--into {into}: holds an unfinished copy that has come to SCN {reached[0]}, which is later than "
+            f"{moment.written}; name the moment that it was begun for, or another folder"
+        )
+    if reached is None:
+        check_new(into)
+    mark.write(past.name.encode())  # whoever finds the folder meanwhile is not to take a part for the whole
     copy = DeltaCopy(into, past.name)
-    if state is not None:
-        table = state.tables[past.source]
-        batches = past.look.stores.batches(past.source, table, 0, None, None)
-        copy.begin_mirror(table.table, (pa.Table.from_batches([batch]) for _, batch in batches), state.position.pair)
-        after = state.position.pair
-    elif past.goes_back_to_begin:
-        after = (0, -1)
-        copy.begin_mirror(past.definition_at(after), (), after)
-    else:
+    after = _begun(past, state, copy) if reached is None else reached
+    if after < until:
+        for items in _portions(past.items(after, until)):
+            copy.write(items)
+    mark.remove()
+    return CopiedState(copy.rows, until)
+
+
+def _origin(past: TablePast, moment: Moment) -> tuple[Pair, StateNote | None]:
+    """Up to where a copy goes, and the state that it is made of; None where the log store has the table's begin."""
+    until = past.last_at(moment)
+    if past.is_below_log(until):  # there is no log to fold in: only a state of that very place will do
+        state = _exactly_at(past, moment)
+        return state.position.pair, state
+    _check_whole(past, until, moment)
+    nearest = _nearest(past, until)
+    if nearest is not None:
+        if nearest.position.pair < until:
+            past.check_kept(nearest.position.pair, f"the state at SCN {nearest.position.scn}")
+    elif not past.goes_back_to_begin:
         raise PositionPurged(
             f"{past.name}: no state of {moment.written} or before is kept, and the log store does not go back to where "
             f"the table began; what is kept begins at {_oldest(past)}",
             physical=past.physical,
         )
-    if after < until:
-        past.check_kept(after, f"the state at SCN {after[0]}")
-        for items in _portions(past.items(after, until)):
-            copy.write(items)
-    return CopiedState(copy.rows, until)
+    return until, nearest
+
+
+def _begun(past: TablePast, state: StateNote | None, copy: DeltaCopy) -> Pair:
+    """Begin a copy; returns up to where it goes."""
+    if state is None:
+        after = (0, -1)
+        copy.begin_mirror(past.definition_at(after), (), after)
+        return after
+    table = state.tables[past.source]
+    batches = past.look.stores.batches(past.source, table, 0, None, None)
+    copy.begin_mirror(table.table, (pa.Table.from_batches([batch]) for _, batch in batches), state.position.pair)
+    return state.position.pair
+
+
+def _reached(past: TablePast, into: Location) -> Pair | None:
+    """How far a copy has come that was killed; where it had not begun to count, what is left of it is removed."""
+    log = into / "_delta_log"
+    is_begun = any(name[0].isdigit() for name in log.names())
+    reached = DeltaCopy(into, past.name).reached if is_begun else None
+    for name in into.names():
+        if is_passing_file(name) or (reached is None and (name == _UNFINISHED or is_data_file(name))):
+            (into / name).remove()
+    if reached is None:
+        log.remove_folder()
+    return reached
 
 
 def _check_whole(past: TablePast, until: Pair, moment: Moment) -> None:
@@ -67,6 +108,15 @@ def _check_whole(past: TablePast, until: Pair, moment: Moment) -> None:
         raise InputError(f"{past.name}: was not there at {moment.written}")
     if standing.is_incomplete:
         raise InputError(f"{past.name}: was being read at {moment.written}, so it was not whole; name a later moment")
+
+
+def _exactly_at(past: TablePast, moment: Moment) -> StateNote:
+    """The newest state at an SCN. Raises `PositionPurged` if there is none."""
+    for state in reversed(past.look.kept.states):
+        is_there = past.source in state.tables and past.source not in state.incomplete
+        if is_there and state.position.scn == moment.scn and not is_inside_transaction(state.position.pair):
+            return state
+    raise past.purged(moment.written)
 
 
 def _nearest(past: TablePast, until: Pair) -> StateNote | None:

@@ -55,11 +55,13 @@ class TablePast:
     def all(cls, config: BootstrapConfig) -> "list[Self]":
         """All tables that there are states of."""
         looks = {each: PhysicalStores(config.root, each).look() for each in note_physicals(config.root)}
-        return [
-            cls(config, physical, source, look)
+        found = {
+            physical: sorted({name for state in look.kept.states for name in state.tables})
             for physical, look in looks.items()
-            for source in sorted({name for state in look.kept.states for name in state.tables})
-        ]
+        }
+        for physical, sources in found.items():
+            looks[physical].hold(sources)
+        return [cls(config, name, source, looks[name]) for name, sources in found.items() for source in sources]
 
     @classmethod
     def of(cls, config: BootstrapConfig, name: str) -> Self:
@@ -74,6 +76,7 @@ class TablePast:
             near = nearest(name, known)
             hint = f"; did you mean {near}?" if near else f"; there are {', '.join(sorted(known)[:20])}"
             raise UnknownSource(f"the stores hold no table called {name[:200]!r}{hint}")
+        looks[physical].hold([source])
         return cls(config, physical, source, looks[physical])
 
     @property
@@ -113,7 +116,14 @@ class TablePast:
                 )
             return min((moment.scn, _SEQ_MAX), self.end)
         last = self.look.log.last_until(self.source, moment.at_us or 0)
-        return (0, 0) if last is None else min(last, self.end)
+        if last is not None:
+            return min(last, self.end)
+        head = self.look.kept.head
+        if head.cut is None or self.goes_back_to_begin:
+            return 0, 0
+        if (moment.at_us or 0) < head.cut.last_us:
+            raise self.purged(moment.written)
+        return head.cut.at
 
     def before(self, moment: Moment) -> Pair:
         """Its last change before a moment, so that what happened at the moment itself comes behind it."""
@@ -124,11 +134,24 @@ class TablePast:
 
     def check_kept(self, after: Pair, what: str) -> None:
         """Whether the log store holds all that came after a pair. Raises `PositionPurged`."""
-        low = self.look.kept.head.low
-        if after < low and not self.goes_back_to_begin:
-            raise PositionPurged(
-                f"{self.name}: {what} is before the log store begins, which is at SCN {low[0]}", physical=self.physical
-            )
+        if self.is_below_log(after):
+            raise self.purged(what)
+
+    def is_below_log(self, pair: Pair) -> bool:
+        """Whether something of it that came after a pair is not in the log store any more."""
+        return pair < self.look.kept.head.low and not self.goes_back_to_begin
+
+    def purged(self, what: str) -> PositionPurged:
+        """The error of what is below the log store: it says what is held."""
+        at = self.look.kept.head.low[0]
+        states = [state.position.scn for state in self.look.kept.states if self.source in state.tables]
+        older = ", ".join(str(scn) for scn in states if scn <= at)
+        also = f"; of the time before there are states at SCN {older}" if older else ""
+        return PositionPurged(
+            f"{self.name}: {what} is before the log store begins, which is at SCN {at}{also}",
+            physical=self.physical,
+            oldest=at,
+        )
 
     @property
     def goes_back_to_begin(self) -> bool:

@@ -66,6 +66,18 @@ def say_lag(moment: "Moment", past: "TablePast") -> None:
         )
 
 
+def say_begin(since: "Moment | None", past: "TablePast") -> None:
+    """Say on standard error where the log store begins, if older changes of a table were removed from it."""
+    head = past.look.kept.head
+    if head.cut is None or past.goes_back_to_begin:
+        return
+    is_older = since is None or (since.scn is not None and since.scn <= head.cut.at[0])
+    if is_older or (since is not None and since.at_us is not None and since.at_us <= head.cut.last_us):
+        typer.echo(
+            f"{past.name}: the log store begins behind SCN {head.cut.at[0]}; older changes are not in this", err=True
+        )
+
+
 def say(past: "TablePast", items: "Iterator[TableRows | TableControl]", into: Path | None) -> None:
     """Print items, or write them."""
     from databus.bootstrap import lines_of, written_into

@@ -11,7 +11,7 @@ from databus.cli._file import Commands
 from databus.cli._past import SERVICE_FILE, ServiceFile, Table
 
 _COLUMNS = (
-    "physical", "log_scn", "log_lag_ms", "oldest_scn", "state_scn", "state_lag_ms", "merge_ms", "states",
+    "physical", "log_scn", "log_lag_ms", "oldest_scn", "oldest", "state_scn", "state_lag_ms", "merge_ms", "states",
     "oldest_state_scn", "rows", "log_bytes", "state_bytes", "incomplete",
 )  # fmt: skip
 
@@ -121,9 +121,23 @@ def status(file: File, as_json: AsJson = False) -> None:
         return
     say_table(
         _COLUMNS,
-        [{"physical": name, **each, "incomplete": ", ".join(each["incomplete"])} for name, each in found.items()],
+        [
+            {
+                "physical": name,
+                **each,
+                "oldest": _time_text(each["oldest_us"]),
+                "incomplete": ", ".join(each["incomplete"]),
+            }
+            for name, each in found.items()
+        ],
     )
     given = answers_of(config)
     if given is not None:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in given["answers"].items())
         typer.echo(f"answers: {given['open_answers']:,} open, {kinds}, {given['sent_bytes']:,} bytes")
+
+
+def _time_text(us: int) -> str:
+    import datetime as dt
+
+    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).isoformat(timespec="seconds") if us else "-"

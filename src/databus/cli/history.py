@@ -9,7 +9,7 @@ import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
 from databus.cli._file import DEFAULT_FILE, File
-from databus.cli._past import Into, Until, end_of, moment_of, past_of, say
+from databus.cli._past import Into, Until, end_of, moment_of, past_of, say, say_begin
 
 Event = Mapping[str, Any]
 _TROUBLE: Final = ("failed", "retry", "table_failed", "table_retry", "refused", "hanging", "no_source", "relay_died")
@@ -73,6 +73,7 @@ def _of_table(table: str, file: Path, key: str | None, since: str | None, until:
     past = past_of(file, table)
     wanted = None if key is None else Key.of(key, past)
     begin = None if since is None else moment_of(since, "--since")
+    say_begin(begin, past)
     say(past, history_of(past, wanted, begin, end_of(until, past)), into)
 
 

@@ -51,6 +51,8 @@ CRASH_POINTS: Final = (
     "pipeline.batch.before",
     "pipeline.batch.after",
     "pipeline.ledger.after",
+    "bootstrap.cut.before_files",
+    "bootstrap.cut.between_tables",
     "bootstrap.note.between",
     "bootstrap.note.after",
     "bootstrap.part.before",

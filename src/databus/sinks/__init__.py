@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from databus.sinks._paths import path_of, root_of
     from databus.sinks.delta._config import DeltaConfig
     from databus.sinks.delta._copy import DeltaCopy
-    from databus.sinks.delta._erase import Erased, replaced_in
+    from databus.sinks.delta._erase import Erased, drop_files, replaced_in
     from databus.sinks.delta._history import control_row
     from databus.sinks.delta._output import DeltaOutput
     from databus.sinks.delta._read import delta_batches, read_delta
@@ -23,6 +23,7 @@ __all__ = [
     "Erased",
     "control_row",
     "delta_batches",
+    "drop_files",
     "path_of",
     "read_delta",
     "replaced_in",

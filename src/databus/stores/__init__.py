@@ -4,9 +4,9 @@ Both are plain Delta tables that a pipeline fills; here they are read without Sp
 """
 
 from databus.stores._frame_rows import frame_rows, under_own_names, user_rows
-from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of
+from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of, controls_above
 from databus.stores._merged import Piece, RowGroup, merged_rows
-from databus.stores._notes import HeadNote, NoteFolder, StateNote, StateTable, note_physicals
+from databus.stores._notes import HeadNote, LogCut, NoteFolder, StateNote, StateTable, TableAtCut, note_physicals
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._skipping import Bounds, RowsWanted
@@ -18,6 +18,7 @@ __all__ = [
     "Bounds",
     "HeadNote",
     "KnownSchemas",
+    "LogCut",
     "LogLook",
     "LogStore",
     "LoggedControl",
@@ -31,8 +32,10 @@ __all__ = [
     "StoreTable",
     "StoredFile",
     "StoredGroup",
+    "TableAtCut",
     "Wanted",
     "control_of",
+    "controls_above",
     "definition_at",
     "file_of",
     "frame_rows",

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -16,6 +16,7 @@ from databus.disk import Location
 from databus.flow import rows_above
 from databus.schema import TableSchema
 from databus.stores._merged import Piece, RowGroup, merged_rows
+from databus.stores._notes import HeadNote, NoteFolder
 from databus.stores._parquet import StoredFile, StoredGroup
 from databus.stores._tables import StoreTable, table_folder
 
@@ -48,16 +49,19 @@ class LoggedControl:
 class LogStore:
     """Keeps what never changes of its files, for all who look. Any thread may ask."""
 
-    def __init__(self, root: Location, physical: str) -> None:
+    def __init__(self, root: Location, notes: NoteFolder) -> None:
         self.root = root
-        self.physical = physical
+        self.physical = notes.physical
+        self._notes = notes
         self._tables: dict[str, StoreTable] = {}
         self._controls: dict[str, tuple[LoggedControl, ...]] = {}  # by path of the file that they stand in
         self._lock = threading.Lock()
 
-    def look(self) -> "LogLook":
-        """What is there now: at least all that a note says that was read before."""
-        return LogLook(self)
+    def look(self, head: HeadNote | None = None) -> "LogLook":
+        """What is there now, from where the note of the head says that it begins: at least all that a note says that
+        was read before.
+        """
+        return LogLook(self, head)
 
     def files(self, source: str) -> Sequence[StoredFile]:
         """The files of a source (`db.table`) as its table is now."""
@@ -65,7 +69,7 @@ class LogStore:
             table = self._tables.get(source)
             if table is None:
                 table = self._tables[source] = StoreTable(table_folder(self.root, self.physical, source))
-            return table.files() if table.refresh() else ()
+            return table.files(lambda: self._notes.digests(source)) if table.refresh() else ()
 
     def schema(self, source: str) -> pa.Schema:
         """The columns of a source's table, of all its definitions together."""
@@ -90,8 +94,10 @@ class LogStore:
 class LogLook:
     """The log store as it was when each table was first asked for. Any thread may ask."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, head: HeadNote | None) -> None:
         self._store = store
+        self._head = head
+        self._low: Pair = (0, -1) if head is None or head.cut is None else head.cut.at
         self._files_of: dict[str, Sequence[StoredFile]] = {}
         self._controls_of: dict[str, Sequence[LoggedControl]] = {}
 
@@ -101,19 +107,19 @@ class LogLook:
         if found is None:
             each_file = (self._store.controls_in(file, source) for file in self._files(source))
             all_of_them = [control for controls in each_file for control in controls]
-            found = self._controls_of[source] = sorted(all_of_them, key=lambda each: each.pair)
+            found = self._controls_of[source] = controls_above(self._head, source, all_of_them)
         return found
 
     def first(self, sources: Collection[str]) -> Pair | None:
-        """No row of these sources is before this pair; None if there is none at all."""
-        bounds = [group.first for source in sources for file in self._files(source) for group in file.groups]
-        return min(bounds, default=None)
+        """No row of these sources is before this pair; None if there is none at all, and was none that was cut off."""
+        bounds = [max(group.first, self._low) for source in sources for _, _, group in self._groups_of(source)]
+        cut = None if self._head is None else self._head.cut
+        return min([*bounds, *(cut.at for source in sources if cut and source in cut.tables)], default=None)
 
     def last_until(self, source: str, at_us: int) -> Pair | None:
         """The last pair of a source that was committed at a time, microseconds since 1970, or before; None of none."""
-        groups = [(group, file, number) for file in self._files(source) for number, group in enumerate(file.groups)]
         last: Pair | None = None
-        for group, file, number in sorted(groups, key=lambda each: each[0].last, reverse=True):
+        for file, number, group in sorted(self._groups_of(source), key=lambda each: each[2].last, reverse=True):
             if last is not None and group.last <= last:
                 break
             if group.least_us > at_us:
@@ -124,13 +130,13 @@ class LogLook:
             if mine.num_rows:
                 pair = _extreme(mine, "descending")
                 last = pair if last is None else max(last, pair)
-        return last
+        return last if last is not None and last > self._low else None
 
     def first_after(self, source: str, pair: Pair) -> Pair | None:
         """The pair of a source's first row, or control, above a pair; None if there is none."""
-        groups = [(group, file, number) for file in self._files(source) for number, group in enumerate(file.groups)]
         found: Pair | None = None
-        for group, file, number in sorted(groups, key=lambda each: each[0].first):
+        pair = max(pair, self._low)
+        for file, number, group in sorted(self._groups_of(source), key=lambda each: each[2].first):
             if group.last <= pair:
                 continue
             if found is not None and group.first >= found:
@@ -146,9 +152,13 @@ class LogLook:
         """The columns of a source's table, of all its definitions together."""
         return self._store.schema(source)
 
+    def digests(self, source: str) -> dict[str, str]:
+        """By name, by what its files are known again."""
+        return {file.path.name: file.digest for file in self._files(source)}
+
     def count(self, source: str, after: Pair, until: Pair) -> int:
         """How many rows of a source there may be in (after, until], controls too; never fewer than there are."""
-        groups = (group for file in self._files(source) for group in file.groups)
+        groups = (group for _, _, group in self._groups_of(source))
         return sum(group.rows for group in groups if group.last > after and group.first <= until)
 
     def pieces(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> Iterator[Piece]:
@@ -159,7 +169,7 @@ class LogLook:
             RowGroup(source, group.first, group.last, partial(file.read, number))
             for source, file, number, group in self._groups(wanted)
         ]
-        return merged_rows(groups, after, until)
+        return merged_rows(groups, max(after, self._low), until)
 
     def groups(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> list[tuple[str, StoredGroup]]:
         """What `pieces` would read, in no order, each with its source."""
@@ -168,11 +178,17 @@ class LogLook:
 
     def _groups(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, StoredFile, int, StoredGroup]]:
         for source, want in wanted.items():
-            for file in self._files(source):
-                for number, group in enumerate(file.groups):
-                    has_removals = want is Wanted.REMOVALS and group.has_removals
-                    if want is Wanted.ALL or group.has_controls or has_removals:
-                        yield source, file, number, group
+            for file, number, group in self._groups_of(source):
+                has_removals = want is Wanted.REMOVALS and group.has_removals
+                if want is Wanted.ALL or group.has_controls or has_removals:
+                    yield source, file, number, group
+
+    def _groups_of(self, source: str) -> Iterator[tuple[StoredFile, int, StoredGroup]]:
+        """The row groups of a source in which there may be something that was not cut off."""
+        for file in self._files(source):
+            for number, group in enumerate(file.groups):
+                if group.last > self._low:
+                    yield file, number, group
 
     def _files(self, source: str) -> Sequence[StoredFile]:
         found = self._files_of.get(source)
@@ -195,6 +211,28 @@ def _controls_in(file: StoredFile, source: str) -> Iterator[LoggedControl]:
         told = rows.filter(rows.column(CONTROL).is_valid()).to_pylist()  # few, whatever the table
         for row in told:
             yield control_of(source, (row[COMMIT_VERSION], row[SEQ]), row[CONTROL], str(file.path))
+
+
+def controls_above(head: HeadNote | None, source: str, controls: Iterable[LoggedControl]) -> list[LoggedControl]:
+    """Controls of a source in order. Where the old end of the log store was cut off, those above, and before them one
+    that says how the table stood there. It begins no table: something was before it.
+    """
+    ordered = sorted(controls, key=lambda each: each.pair)
+    if head is None or head.cut is None:
+        return ordered
+    above = [each for each in ordered if each.pair > head.cut.at]
+    found = head.cut.tables.get(source)
+    if found is None:
+        return above
+    kind = ControlKind.SCHEMA if found.is_there else ControlKind.DROP
+    body: dict[str, Any] = {
+        "kind": kind.value,
+        "source": source,
+        "class": 1,
+        "previous": f"{found.table.fingerprint:016x}",
+    }
+    body["is_narrowed"] = found.is_narrowed
+    return [LoggedControl(source, kind, head.cut.at, body, found.table), *above]
 
 
 def control_of(source: str, pair: Pair, text: str, where: str) -> LoggedControl:

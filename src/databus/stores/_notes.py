@@ -15,6 +15,7 @@ from databus.core import CorruptData, Pair, SourceCheckpoint
 from databus.disk import Location
 from databus.log import SchemaVersion
 from databus.schema import TableSchema
+from databus.stores._tables import table_folder
 
 _VERSION: Final = 1
 _HEAD: Final = "head.json"
@@ -33,6 +34,8 @@ class StateTable:
     """From positions at or above it, changes since can be told. It never falls from state to state."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """By name of a file, by what it is known again; see `StoredFile.digest`."""
+    is_narrowed: bool = False
+    """Whether the table is captured with a WHERE: then nothing says which rows do not meet it any more."""
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,7 @@ class StateNote:
                     "schema": each.table.to_json(),
                     "horizon": list(each.horizon),
                     "digests": dict(each.digests),
+                    "is_narrowed": each.is_narrowed,
                 }
                 for name, each in self.tables.items()
             },
@@ -101,6 +105,7 @@ class StateNote:
                 TableSchema.from_json(each["schema"]),
                 _pair(each["horizon"]),
                 {str(file): str(digest) for file, digest in each.get("digests", {}).items()},
+                bool(each.get("is_narrowed", False)),
             )
             for name, each in value["tables"].items()
         }
@@ -116,6 +121,48 @@ class StateNote:
 
 
 @dataclass(frozen=True, slots=True)
+class TableAtCut:
+    """How a table stood where the old end of the log store was cut off: whole, or not there."""
+
+    table: TableSchema
+    is_there: bool = True
+    is_narrowed: bool = False
+    """See `StateTable.is_narrowed`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"table": self.table.to_json(), "is_there": self.is_there, "is_narrowed": self.is_narrowed}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(TableSchema.from_json(value["table"]), bool(value["is_there"]), bool(value["is_narrowed"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """Where the old end of a log store was cut off."""
+
+    at: Pair
+    """What is at or below does not count any more, whether it is still in a file or not."""
+    tables: Mapping[str, TableAtCut]
+    """By `db.table`, how the tables stood there of which the log store had a control by then."""
+    last_us: int = 0
+    """Nothing that was cut off was committed later; microseconds since 1970."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        tables = {name: each.to_json() for name, each in self.tables.items()}
+        return {"at": list(self.at), "tables": tables, "last_us": self.last_us}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        tables = {str(name): TableAtCut.from_json(each) for name, each in value["tables"].items()}
+        return cls(_pair(value["at"]), tables, int(value["last_us"]))
+
+
+@dataclass(frozen=True, slots=True)
 class HeadNote:
     """How far the log store of one physical source has come."""
 
@@ -128,6 +175,13 @@ class HeadNote:
     """Patterns over full names: which tables are kept."""
     published: tuple[int, int] = (0, 0)
     """The SCN up to which the relay had come by then, and when that was committed, microseconds since 1970."""
+    cut: LogCut | None = None
+    """Where older changes were cut off, if any were. `low` is there, or above where tables were added since."""
+
+    @property
+    def sources(self) -> list[str]:
+        """All tables, by `db.table`, that there is a definition of."""
+        return list(dict.fromkeys(each.table.source for each in self.definitions))
 
     @property
     def keyless(self) -> frozenset[str]:
@@ -143,6 +197,7 @@ class HeadNote:
             "low": list(self.low),
             "tables": list(self.tables),
             "published": list(self.published),
+            "cut": None if self.cut is None else self.cut.to_json(),
             "definitions": [
                 {"id": each.source_id, "version": each.version, "table": each.table.to_json()}
                 for each in self.definitions
@@ -157,30 +212,55 @@ class HeadNote:
             for each in value["definitions"]
         )
         position, tables = SourceCheckpoint.from_json(value["position"], "position"), tuple(map(str, value["tables"]))
-        return cls(position, _pair(value["low"]), definitions, tables, _pair(value.get("published", (0, 0))))
+        cut = value.get("cut")
+        return cls(
+            position,
+            _pair(value["low"]),
+            definitions,
+            tables,
+            _pair(value.get("published", (0, 0))),
+            None if cut is None else LogCut.from_json(cut),
+        )
 
 
 class NoteFolder:
     """The notes of one physical source. root: of both stores. One process writes, any number read."""
 
     def __init__(self, root: Location, physical: str) -> None:
+        self.physical = physical
         self._folder = root / "notes" / physical
         self._read: dict[str, StateNote] = {}
-        self._head: tuple[str, HeadNote] | None = None  # with the tag of its file
+        self._head: tuple[bytes, HeadNote] | None = None
 
     def head(self) -> HeadNote | None:
         """What was noted last of the log store. Raises `CorruptData`."""
-        found = (self._folder / _HEAD).read()
+        found, last = (self._folder / _HEAD).read(), self._head
         if found is None:
             return None
-        known = self._head
-        if known is None or known[0] != found.tag:  # of a thousand tables it takes long to read
-            known = self._head = found.tag, HeadNote.from_json(_value(found.content, self._folder / _HEAD))
-        return known[1]
+        if last is None or last[0] != found.content:  # with many tables there is much to parse
+            last = self._head = found.content, HeadNote.from_json(_value(found.content, self._folder / _HEAD))
+        return last[1]
 
     def put_head(self, head: HeadNote) -> None:
         """Replace that."""
         self._put(_HEAD, head.to_json())
+
+    def digests(self, source: str) -> dict[str, str]:
+        """By name, by what the files of a table (`db.table`) in the log store are known again, as far as that is noted.
+        Raises `CorruptData`.
+        """
+        path = self._folder / self._digests_name(source)
+        found = path.read()
+        return (
+            {} if found is None else {str(file): str(each) for file, each in _value(found.content, path)["of"].items()}
+        )
+
+    def put_digests(self, source: str, digests: Mapping[str, str]) -> None:
+        """Replace these."""
+        self._put(self._digests_name(source), {"v": _VERSION, "of": dict(digests)})
+
+    def _digests_name(self, source: str) -> str:
+        return f"log-{table_folder(self._folder, self.physical, source).name}.json"
 
     def states(self) -> list[StateNote]:
         """The states that are kept, the oldest first. Raises `CorruptData`."""

@@ -60,9 +60,14 @@ class StoredFile:
     digest: str = ""
     """Of its length and its footer, which says where each column's bytes are: another file has another."""
 
+    @property
+    def last(self) -> Pair:
+        """No row of it is above."""
+        return max((group.last for group in self.groups), default=NO_BOUNDS[0])
+
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group; of the columns that are named, those that there are. Raises `CorruptData` if it is gone."""
-        with _opened(self.path) as (file, _):
+        with _opened(self.path, self.digest) as (file, _):
             names = file.schema_arrow.names
             wanted = None if columns is None else [name for name in columns if name in names]
             found: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
@@ -76,7 +81,7 @@ class StoredFile:
         row that is wanted.
         """
         start = 0
-        with _opened(self.path) as (file, _):
+        with _opened(self.path, self.digest) as (file, _):
             names = file.schema_arrow.names
             chosen = None if wanted is None or wanted.columns is None else _columns_of(names, wanted.columns)
             for number, group in enumerate(self.groups):
@@ -94,7 +99,7 @@ class StoredFile:
 
     def held(self, wanted: RowsWanted) -> list[bool]:
         """Of each row group, whether a row that is wanted may be there."""
-        with _opened(self.path) as (file, _):
+        with _opened(self.path, self.digest) as (file, _):
             numbers = range(len(self.groups))
             return [wanted.may_hold(bounds_of(file, number, wanted.tested)) for number in numbers]
 
@@ -117,16 +122,20 @@ def bounds_of(file: Any, group: int, names: Collection[str]) -> dict[str, Bounds
 
 
 @contextmanager
-def _opened(path: Location) -> Iterator[tuple[Any, Any]]:
-    """A Parquet file, and the bytes that it is in. Raises `CorruptData` for what was not written so, also while it is
-    read, and `ServiceUnavailable` where reading it another time may help.
+def _opened(path: Location, digest: str = "") -> Iterator[tuple[Any, tuple[int, str]]]:
+    """A Parquet file, with its size and digest. digest: of the one that is meant, if that is known. Raises
+    `CorruptData` for what was not written so, also while it is read, and `ServiceUnavailable` where reading it another
+    time may help.
     """
     import pyarrow.parquet as pq  # 60 ms, of whoever only looks at a configuration too
 
     try:
         with path.reading() as file:
             try:
-                yield pq.ParquetFile(file, page_checksum_verification=True), file
+                opened, found = pq.ParquetFile(file, page_checksum_verification=True), _digest(file)
+                if digest and found[1] != digest:
+                    raise CorruptData(f"{path}: is another file than was noted; put back the one that was there")
+                yield opened, found
             except (pa.ArrowException, OSError) as error:
                 raise _told(path, error) from error
     except (pa.ArrowException, OSError) as error:
@@ -135,20 +144,24 @@ def _opened(path: Location) -> Iterator[tuple[Any, Any]]:
 
 def _told(path: Location, error: Exception) -> CorruptData | ServiceUnavailable:
     if isinstance(error, FileNotFoundError):
-        return CorruptData(f"{path}: is missing; a state or the log store names it")
+        return CorruptData(
+            f"{path}: is missing; a state or the log store names it. Put it back; without it, see docs/bootstrap.md, "
+            '"When a file is missing"'
+        )
     if isinstance(error, OSError) and error.errno is not None:  # the system's own, such as that of too many open files
         return ServiceUnavailable(f"{path}: cannot be read now: {error}")
     return CorruptData(f"{path}: is not the Parquet file that was written: {error}")
 
 
-def file_of(path: Location) -> StoredFile:
-    """Read a file's footer. Raises `CorruptData` if it is missing, or no Parquet."""
-    with _opened(path) as (file, content):
+def file_of(path: Location, digest: str = "") -> StoredFile:
+    """Read a file's footer. digest: as it was noted, if it was. Raises `CorruptData` if it is missing, no Parquet, or
+    another.
+    """
+    with _opened(path, digest) as (file, known):
         found = file.metadata
-        size, digest = _digest(content)
         places = {name: at for at, name in enumerate(file.schema_arrow.names)}
         groups = tuple(_group(found.row_group(number), places) for number in range(found.num_row_groups))
-        return StoredFile(path, found.num_rows, groups, size, digest)
+        return StoredFile(path, found.num_rows, groups, *known)
 
 
 def _digest(file: Any) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """One Delta table of a store, as its log says it: which files, in which version."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -63,17 +63,20 @@ class StoreTable:
         """Its columns."""
         return pa.schema(self._opened.schema().to_arrow())
 
-    def files(self) -> list[StoredFile]:
-        """Its files, in the order of their names. Raises `CorruptData` for one that is missing."""
+    def files(self, noted: Callable[[], Mapping[str, str]] = dict) -> list[StoredFile]:
+        """Its files, in the order of their names. noted: by name, the digests that were noted of them. Raises
+        `CorruptData` for one that is missing, or is another one.
+        """
         with self._errors():
             actions = pa.table(self._opened.get_add_actions(flatten=True))
         paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
         known = {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
         names = sorted(known)
         self.size_bytes = sum(sizes)
+        digests = noted() if known.keys() - self._files.keys() else {}
         for name in names:
             if name not in self._files:
-                self._files[name] = file_of(self.folder / name)
+                self._files[name] = file_of(self.folder / name, digests.get(name, ""))
             if (size := self._files[name].size) != known[name]:
                 del self._files[name]  # somebody may put it back
                 raise CorruptData(f"{self.folder / name}: has {size} bytes, and was written with {known[name]}")

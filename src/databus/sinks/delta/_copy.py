@@ -46,6 +46,12 @@ class DeltaCopy:
             how_to_reset="Copy it again, into another folder.",
         )
 
+    @property
+    def reached(self) -> Pair | None:
+        """The last change that is in a copy which was begun before; None if there is none."""
+        stored = self._target.stored() if self._target.exists else None
+        return None if stored is None else stored.pair
+
     def begin(self, schema: pa.Schema, rows: Iterable[pa.Table], pair: Pair = (0, 0)) -> int:
         """Make the table of rows, in bounded memory; all up to `pair` are there. Returns how many these are."""
         files = [write_data_pieces(self.folder, schema, pieces) for pieces in _as_files(rows, schema)]

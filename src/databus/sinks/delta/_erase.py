@@ -1,5 +1,6 @@
 """Rows taken out of a Delta table for good: out of its files, and out of those that older versions are made of."""
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION
+from databus.disk import Location
 from databus.flow import DataFile, Stored, write_data_pieces
-from databus.sinks.delta._layout import LiveFile, mark_of
+from databus.sinks.delta._layout import LiveFile, live_files, mark_of
+from databus.sinks.delta._read import opened_delta
 from databus.sinks.delta._rewrite import opened_file
-from databus.sinks.delta._table import DeltaTarget
+from databus.sinks.delta._table import DeltaTarget, check_may_remove, engine_errors
 
 Finds = Callable[[pa.Table], pa.Array]
 """By row, whether it goes."""
@@ -97,6 +100,25 @@ def _left(parquet: Any, finds: Finds) -> Iterator[pa.Table]:
 def _chained(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
     yield first
     yield from rest
+
+
+def drop_files(path: Location, names: Collection[str], hours: int) -> None:
+    """Make old files no part of a history any more, whoever writes it meanwhile, and remove from its folder what has
+    not been part of it for so many hours. Never name its newest file: by its rows others know that nobody has put the
+    table back.
+    """
+    from deltalake.transaction import RemoveAction
+
+    with engine_errors(path, "a history", "remove files from"):
+        table, now_ms = opened_delta(path), time.time_ns() // 1_000_000
+        files = live_files(pa.table(table.get_add_actions(flatten=True)), ())
+        gone = [RemoveAction(each.name, True, now_ms, size=each.size_bytes) for each in files if each.name in names]
+        if gone:
+            check_may_remove(path, table)
+            # it stores no pair: else it were a second writer's
+            table.create_write_transaction(gone, "append", table.schema())
+        for name in table.vacuum(hours, dry_run=True, enforce_retention_duration=False):
+            (path / name).remove()
 
 
 def replaced_in(
