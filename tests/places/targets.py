@@ -71,7 +71,7 @@ class Delta:
     def __init__(self, *, is_mirror):
         self.is_mirror, self.tables, self.kept, self.base = is_mirror, {}, [], {}
 
-    def switch_buckets(self, choice, tick):
+    def switch_buckets(self, out, tick):
         pass
 
     def held(self, names):
@@ -132,17 +132,22 @@ class Kafka:
         self.refused = 0
         self.letters = {}  # by (table, key): by pair, a message
 
-    def switch_buckets(self, choice, tick):
-        """In one transaction, where all stand alike in the chosen tables; what differs of others is forgotten."""
+    def switch_buckets(self, out, tick):
+        """In one transaction, where all stand alike in the chosen tables; what differs of others is read anew."""
         if self.wanted_buckets == self.buckets:
             return
         if not self.records:
             self.buckets = self.wanted_buckets
         elif len(self.records) == self.buckets:
-            shared = Position.shared([*self.records.values()], choice)
+            records = [*self.records.values()]
+            shared = Position.shared(records, out.choice)
             if shared is None:
                 self.refused += 1
                 return
+            for name in shared.places:
+                if len({record.done(name) for record in records}) > 1:
+                    out.note_seed(name.rpartition(".")[2], shared.done(name))
+                    out.rereads.add(name.rpartition(".")[2])
             self.records = dict.fromkeys(range(self.wanted_buckets), shared)
             self.buckets = self.wanted_buckets
             tick()
@@ -266,7 +271,7 @@ class Search:
     def __init__(self):
         self.index, self.documents, self.kept, self.base = {}, {}, [], {}
 
-    def switch_buckets(self, choice, tick):
+    def switch_buckets(self, out, tick):
         pass
 
     def held(self, names):

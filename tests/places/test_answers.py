@@ -57,6 +57,14 @@ def test_a_table_in_the_middle_of_an_answer_is_behind_the_others_whatever_its_pa
     assert after.place(ORDERS) == INSIDE
 
 
+def test_a_table_of_which_one_record_has_more_than_another_is_read_anew_behind_the_furthest():
+    """Of one that is not chosen: where the keys of one come to the other, what that has must not come again."""
+    records = [Position(place_at((9, 1)), ((TableChoice((ORDERS,)),),), {STOCK: place_at((scn, 1))}) for scn in (1, 4)]
+    shared = Position.shared(records, records[0].tables)
+    assert (shared.done(STOCK), shared.seeds) == ((4, 1), {STOCK: "gap"})
+    assert Position.shared(records, ALL) is None
+
+
 def test_an_answer_that_tells_what_has_changed_since_is_not_the_snapshot_that_was_asked_for():
     seed = seed_after(ASKED, ControlKind.SNAPSHOT_BEGIN, {"generation": 8})
     assert seed_after(seed, ControlKind.SNAPSHOT_END, {"generation": 8, "complete": False}) == ASKED

@@ -77,12 +77,17 @@ def with_a_ledger_that_is_not_written_before_the_first_batch(patch):
     patch.setattr(Engine, "_begin", silent)
 
 
+def with_refused_tables_that_keep_their_place(patch):
+    patch.setattr(Position, "refusing", lambda self, names: self)
+
+
 MUTANTS = [
     (without_marks, 100_005),
     (with_words_without_seeds, 100_225),
     (with_tables_behind_that_ride_along, 100_005),
     (with_tables_that_are_forgotten_when_they_are_taken_away, 100_036),
-    (with_buckets_that_do_not_drop_what_they_have, 100_011),
+    (with_buckets_that_do_not_drop_what_they_have, 100_001),
+    (with_refused_tables_that_keep_their_place, 100_022),
     (with_a_ledger_that_is_not_written_before_the_first_batch, 100_020),
 ]
 

@@ -273,8 +273,9 @@ class Position:
 
     @classmethod
     def shared(cls, records: "Sequence[Position]", choice: Choice) -> "Position | None":
-        """What several records say alike of the tables of a choice, and of others as far as it is alike; None where it
-        is not. So the keys of one may come to another.
+        """What several records say alike of the tables of a choice; None where it is not alike. So the keys of one may
+        come to another. Others, of which a record has more than another, stand where the furthest is, and what some
+        keys lack is read by a snapshot once the table is chosen again.
         """
         first = records[0]
         names = sorted({name for record in records for name in (*record.places, *record.seeds)})
@@ -282,10 +283,15 @@ class Position:
         alike = [name for name in names if len({(each.done(name), each.seeds.get(name)) for each in records}) == 1]
         if len({*pairs}) > 1 or any(each.tables != first.tables for each in records):
             return None
-        if any(chosen_by(choice, name) or chosen_by(first.tables, name) for name in {*names} - {*alike}):
+        others = {*names} - {*alike}
+        if any(chosen_by(choice, name) or chosen_by(first.tables, name) for name in others):
             return None
         places = {name: place for name, place in first.places.items() if name in alike}
-        return replace(first, places=places, seeds={name: seed for name, seed in first.seeds.items() if name in alike})
+        for name in sorted(others):
+            known = [place for each in records if (place := each.place(name)) is not None]
+            places |= {name: max(known, key=_pair)} if known else {}
+        seeds = {name: seed for name, seed in first.seeds.items() if name in alike}
+        return replace(first, places=places, seeds={**seeds, **dict.fromkeys(others, GAP)})
 
     def to_json(self, *, is_record: bool = False) -> dict[str, Any]:
         """As a ledger has it, or, shorter, a record in a target."""

@@ -15,8 +15,8 @@ def switch_buckets(
 ) -> None:
     """Have an output's records be those of as many buckets as it has now. While nothing writes.
 
-    All buckets have to stand alike in the tables that are chosen, as they do when no batch was broken off; of others
-    that differ the places are forgotten. Whoever writes older buckets is shut out. ledger: as `Positions.read` takes
+    All buckets have to stand alike in the tables that are chosen, as they do when no batch was broken off; for others
+    see `Position.shared`. Whoever writes older buckets is shut out. ledger: as `Positions.read` takes
     it. Raises `UnsupportedFeature`.
     """
     from confluent_kafka import KafkaException
