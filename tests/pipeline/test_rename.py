@@ -11,7 +11,16 @@ import pytest
 from databus.core import ConfigError, InputError, LockHeld, SourceCheckpoint
 from databus.disk import LocalLocation, located
 from databus.filters import TableChoice
-from databus.pipeline import compare, load_pipeline, rename_output, rename_pipeline, run, validate
+from databus.flow import DeadLetters
+from databus.pipeline import (
+    compare,
+    load_pipeline,
+    outputs_with_letters,
+    rename_output,
+    rename_pipeline,
+    run,
+    validate,
+)
 from databus.pipeline.engine import Ledger
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.graph import while_stopped
@@ -20,7 +29,9 @@ from databus.pipeline.telling import Rest, Resting
 from databus.places import Position
 from databus.sinks import read_delta
 from databus.sinks.delta import _output as delta_output
+from databus.testing._change_log import ORDERS
 from tests.commands import databus, failed
+from tests.outputs.harnesses import log_of
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")
@@ -34,6 +45,7 @@ outputs:
   letters: {type: stream, from: shop, command: [sh, -c, cat >> letters.jsonl]}
 """
 NEW = {"copy": "mirror", "history": "changes", "several": "all", "lines": "json", "letters": "mail"}
+NAME = "shop/main.orders"
 TABLES = ("customers", "stock", "orders", "order_lines")
 MADE = ("lake", "lines", ".databus/pipelines")
 
@@ -246,6 +258,20 @@ def test_a_paused_output_stays_so_and_what_was_done_is_said(folder: Path) -> Non
     assert Resting(folder / ".databus/pipelines/shop").of(["archive"]) == Rest.PAUSED
     again = databus("rename", "output", "copy", "archive", cwd=folder)
     assert again.stdout == "nothing is left by the name copy: archive goes on where it stands\n"
+
+
+def test_dead_letters_go_along(folder: Path) -> None:
+    hook = "archive: {type: http, from: shop, url: 'http://127.0.0.1:9/', on_error: dead_letter}"
+    (folder / "databus.yml").write_text(f"{HEAD}outputs: {{{hook}}}\n")
+    write_ledger(folder, "copy")
+    (item,) = log_of(1, 2).batch(0, 2).items
+    left = folder / ".databus/dead-letters/shop/copy"
+    DeadLetters(located(left)).put(NAME, ORDERS, item.rows, [("1", "no"), ("2", "no")])
+    (found,) = rename_output(load_pipeline(folder / "databus.yml"), "copy", "archive")
+    assert found.letters == 2
+    assert [*left.iterdir()] == []
+    (kept,) = outputs_with_letters(load_pipeline(folder / "databus.yml"))
+    assert [letter.id for letters in kept.read() for letter in letters.letters] == ["1", "2"]
 
 
 def test_a_pipeline_whose_state_has_a_place_of_its_own_is_renamed_in_it(folder: Path) -> None:
