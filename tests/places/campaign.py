@@ -685,7 +685,9 @@ class Campaign:
         mine = [each for each in mine if each.pair > base]
         if any(each.kind in ("truncate", "drop") for each in mine):
             return
-        for end in (each for each in mine if each.kind == "snapshot_end" and each.begin > base):
+        # What the bus put behind a transaction is not there in a log that has taken the place of the first.
+        ends = (each for each in self.source.history if each.table == table and each.kind == "snapshot_end")
+        for end in (each for each in ends if each.begin > base and each.pair[0] <= pair[0]):
             rows = [each for each in self.source.history if each.table == table and each.generation == end.generation]
             rows = [each for each in rows if each.kind == "read"]
             if all(each.pair in there or (out.dead_letters and each.pair < released) for each in rows):
