@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from databus.cli._demo import _CLOSE, _LAST, Copy, Demo
+from databus.cli._demo import _CLOSE, _LAST, CallbackCopy, Demo
 from databus.cli._demo_kafka import folded
-from databus.cli._demo_stage import Stage, stage_of
+from databus.cli._demo_stage import DemoStage, stage_of
 from databus.cli._demo_target import _typed
-from databus.cli.demo import Sink, Source, demo
+from databus.cli.demo import DemoSource, Sink, demo
 from databus.client import Client
 from databus.core import FatalError
 from databus.pipeline import read_source
@@ -71,11 +71,11 @@ def test_a_demo_that_is_interrupted_leaves_no_folder_behind(tmp_path, monkeypatc
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(Demo, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        demo(Source.sqlite, Sink.delta, 5, 1, None)
+        demo(DemoSource.sqlite, Sink.delta, 5, 1, None)
     assert [*tmp_path.iterdir()] == []
 
 
-def _held_once(stage: Stage, is_seen: Callable[[Held], bool]) -> Held:
+def _held_once(stage: DemoStage, is_seen: Callable[[Held], bool]) -> Held:
     """What the source holds as soon as the relay, which looks now and then, has seen a change of a table."""
     end = time.monotonic() + SEEN_S_MAX
     while not is_seen(held := read_source("shop", parse_source(stage.source(), "shop"))) and time.monotonic() < end:
@@ -89,7 +89,7 @@ def test_the_stage_on_sqlite_can_do_what_the_demo_asks_of_it(tmp_path):
     stage.build()
     with RelayProcess(tmp_path / "state", {"shop": dict(stage.source())}) as relay:
         wait_until_captured(relay.url, "shop", 1)
-        copy = Copy()
+        copy = CallbackCopy()
         client = Client(relay.url, copy, sources=["shop/main.*"])
         client.start()
         try:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from databus.cli._remedy import RelayAt, remedy
+from databus.cli._remedy import NamedRelay, remedy
 from databus.cli._run_view import RunView, source_line
 from databus.cli._screen import Meter
 from databus.cli.sources import _settled
 from databus.core import SourceSuspended
 from databus.testing import FakeClock
 
-OWN = RelayAt("http://127.0.0.1:7", Path("my.yml"))
+OWN = NamedRelay("http://127.0.0.1:7", Path("my.yml"))
 
 
 def state(**more):
@@ -89,14 +89,14 @@ def test_a_source_says_why_it_is_not_captured_and_how_it_goes_on():
         ),
         (
             {"remedy": "position set", "file": "/etc/relay one.yml"},
-            RelayAt("http://db:11115", None, Path("token")),
+            NamedRelay("http://db:11115", None, Path("token")),
             "stop the relay, run: databus position set '/etc/relay one.yml' shop latest --resnapshot",
         ),
         ({"remedy": "skip"}, OWN, "stop the pipeline, run: databus skip my.yml shop --resnapshot"),
         ({"remedy": None}, OWN, "do what the reason says, and start the pipeline again"),
         (
             {"status": "paused"},
-            RelayAt("http://db:11115", None, Path("token")),
+            NamedRelay("http://db:11115", None, Path("token")),
             "to continue capture: databus sources resume shop --relay http://db:11115 --token-file token",
         ),
         ({"status": "retrying"}, OWN, ""),
@@ -112,7 +112,7 @@ def test_a_source_that_is_not_captured_says_since_when_as_one_that_is():
 
 
 def test_the_view_knows_where_its_own_relay_answers():
-    view = RunView(["copy"], RelayAt("", Path("my.yml")))
+    view = RunView(["copy"], NamedRelay("", Path("my.yml")))
     view.take({"event": "relay", "url": "http://127.0.0.1:7"})
     view.sources([state(status="suspended", message="no", remedy="resume")], "")
     assert "databus sources resume shop --relay http://127.0.0.1:7" in view.board().sources[0].detail

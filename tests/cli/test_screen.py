@@ -3,14 +3,14 @@
 import time
 
 from databus.cli import _screen
-from databus.cli._screen import Line, Screen, SourceLine
+from databus.cli._screen import ReaderLine, Screen, SourceLine
 
 
 def test_a_line_says_what_is_waited_for_and_why(capsys):
     screen = Screen()
     with screen:
         screen.show(
-            [Line("copy", 0, 0.0, "-", "-", "waits for its first batch")],
+            [ReaderLine("copy", 0, 0.0, "-", "-", "waits for its first batch")],
             [SourceLine("shop", "initializing", "connecting: compiling the decoder")],
         )
     said = capsys.readouterr().out
@@ -30,8 +30,8 @@ def test_the_last_state_is_shown_though_it_came_right_behind_another(capsys, mon
     monkeypatch.setattr(_screen, "_LINE_EVERY_S", 0.5)
     said, limit = "", time.monotonic() + 60
     with Screen() as screen:
-        screen.show([Line("copy", 0, 0.0, "-", "-", "waits for the first batch")])
-        screen.show([Line("copy", 7, 0.0, "-", "-", "running")])
+        screen.show([ReaderLine("copy", 0, 0.0, "-", "-", "waits for the first batch")])
+        screen.show([ReaderLine("copy", 7, 0.0, "-", "-", "running")])
         while "copy 7 rows" not in said:
             assert time.monotonic() < limit, said
             time.sleep(0.01)  # a screen tells nobody when it has written

@@ -3,19 +3,21 @@
 Nothing heavy is imported here or at the top of a verb's file: `databus --help` answers at once.
 """
 
+import datetime as dt
 import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from databus import __version__
-from databus.cli._file import Commands
-from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to_install
+from databus.cli._file import FileTyper
+from databus.core import SEQ_DONE, ConfigError, DatabusError, DiskFull, InputError, how_to_install
 
 _PANELS: Final = {
     "Start": "init demo check-source prepare validate test run relay bootstrap warm-up schema plugins archive bench",
@@ -34,7 +36,7 @@ class _Grouped(TyperGroup):
         return [name for name, _ in names]
 
 
-app = Commands(
+app = FileTyper(
     cls=_Grouped,
     name="databus",
     no_args_is_help=True,
@@ -103,6 +105,42 @@ LogFormat = Annotated[
 ]
 
 
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
+]
+_ASK_S: Final = 0.2
+
+
+def rounds(wait_s: float) -> Iterator[bool]:
+    """Come back now and then, for what tells nothing by itself and has to be asked; whether the time is over."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        yield False
+        time.sleep(_ASK_S)
+    yield True
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """A text from elsewhere on one line, without what a terminal takes for commands."""
+    return "".join(char if char.isprintable() else instead for char in text)
+
+
+def utc(us: int, precision: str = "seconds") -> str:
+    """A time in ISO form."""
+    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).isoformat(timespec=precision)
+
+
+def local_time(us: int) -> str:
+    """A time as clocks here show it."""
+    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def place_text(pair: Sequence[int]) -> str:
+    """SCN and `_seq`; the SCN alone where all of it is done."""
+    scn, seq = pair
+    return str(scn) if seq == SEQ_DONE else f"{scn}/{seq}"
+
+
 def say_json(value: Any) -> None:
     """Print one JSON value on a line of its own."""
     typer.echo(json.dumps(value, ensure_ascii=False))
@@ -114,6 +152,14 @@ def say_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None
     widths = [max(len(name), *(len(line[at]) for line in cells), 0) for at, name in enumerate(columns)]
     for line in [list(columns), *cells]:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def say_reloaded(answer: Mapping[str, Any]) -> None:
+    """Print what a reload has done to each thing in a file."""
+    words = {"goes on": "unchanged", "starts again": "changed", "is new": "added", "has ended": "removed"}
+    for what, key in words.items():
+        for name in answer[key]:
+            typer.echo(f"{name}: {what}")
 
 
 def options_given(context: typer.Context) -> list[str]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.cli._dashboard_beside import dashboard_beside
-from databus.cli._demo_stage import Stage
-from databus.cli._demo_target import Target
+from databus.cli._demo_stage import DemoStage
+from databus.cli._demo_target import DemoTarget
 from databus.cli._run_view import source_line
-from databus.cli._screen import Line, Meter, Screen, SourceLine
+from databus.cli._screen import Meter, ReaderLine, Screen, SourceLine
 from databus.client import AnyWindow, Changes, Client, ClientState, Consumer, ControlEvent, Window
 from databus.core import ChangeType, FatalError, ServiceUnavailable, SourceCheckpoint
 from databus.link import RelayClient
@@ -48,8 +48,8 @@ class Demo:
     def __init__(
         self,
         folder: Path,
-        stage: Stage,
-        target: Target,
+        stage: DemoStage,
+        target: DemoTarget,
         seconds: float,
         screen: Screen,
         *,
@@ -68,7 +68,7 @@ class Demo:
         self._pipeline: subprocess.Popen[bytes] | None = None
         self._progress = folder / "progress.jsonl"
         self._progress_read = 0
-        self._copy = Copy()
+        self._copy = CallbackCopy()
         self._outputs = {name: Meter() for name in target.outputs}
         self._positions: dict[str, int] = {}
         self._client: Client | None = None
@@ -183,15 +183,15 @@ class Demo:
         self._wait_until("the last change", lambda: self._copy.has("customers", "name", _LAST), 90)
         end = RelayClient(self._relay.url).head("shop").published.scn
         self._wait_until("the callback", lambda: self._copied() >= end, 60)
-        self._wait_until("the outputs", lambda: all(each >= end for each in self._positions.values()), 90)
+        self._wait_until("the outputs", lambda: all(scn >= end for scn in self._positions.values()), 90)
         return self._compare()
 
     def _is_capturing(self) -> bool:
-        told = RelayClient(self._relay.url).states()
-        for each in told:
-            if each["state"] == "SUSPENDED_ON_ERROR":
-                raise FatalError(f"the relay does not capture: {each['message']}")
-        self._waits_for = [source_line(each) for each in told if each["state"] != "RUNNING"]
+        states = RelayClient(self._relay.url).states()
+        for state in states:
+            if state["state"] == "SUSPENDED_ON_ERROR":
+                raise FatalError(f"the relay does not capture: {state['message']}")
+        self._waits_for = [source_line(state) for state in states if state["state"] != "RUNNING"]
         return not self._waits_for
 
     def _copied(self) -> int:
@@ -252,16 +252,23 @@ class Demo:
                     self._outputs[event["output"]].add(event["rows"], event.get("lag_ms"))
                     self._positions[event["output"]] = event["position"]["scn"]
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[ReaderLine]:
         meter = self._copy.meter
         capturing = "waits for capture" if self._waits_for else "follows"
-        lines = [Line("callback", meter.rows, meter.rate(), "", meter.percentiles(), capturing)]
+        lines = [ReaderLine("callback", meter.rows, meter.rate(), "", meter.percentiles(), capturing)]
         for name, output in self._outputs.items():
             behind = self._copied() - self._positions[name] if name in self._positions else None
-            told = "-" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
+            behind_text = "-" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
             state = self._state_of_outputs() if behind is None else "follows"
             lines.append(
-                Line(f"{self._target.product} {name}", output.rows, output.rate(), told, output.percentiles(), state)
+                ReaderLine(
+                    f"{self._target.product} {name}",
+                    output.rows,
+                    output.rate(),
+                    behind_text,
+                    output.percentiles(),
+                    state,
+                )
             )
         return lines
 
@@ -285,7 +292,7 @@ class Demo:
         self._beside.close()
 
 
-class Copy(Consumer):
+class CallbackCopy(Consumer):
     """The callback: a copy in memory, a dictionary a table, kept by the mirror rule from transaction to transaction."""
 
     def __init__(self) -> None:

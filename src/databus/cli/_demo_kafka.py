@@ -28,7 +28,7 @@ _PUTS: Final = ("insert", "update_postimage")
 Message = dict[str, Any]
 
 
-class KafkaTarget:
+class KafkaDemo:
     """A Kafka of one node with its data in the demo's folder, and a topic a table."""
 
     product = "Kafka"
@@ -64,7 +64,7 @@ def folded(messages: list[tuple[bytes | None, Message]], table: str) -> list[Mes
     """
     held: dict[bytes, Message] = {}
     done: set[Pair] = set()
-    for key, message in sorted(messages, key=lambda each: pair_of(each[1])):
+    for key, message in sorted(messages, key=lambda keyed: pair_of(keyed[1])):
         pair = pair_of(message)
         if key is None:
             if pair not in done:

@@ -21,7 +21,7 @@ _KIND: Final = "opensearch-2.19"
 _PAGE: Final = 10_000
 
 
-class SearchTarget:
+class SearchDemo:
     """An OpenSearch of one node with its data in the demo's folder, and an index a table."""
 
     product = "OpenSearch"
@@ -44,13 +44,13 @@ class SearchTarget:
 
     def _documents(self, table: str) -> list[dict[str, Any]]:
         """All documents of a table's index, page by page."""
-        index, found = f"shop-{table}", list[dict[str, Any]]()
+        index, documents = f"shop-{table}", list[dict[str, Any]]()
         self.server.ask("POST", f"/{index}/_refresh")
         page = self.server.ask("POST", f"/{index}/_search?scroll=1m&size={_PAGE}", {"sort": ["_doc"]})
         while True:
             if "hits" not in page:
                 raise ServiceUnavailable(f"{self.server}: does not answer a search in {index}: {page}")
             if not page["hits"]["hits"]:
-                return found
-            found += [hit["_source"] for hit in page["hits"]["hits"]]
+                return documents
+            documents += [hit["_source"] for hit in page["hits"]["hits"]]
             page = self.server.ask("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})

@@ -12,17 +12,17 @@ from databus.testing.shop import create_shop, create_shop_on
 _KINDS: Final = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
 
 
-class Stage(Protocol):
-    """A database with a shop in it.
-
-    name: for people. database: the shop's, by which its tables are named. text_type: for a short text in DDL. unit:
-    what its SCNs count.
-    """
+class DemoStage(Protocol):
+    """A database with a shop in it."""
 
     name: str
+    """For people."""
     database: str
+    """The shop's, by which its tables are named."""
     text_type: str
+    """For a short text in DDL."""
     unit: str
+    """What its SCNs count."""
 
     @property
     def target(self) -> Path:
@@ -60,15 +60,15 @@ class SqliteStage:
         self.name = str(self.target)
 
     def build(self) -> None:
-        """See `Stage`."""
+        """See `DemoStage`."""
         create_shop(self.target)
 
     def source(self) -> Mapping[str, Any]:
-        """See `Stage`."""
+        """See `DemoStage`."""
         return {"type": "sqlite", "path": str(self.target)}
 
     def execute(self, statement: str) -> None:
-        """See `Stage`."""
+        """See `DemoStage`."""
         with closing(sqlite3.connect(self.target, timeout=30, isolation_level=None)) as connection:
             connection.execute(statement)
 
@@ -86,17 +86,17 @@ class ServerStage:
 
     @property
     def target(self) -> Path:
-        """See `Stage`."""
+        """See `DemoStage`."""
         return self.server.option_file
 
     def build(self) -> None:
-        """See `Stage`."""
+        """See `DemoStage`."""
         self.server.start()
         self.name = f"a shop on {self.server.kind} ({self.server.version}, port {self.server.port})"
         create_shop_on(self.server.connect)
 
     def source(self) -> Mapping[str, Any]:
-        """See `Stage`."""
+        """See `DemoStage`."""
         return {
             "type": "mysql",
             "hosts": [f"{self.server.host}:{self.server.port}"],
@@ -106,11 +106,11 @@ class ServerStage:
         }
 
     def execute(self, statement: str) -> None:
-        """See `Stage`."""
+        """See `DemoStage`."""
         with closing(self.server.connect(database=self.database)) as connection:
             connection.cursor().execute(statement)
 
 
-def stage_of(source: str, folder: Path) -> Stage:
+def stage_of(source: str, folder: Path) -> DemoStage:
     """The stage for a kind of source: `sqlite`, `mariadb` or `mysql`."""
     return SqliteStage(folder) if source == "sqlite" else ServerStage(source, folder)

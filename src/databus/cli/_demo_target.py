@@ -27,10 +27,11 @@ _MIRRORS: Final = ("copy", "filtered")
 Say = Callable[[str], None]
 
 
-class Target(Protocol):
-    """product: its name before those of its outputs."""
+class DemoTarget(Protocol):
+    """Where the demo's rows go."""
 
     product: str
+    """Its name before those of its outputs."""
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -58,7 +59,7 @@ class Target(Protocol):
         ...
 
 
-class DeltaTarget:
+class DeltaDemo:
     """Two mirrors, one of them behind filters, and a history."""
 
     product = "Delta"
@@ -69,23 +70,23 @@ class DeltaTarget:
         self._folder = folder
 
     def build(self) -> None:
-        """See `Target`."""
+        """See `DemoTarget`."""
 
     def sections(self) -> str:
-        """See `Target`."""
+        """See `DemoTarget`."""
         return _SECTIONS
 
     def compare(self, source: SourceConfig, relay: str, say: Say) -> int:
-        """See `Target`."""
+        """See `DemoTarget`."""
         del relay
         from databus.pipeline import compare, load_pipeline
 
         graph = load_pipeline(self._folder / "databus.yml")
         compared = {name: compare(graph, name, sources={"shop": source}) for name in _MIRRORS}
-        for name, found in compared.items():
-            say(f"compared the Delta tables of {name}: {found.summary()}")
-            if not found.is_identical:
-                raise FatalError(f"source and {name} differ:\n{found.details()}")
+        for name, comparison in compared.items():
+            say(f"compared the Delta tables of {name}: {comparison.summary()}")
+            if not comparison.is_identical:
+                raise FatalError(f"source and {name} differ:\n{comparison.details()}")
         self._check_history()
         return compared["copy"].rows
 
@@ -99,19 +100,19 @@ class DeltaTarget:
                 raise FatalError(f"the history of {name} holds a change twice")
 
 
-def target_of(sink: str, folder: Path) -> Target:
+def target_of(sink: str, folder: Path) -> DemoTarget:
     """The target for a kind of sink: `delta`, `kafka` or `opensearch`."""
     if sink == "kafka":
-        from databus.cli._demo_kafka import KafkaTarget
+        from databus.cli._demo_kafka import KafkaDemo
 
-        return KafkaTarget(folder)
+        return KafkaDemo(folder)
     if sink == "opensearch":
-        from databus.cli._demo_search import SearchTarget
+        from databus.cli._demo_search import SearchDemo
 
-        return SearchTarget(folder)
+        return SearchDemo(folder)
     if sink != "delta":
         raise InputError(f"no sink called {sink!r}; there are delta, kafka, opensearch")
-    return DeltaTarget(folder)
+    return DeltaDemo(folder)
 
 
 def compare_rows(
@@ -125,14 +126,14 @@ def compare_rows(
     from databus.pipeline import read_source
 
     client = RelayClient(relay)
-    tables = {each.table: client.table_of(each.fingerprint) for each in client.sources()}
+    tables = {served.table: client.table_of(served.fingerprint) for served in client.sources()}
     selected, count = read_source("shop", source), 0
     for source_name, table in sorted(tables.items()):
         name = source_name.rpartition(".")[2]
-        found, wanted = _typed(table, held(name)), selected[source_name]
-        if found != wanted:
-            raise FatalError(f"source and {what} differ: {_difference(name, wanted, found)}")
-        count += len(found)
+        copied, wanted = _typed(table, held(name)), selected[source_name]
+        if copied != wanted:
+            raise FatalError(f"source and {what} differ: {_difference(name, wanted, copied)}")
+        count += len(copied)
     say(f"compared the {what} with the source: {len(tables)} tables, {count:,} rows")
     return count
 
@@ -150,10 +151,10 @@ def _typed(table: Any, rows: Sequence[Mapping[str, Any]]) -> dict[Row, Row]:
     lines = [json.dumps({**row, **about}).encode() for row in rows]
     read = own_rows(table, pa.array(lines, pa.large_binary())).rows.select(table.names).cast(sink_schema(table))
     columns = [column.to_pylist() for column in read.columns]
-    places = [table.names.index(each) for each in table.key]
+    places = [table.names.index(column) for column in table.key]
     return {tuple(row[place] for place in places): row for row in zip(*columns, strict=True)}
 
 
-def _difference(name: str, wanted: Mapping[Row, Row], found: Mapping[Row, Row]) -> str:
-    key = next(key for key in sorted({*wanted, *found}, key=repr) if wanted.get(key) != found.get(key))
-    return f"{name} {key}: {wanted.get(key)} in the source, {found.get(key)} there"
+def _difference(name: str, wanted: Mapping[Row, Row], copied: Mapping[Row, Row]) -> str:
+    key = next(key for key in sorted({*wanted, *copied}, key=repr) if wanted.get(key) != copied.get(key))
+    return f"{name} {key}: {wanted.get(key)} in the source, {copied.get(key)} there"

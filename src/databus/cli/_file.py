@@ -1,7 +1,7 @@
 """FILE: the file of a pipeline or of a relay that a command is about.
 
 It stands anywhere among a command's words, or behind `--file`; without either it is `databus.yml`. One rule for all
-commands: a parameter with the option `--file`, and the classes here, which `Commands` gives to each command.
+commands: a parameter with the option `--file`, and the classes here, which `FileTyper` gives to each command.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class FileCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See Click's `Command.parse_args`."""
         words = _words(self.params, args)
-        if any(each.param_type_name == "argument" for each in self.params):
+        if any(param.param_type_name == "argument" for param in self.params):
             words = [at for at in words if _is_file(args[at])]  # the others are names
         return super().parse_args(ctx, _with_option(self.params, args, words))
 
@@ -57,7 +57,7 @@ class FileGroup(TyperGroup):
         return super().parse_args(ctx, _with_option(self.params, args, words))
 
 
-class Commands(typer.Typer):
+class FileTyper(typer.Typer):
     """Commands that take their file as a word, too."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Verb], _Verb]:
@@ -66,31 +66,31 @@ class Commands(typer.Typer):
 
 
 def _takes_file(params: list[Any]) -> bool:
-    return any(_OPTION in each.opts for each in params)
+    return any(_OPTION in param.opts for param in params)
 
 
 def _with_option(params: list[Any], args: list[str], words: list[int]) -> list[str]:
     """The same with `--file` before the first of these words, unless it stands there already."""
-    is_given = any(each in (_OPTION, _SHORT) or each.startswith(f"{_OPTION}=") for each in args)
+    is_given = any(arg in (_OPTION, _SHORT) or arg.startswith(f"{_OPTION}=") for arg in args)
     if not words or is_given or not _takes_file(params):
         return args
-    rest = [each for at, each in enumerate(args) if at != words[0]]
+    rest = [arg for at, arg in enumerate(args) if at != words[0]]
     return [_OPTION, args[words[0]], *rest]
 
 
 def _words(params: list[Any], args: list[str]) -> list[int]:
     """Where words stand that are neither options nor their values."""
-    options = [each for each in params if each.param_type_name == "option" and not each.is_flag]
-    with_value = {name for each in options for name in each.opts}
-    found: list[int] = []
+    options = [param for param in params if param.param_type_name == "option" and not param.is_flag]
+    with_value = {name for option in options for name in option.opts}
+    places: list[int] = []
     is_value = False
-    for at, each in enumerate(args):
-        if each == "--":
-            return [*found, *range(at + 1, len(args))]
-        if not is_value and (each == "-" or not each.startswith("-")):
-            found.append(at)
-        is_value = not is_value and each in with_value
-    return found
+    for at, arg in enumerate(args):
+        if arg == "--":
+            return [*places, *range(at + 1, len(args))]
+        if not is_value and (arg == "-" or not arg.startswith("-")):
+            places.append(at)
+        is_value = not is_value and arg in with_value
+    return places
 
 
 def _is_file(word: str) -> bool:

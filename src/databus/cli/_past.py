@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from databus.cli._app import utc
 from databus.cli._file import DEFAULT_FILE
 
 if TYPE_CHECKING:
@@ -54,14 +55,11 @@ def end_of(text: str | None, past: "TablePast", option: str = "--until") -> "Mom
 
 def say_lag(moment: "Moment", past: "TablePast") -> None:
     """Say on standard error where the log store stands, if it may lack something of a time."""
-    import datetime as dt
-
     head = past.look.kept.head.position
     if moment.at_us is not None and moment.at_us > head.ts_us:
-        at = dt.datetime.fromtimestamp(head.ts_us / 1e6, dt.UTC).isoformat(timespec="seconds")
         typer.echo(
-            f"{moment.written}: the log store has come to SCN {head.scn} of {at}; what was committed later is not in "
-            "this",
+            f"{moment.written}: the log store has come to SCN {head.scn} of {utc(head.ts_us)}; what was "
+            "committed later is not in this",
             err=True,
         )
 

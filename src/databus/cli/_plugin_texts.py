@@ -134,11 +134,11 @@ class Harness:
 
     def read(self, physical, table):
         """The rows of a table in the target, as Python values."""
-        found = []
+        rows = []
         for path in sorted((self.folder / "out").glob(f"{physical}.{table.source}.*.arrow")):
             with pa.ipc.open_file(path) as file:
-                found += file.read_all().to_pylist()
-        return [{**row, "_change_type": KINDS.get(row["_change_type"], row["_change_type"])} for row in found]
+                rows += file.read_all().to_pylist()
+        return [{**row, "_change_type": KINDS.get(row["_change_type"], row["_change_type"])} for row in rows]
 
     def full(self):
         """Within it, the target has no room; None where that cannot be had."""
@@ -228,7 +228,7 @@ def test_its_options_are_right():
 def test_it_passes_what_it_should():
     results = list(run_filter_tests(load_pipeline(FILE)))
     assert results
-    assert [each.differences for each in results if not each.is_passed] == []
+    assert [result.differences for result in results if not result.is_passed] == []
 '''
 
 _INPUT: Final = '''\
@@ -407,7 +407,7 @@ def plugin_files(kind: str, name: str) -> dict[str, str]:
     texts = {
         "pyproject.toml": _PYPROJECT,
         "README.md": _README,
-        ".gitignore": "__pycache__/\ndist/\n",
+        ".gitignore": _IGNORED,
         **_MODULES[kind],
     }
     return {_put(path, put): _put(text, put) for path, text in texts.items()}

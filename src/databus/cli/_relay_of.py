@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedRelay:
-    """Where a relay answers and how it is asked. option: how a further command is told to ask the same one."""
+    """Where a relay answers and how it is asked."""
 
     url: str
     access: "Access"
     option: str
+    """How a further command is told to ask the same one."""
 
     def client(self, **settings: Any) -> "RelayClient":
         """Something to ask it with."""
@@ -81,20 +82,20 @@ def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRel
     if file is None and not DEFAULT_FILE.is_file():
         return AskedRelay(DEFAULT_RELAY, given, "")
     path = file or DEFAULT_FILE
-    found, access = _in_file(path)
-    if found is None:
+    address, access = _in_file(path)
+    if address is None:
         raise ServiceUnavailable(
             f"{path}: its relay does not run, so where it answers is not known. Start it with `databus run`, or with "
             f"`databus relay` if this is a relay's file; or name the relay by --relay"
         )
-    return AskedRelay(found, given if any(files) else access, "" if file is None else f" {file}")
+    return AskedRelay(address, given if any(files) else access, "" if file is None else f" {file}")
 
 
 def _in_file(path: Path) -> "tuple[str | None, Access]":
-    from databus.formats import load_yaml
+    from databus.cli._configured import is_pipeline
     from databus.link import Access
 
-    if load_yaml(path).keys() & {"inputs", "outputs"}:
+    if is_pipeline(path):
         from databus.pipeline import relay_at
 
         return relay_at(path)

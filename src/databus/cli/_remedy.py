@@ -10,11 +10,12 @@ from databus.cli._app import DEFAULT_RELAY
 
 
 @dataclass(frozen=True)
-class RelayAt:
-    """A relay as commands name it. pipeline: the file of the pipeline whose own it is; None for a service."""
+class NamedRelay:
+    """A relay as commands name it."""
 
     url: str = DEFAULT_RELAY
     pipeline: Path | None = None
+    """The file of the pipeline whose own it is; None for a service."""
     token_file: Path | None = None
 
     @property
@@ -24,7 +25,7 @@ class RelayAt:
         return url + ("" if self.token_file is None else f" --token-file {quote(str(self.token_file))}")
 
 
-def remedy(state: Mapping[str, Any], relay: RelayAt) -> str:
+def remedy(state: Mapping[str, Any], relay: NamedRelay) -> str:
     """What to do about a source, by its state as the relay says it; empty where there is nothing to do."""
     name = state["name"]
     if state["status"] == "paused":

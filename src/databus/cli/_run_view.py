@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from databus.cli._remedy import RelayAt, remedy
-from databus.cli._screen import Board, Line, Meter, SourceLine
+from databus.cli._remedy import NamedRelay, remedy
+from databus.cli._screen import Meter, ReaderLine, ScreenView, SourceLine
 from databus.core import ordinal_of
 
 _MESSAGE_CHARS_MAX: Final = 400
-_HERE: Final = RelayAt()
+_HERE: Final = NamedRelay()
 LOGGED: Final = frozenset(
     {
         *("started", "retry", "failed", "table_retry", "table_failed", "table_well", "paused", "output_stopped"),
@@ -20,7 +20,7 @@ LOGGED: Final = frozenset(
 
 
 @dataclass
-class _Output:
+class _OutputView:
     """One output: what its query does, and up to where it has written each physical source."""
 
     state: str = "waits to start"
@@ -34,9 +34,9 @@ class RunView:
     What is kept is replaced as a whole or grows by single steps, so no reader sees half of anything.
     """
 
-    def __init__(self, outputs: Sequence[str], relay: RelayAt = _HERE) -> None:
+    def __init__(self, outputs: Sequence[str], relay: NamedRelay = _HERE) -> None:
         self._relay = relay
-        self._outputs = {name: _Output() for name in outputs}
+        self._outputs = {name: _OutputView() for name in outputs}
         self._states: Sequence[Mapping[str, Any]] = ()
         self._why_none = ""
         self._doing = "reading the configuration"
@@ -70,7 +70,7 @@ class RunView:
                     parts.append(f"cut off: {', '.join(event['cut_off'])}")
                 return "; ".join(parts)
         self._query(event)
-        return _reload(event) if event["event"] == "reload" else _told(event)
+        return _reload(event) if event["event"] == "reload" else _event_text(event)
 
     def _quietly(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "batch":
@@ -78,22 +78,22 @@ class RunView:
         elif event["event"] == "doing":
             self._doing = event["what"]
         elif event["event"] == "reloaded":
-            self._outputs = {name: each for name, each in self._outputs.items() if name not in event["removed"]}
+            self._outputs = {name: output for name, output in self._outputs.items() if name not in event["removed"]}
             for name in (*event["changed"], *event["added"]):
-                self._outputs.setdefault(name, _Output()).state = "waits to start"
+                self._outputs.setdefault(name, _OutputView()).state = "waits to start"
         else:
             for name in event["outputs"]:
-                self._outputs.setdefault(name, _Output()).state = "has all that there was"
+                self._outputs.setdefault(name, _OutputView()).state = "has all that there was"
 
     def _batch(self, event: Mapping[str, Any]) -> None:
-        output = self._outputs.setdefault(event["output"], _Output())
+        output = self._outputs.setdefault(event["output"], _OutputView())
         output.state = "running"
         output.meter.add(event.get("rows") or 0, event.get("lag_ms"))
         if "position" in event:
             output.positions[event["physical"]] = event["position"]["scn"]
 
     def _hanging(self, event: Mapping[str, Any]) -> str:
-        output = self._outputs.setdefault(event["output"], _Output())
+        output = self._outputs.setdefault(event["output"], _OutputView())
         is_back = event["event"] == "answered"
         output.state = "running" if is_back else "hangs: the target does not answer"
         return f"{event['output']}: the target " + ("answers again" if is_back else "does not answer")
@@ -111,7 +111,7 @@ class RunView:
         }
         state = states.get(event["event"])
         for name in event.get("outputs", ()) if state is not None else ():
-            output = self._outputs.setdefault(name, _Output())
+            output = self._outputs.setdefault(name, _OutputView())
             goes_on = event["event"] == "started" and output.meter.rows > 0  # as after `databus resume`
             output.state = "running" if goes_on else state or ""
 
@@ -123,29 +123,29 @@ class RunView:
 
     def written(self) -> str:
         """How many rows each output has written, for the end of a run without a screen."""
-        told = ", ".join(f"{name} {each.meter.rows:,}" for name, each in sorted(self._outputs.items()))
-        return f"rows in this run: {told}"
+        counts = ", ".join(f"{name} {output.meter.rows:,}" for name, output in sorted(self._outputs.items()))
+        return f"rows in this run: {counts}"
 
-    def board(self) -> Board:
+    def board(self) -> ScreenView:
         """What there is to show now."""
-        sources = [source_line(each, self._relay) for each in self._states]
+        sources = [source_line(state, self._relay) for state in self._states]
         if self._why_none:
             sources.append(SourceLine("relay", "away", _short(self._why_none)))
-        doing = ": ".join(each for each in (self._stopping, self._doing) if each)
-        return Board(doing, sources, [self._line(name, each) for name, each in sorted(self._outputs.items())])
+        doing = ": ".join(text for text in (self._stopping, self._doing) if text)
+        return ScreenView(doing, sources, [self._line(name, output) for name, output in sorted(self._outputs.items())])
 
-    def _line(self, name: str, output: _Output) -> Line:
+    def _line(self, name: str, output: _OutputView) -> ReaderLine:
         meter = output.meter
-        return Line(name, meter.rows, meter.rate(), self._behind(output), meter.percentiles(), output.state)
+        return ReaderLine(name, meter.rows, meter.rate(), self._behind(output), meter.percentiles(), output.state)
 
-    def _behind(self, output: _Output) -> str:
+    def _behind(self, output: _OutputView) -> str:
         """Transactions that the relay holds and the output does not; a SQLite source counts its cuts."""
-        ends = {each["name"]: each["SCN"] for each in self._states if each["SCN"] is not None}
+        ends = {state["name"]: state["SCN"] for state in self._states if state["SCN"] is not None}
         known = [ordinal_of(ends[name]) - ordinal_of(scn) for name, scn in output.positions.items() if name in ends]
         return "-" if not known else f"{max(sum(known), 0):,} transactions"
 
 
-def source_line(state: Mapping[str, Any], relay: RelayAt = _HERE) -> SourceLine:
+def source_line(state: Mapping[str, Any], relay: NamedRelay = _HERE) -> SourceLine:
     """A source as the relay's /controlSources/status has it, for people."""
     details = [_short(state["message"])] if state["message"] else []
     details += source_details(state)
@@ -158,9 +158,9 @@ def source_line(state: Mapping[str, Any], relay: RelayAt = _HERE) -> SourceLine:
 
 def source_details(state: Mapping[str, Any]) -> list[str]:
     """What there is to know of a source beside its state: tables that are missing, or are being read."""
-    details = [_short(each) for each in state.get("missingTables", ())]
+    details = [_short(sentence) for sentence in state.get("missingTables", ())]
     if state["snapshots"]:
-        names = ", ".join("tables that wait to be read" if each == "*" else each for each in state["snapshots"])
+        names = ", ".join("tables that wait to be read" if table == "*" else table for table in state["snapshots"])
         details.append(f"reading {names}: {state['snapshotRows']:,} rows so far")
     return details
 
@@ -168,14 +168,14 @@ def source_details(state: Mapping[str, Any]) -> list[str]:
 def _reload(event: Mapping[str, Any]) -> str:
     if event["problem"]:
         return f"the file was not taken ({event['by']}), and nothing has changed:\n{event['problem']}"
-    said = {"go on": "unchanged", "start again": "changed", "are new": "added", "end": "removed"}
-    parts = [f"{what}: {', '.join(event[name])}" for what, name in said.items() if event[name]]
+    words = {"go on": "unchanged", "start again": "changed", "are new": "added", "end": "removed"}
+    parts = [f"{what}: {', '.join(event[name])}" for what, name in words.items() if event[name]]
     return f"the file was taken ({event['by']}); {'; '.join(parts)}"
 
 
-def _told(event: Mapping[str, Any]) -> str:
-    told = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "at_us", "pipeline"))
-    return f"{event['event']}  {told}"
+def _event_text(event: Mapping[str, Any]) -> str:
+    facts = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "at_us", "pipeline"))
+    return f"{event['event']}  {facts}"
 
 
 def _short(text: Any) -> str:

@@ -64,8 +64,8 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One reader. state: what it does, where that is not plain from the rest."""
+class ReaderLine:
+    """One reader."""
 
     name: str
     rows: int
@@ -73,6 +73,7 @@ class Line:
     behind: str
     latency: str
     state: str = ""
+    """What it does, where that is not plain from the rest."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,13 @@ class SourceLine:
 
 
 @dataclass(frozen=True)
-class Board:
-    """Everything that is shown but events. doing: what is waited for, empty while everything runs."""
+class ScreenView:
+    """Everything that is shown but events."""
 
     doing: str = ""
+    """What is waited for, empty while everything runs."""
     sources: Sequence[SourceLine] = ()
-    lines: Sequence[Line] = ()
+    lines: Sequence[ReaderLine] = ()
 
 
 def in_time(do: Callable[[], object]) -> bool:
@@ -110,15 +112,15 @@ class Screen:
     board: asked for what is shown, some times a second, by a thread of the screen's; without it, `show` says it.
     """
 
-    def __init__(self, board: Callable[[], Board] | None = None) -> None:
+    def __init__(self, board: Callable[[], ScreenView] | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console()
         self.is_live = self._console.is_terminal
-        self._board = board or (lambda: Board(sources=self._sources, lines=self._lines))
+        self._board = board or (lambda: ScreenView(sources=self._sources, lines=self._lines))
         self._sources: Sequence[SourceLine] = ()
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[ReaderLine] = ()
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._live = (
             Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=False)
@@ -173,7 +175,7 @@ class Screen:
             with suppress(Full):
                 self._lines_out.put_nowait(line)
 
-    def show(self, lines: Sequence[Line], sources: Sequence[SourceLine] = ()) -> None:
+    def show(self, lines: Sequence[ReaderLine], sources: Sequence[SourceLine] = ()) -> None:
         """The state of things; may be called often."""
         self._sources = sources
         self._lines = lines
@@ -184,8 +186,8 @@ class Screen:
         self._is_held_back = time.monotonic() - self._shown_at < _LINE_EVERY_S
         if not self._is_held_back:
             self._shown_at = time.monotonic()
-            told = [f"{each.name} {each.state}: {each.detail}" for each in self._sources]
-            self.say("   ".join([*told, *(_as_text(each) for each in self._lines)]))
+            texts = [f"{source.name} {source.state}: {source.detail}" for source in self._sources]
+            self.say("   ".join([*texts, *(_as_text(line) for line in self._lines)]))
 
     def _render(self) -> "RenderableType":
         from rich.console import Group
@@ -202,7 +204,7 @@ class Screen:
         return Group(*parts, *(Text(line) for line in self._events.copy()))
 
 
-def _as_text(line: Line) -> str:
+def _as_text(line: ReaderLine) -> str:
     state = f" ({line.state})" if line.state else ""
     return f"{line.name} {line.rows:,} rows, {line.rate:,.0f}/s{state}"
 
@@ -214,23 +216,23 @@ def _sources_table(sources: Sequence[SourceLine]) -> "RenderableType":
     table = Table(expand=False)
     for name in ("source", "state", ""):
         table.add_column(name)
-    for each in sources:
-        table.add_row(Text(each.name), Text(each.state, style=_STYLES.get(each.state, "")), Text(each.detail))
+    for source in sources:
+        table.add_row(Text(source.name), Text(source.state, style=_STYLES.get(source.state, "")), Text(source.detail))
     return table
 
 
-def _lines_table(lines: Sequence[Line]) -> "RenderableType":
+def _lines_table(lines: Sequence[ReaderLine]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
     table = Table(expand=False)
-    has_states = any(each.state for each in lines)
+    has_states = any(line.state for line in lines)
     table.add_column("reader")
     if has_states:
         table.add_column("state")
     for name in ("rows", "rows/s", "behind", "latency p50 / p99"):
         table.add_column(name, justify="right")
-    for each in lines:
-        state = [Text(each.state)] if has_states else []
-        table.add_row(Text(each.name), *state, f"{each.rows:,}", f"{each.rate:,.0f}", each.behind, each.latency)
+    for line in lines:
+        state = [Text(line.state)] if has_states else []
+        table.add_row(Text(line.name), *state, f"{line.rows:,}", f"{line.rate:,.0f}", line.behind, line.latency)
     return table

@@ -27,29 +27,29 @@ _ON_THE_WAY_S: Final = 1.0  # what was committed just before a time that comes m
 
 
 @dataclass(frozen=True)
-class Begin:
-    """start, checkpoint: as `windows` takes them. since_us: what was committed before it is left out: a time means the
-    group that it lies in.
-    """
+class TailBegin:
+    """Where following begins."""
 
     start: "Start"
+    """As `windows` takes it, and `checkpoint` too."""
     checkpoint: Checkpoint | None = None
     since_us: int | None = None
+    """What was committed before it is left out: a time means the group that it lies in."""
 
 
-def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str] | None) -> Begin:
+def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str] | None) -> TailBegin:
     """What --from or --since says. A number is an SCN, which is included; a file holds a checkpoint."""
     if text in _STARTS:
-        return Begin(_STARTS[text])
+        return TailBegin(_STARTS[text])
     if option == "--from" and Path(text).is_file():
-        return Begin("beginning", _checkpoint_in(text, option))
+        return TailBegin("beginning", _checkpoint_in(text, option))
     if option == "--from" and SCN.fullmatch(text):
         physical = _physical_of(client, tables, f"--from {text}")
         scn = int(text)
         position = client.position(physical, scn=scn - 1) if scn > 1 else client.position(physical, start="beginning")
-        return Begin("latest", Checkpoint({physical: position}))
+        return TailBegin("latest", Checkpoint({physical: position}))
     at = time_of(text, option)
-    return Begin(at, since_us=us_of(at))
+    return TailBegin(at, since_us=us_of(at))
 
 
 def place_of(text: str, option: str) -> dict[str, str]:
@@ -62,34 +62,35 @@ def place_of(text: str, option: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class End:
-    """until: as `windows` takes it. at_us: what was committed later does not belong to it. follows: whether to wait for
-    what comes.
-    """
+class TailEnd:
+    """Where following ends."""
 
     follows: bool
+    """Whether to wait for what comes."""
     until: Mapping[str, Pair] | None = None
+    """As `windows` takes it."""
     at_us: int | None = None
+    """What was committed later does not belong to it."""
 
-    def phases(self) -> "list[End]":
+    def phases(self) -> "list[TailEnd]":
         """Up to a time that is still to come: follow until then, and take what is there then."""
         is_to_come = self.at_us is not None and self.follows
         return [self, replace(self, follows=False)] if is_to_come else [self]
 
 
-def end_of(text: str | None, client: "RelayClient", tables: Sequence[str] | None, *, follow: bool) -> End:
+def end_of(text: str | None, client: "RelayClient", tables: Sequence[str] | None, *, follow: bool) -> TailEnd:
     """What --until says. The transaction of an SCN belongs to it, and what was committed at the time itself."""
     if text is None:
-        return End(follow)
+        return TailEnd(follow)
     if SCN.fullmatch(text):
         physical = _physical_of(client, tables, f"--until {text}")
-        return End(follow, {physical: (int(text), SEQ_DONE)})
+        return TailEnd(follow, {physical: (int(text), SEQ_DONE)})
     at = time_of(text, "--until")
-    return End(follow and at > dt.datetime.now(dt.UTC), at_us=us_of(at))
+    return TailEnd(follow and at > dt.datetime.now(dt.UTC), at_us=us_of(at))
 
 
 @contextmanager
-def ended_in_time(end: End, following: "Subscription") -> Iterator[None]:
+def ended_in_time(end: TailEnd, following: "Subscription") -> Iterator[None]:
     """End the iteration when a time has come that was still to come."""
     if end.at_us is None or not end.follows:
         yield
@@ -104,7 +105,9 @@ def ended_in_time(end: End, following: "Subscription") -> Iterator[None]:
         clock.cancel()
 
 
-def within(following: "Subscription", begin: Begin, end: End, ended: dict[str, SourceCheckpoint]) -> "Iterator[Window]":
+def within(
+    following: "Subscription", begin: TailBegin, end: TailEnd, ended: dict[str, SourceCheckpoint]
+) -> "Iterator[Window]":
     """The windows between the two. ended: filled with where a physical source stands when it has come to the end; with
     all of them the iteration is over.
     """
@@ -129,8 +132,8 @@ def _checkpoint_in(path: str, option: str) -> Checkpoint:
 
 def time_of(text: str, option: str) -> dt.datetime:
     """A time, or how long ago it is."""
-    if found := _AGO.fullmatch(text):
-        ago_s = int(found[1]) * _SECONDS[found[2]]
+    if match := _AGO.fullmatch(text):
+        ago_s = int(match[1]) * _SECONDS[match[2]]
         return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)
     try:
         return dt.datetime.fromtimestamp(time_us(text) / 1e6, dt.UTC)
@@ -148,12 +151,12 @@ def _physical_of(client: "RelayClient", tables: Sequence[str] | None, where: str
 
     names = sorted(
         {
-            each.physical
-            for each in client.sources()
-            if tables is None or any(is_called(name, each.physical, each.table) for name in tables)
+            source.physical
+            for source in client.sources()
+            if tables is None or any(is_called(name, source.physical, source.table) for name in tables)
         }
     )
     if len(names) != 1:
-        found = f"these tables are of {', '.join(names)}" if names else "no such table is there"
-        raise ConfigError(f"{where}: an SCN is a number of one physical source, and {found}; name tables of one")
+        problem = f"these tables are of {', '.join(names)}" if names else "no such table is there"
+        raise ConfigError(f"{where}: an SCN is a number of one physical source, and {problem}; name tables of one")
     return names[0]

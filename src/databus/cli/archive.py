@@ -23,10 +23,10 @@ def archive(
     """
     from databus.spark import make_archive
 
-    found = make_archive(path, more or ())
+    packages = make_archive(path, more or ())
     if as_json:
-        say_json({"path": str(path), "bytes": path.stat().st_size, "packages": found})
+        say_json({"path": str(path), "bytes": path.stat().st_size, "packages": packages})
         return
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
-    for name, version in sorted(found.items()):
+    for name, version in sorted(packages.items()):
         typer.echo(f"  {name} {version}")

@@ -1,15 +1,14 @@
 """`databus audit`: whether the batches of each output follow each other, and have all rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._app import AsJson, app, place_text, say_json, say_table
 from databus.cli._file import DEFAULT_FILE, File
 
 if TYPE_CHECKING:
-    from databus.core import Pair
     from databus.pipeline import Audited
 
 
@@ -29,17 +28,17 @@ def audit(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     graph = load_pipeline(pipeline)
     url = graph.config.relay_url()
     client = None if url is None else RelayClient(url, access=graph.config.access)
-    found = list(audit_batches(graph, client))
+    chains = list(audit_batches(graph, client))
     if as_json:
-        say_json([each.to_json() for each in found])
-    elif not found:
+        say_json([chain.to_json() for chain in chains])
+    elif not chains:
         typer.echo(f"{pipeline}: no batches have been written since the journal began")
     else:
         columns = ["output", "of", "from", "to", "batches", "rows", "written", "in the log", "verdict"]
-        say_table(columns, map(_row, found))
-        for line in (line for each in found for line in _said(each)):
+        say_table(columns, map(_row, chains))
+        for line in (line for chain in chains for line in _said(chain)):
             typer.secho(line, err=True)
-    if not all(each.is_whole for each in found):
+    if not all(chain.is_whole for chain in chains):
         raise typer.Exit(1)
 
 
@@ -49,8 +48,8 @@ def _row(found: "Audited") -> dict[str, Any]:
     return {
         "output": chain.output,
         "of": chain.physical,
-        "from": _place(chain.start),
-        "to": _place(chain.end),
+        "from": place_text(chain.start),
+        "to": place_text(chain.end),
         "batches": chain.batches,
         "rows": f"{chain.rows.total():,}",
         "written": f"{chain.written.total():,}",
@@ -64,17 +63,10 @@ def _said(found: "Audited") -> Iterator[str]:
     for start, end, table in chain.breaks:
         what = f"{chain.physical}/{table}" if table else chain.physical
         yield (
-            f"{chain.output}: no batch has the changes of {what} from {_place(start)} to {_place(end)} "
+            f"{chain.output}: no batch has the changes of {what} from {place_text(start)} to {place_text(end)} "
             f"(SCN/_seq). A snapshot may have brought their rows; `databus compare` tells"
         )
     if found.why_not_whole:
-        yield f"{chain.output}: between {_place(chain.start)} and {_place(chain.end)} {found.why_not_whole}"
+        yield f"{chain.output}: between {place_text(chain.start)} and {place_text(chain.end)} {found.why_not_whole}"
     for start, end in chain.unbalanced:
-        yield f"{chain.output}: the batch from {_place(start)} to {_place(end)} wrote more rows than came"
-
-
-def _place(pair: "Pair | Sequence[int]") -> str:
-    from databus.core import SEQ_DONE
-
-    scn, seq = pair
-    return str(scn) if seq == SEQ_DONE else f"{scn}/{seq}"
+        yield f"{chain.output}: the batch from {place_text(start)} to {place_text(end)} wrote more rows than came"

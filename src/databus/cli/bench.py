@@ -43,23 +43,23 @@ def bench(
 
     known = _benchmarks()
     if name == "list":
-        for each in known:
-            typer.echo(each)
+        for benchmark in known:
+            typer.echo(benchmark)
         return
     if name != "all" and name not in known:
         raise InputError(f"no benchmark called {name!r}; there are {', '.join(known)}")
     options = {key: value for key, value in (("workload", workload), ("server", server)) if value is not None}
     configure_logs(level="warning")  # what is measured may run in this process; the output is figures alone
-    for each in known if name == "all" else [name]:
-        figures = import_module(known[each]).figures
+    for benchmark in known if name == "all" else [name]:
+        figures = import_module(known[benchmark]).figures
         unknown = options.keys() - signature(figures).parameters.keys()
         if unknown:
-            raise InputError(f"the benchmark {each} has no --{min(unknown)}")
+            raise InputError(f"the benchmark {benchmark} has no --{min(unknown)}")
         if not as_json:
-            typer.echo(each)
+            typer.echo(benchmark)
         for figure in figures(scale, **options):
             if as_json:
-                say_json({"bench": each, **figure.to_json()})
+                say_json({"bench": benchmark, **figure.to_json()})
             else:
                 typer.echo(_line(figure))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from databus.cli._app import AsJson, LogFormat, LogLevel, app, say_json, say_table
-from databus.cli._file import Commands
+from databus.cli._file import FileTyper
 from databus.cli._past import SERVICE_FILE, ServiceFile, Table
 
 _COLUMNS = (
@@ -15,7 +15,7 @@ _COLUMNS = (
     "oldest_state_scn", "rows", "log_bytes", "state_bytes", "incomplete",
 )  # fmt: skip
 
-bootstrap_app = Commands(no_args_is_help=True, epilog="Example: databus bootstrap run bootstrap.yml")
+bootstrap_app = FileTyper(no_args_is_help=True, epilog="Example: databus bootstrap run bootstrap.yml")
 app.add_typer(bootstrap_app, name="bootstrap", help="Keep what a relay forgets, and serve it.")
 
 File = Annotated[Path, typer.Argument(help="The service's file.")]
@@ -51,14 +51,14 @@ def verify(
 
     config, is_wrong = load_bootstrap(file), False
     for past in TablePast.all(config) if table is None else [TablePast.of(config, table)]:
-        for each in verified(past):
-            is_wrong |= each.is_equal is False
-            word = {None: "not compared", True: "right", False: "WRONG"}[each.is_equal]
+        for state in verified(past):
+            is_wrong |= state.is_equal is False
+            word = {None: "not compared", True: "right", False: "WRONG"}[state.is_equal]
             if as_json:
-                say_json(asdict(each))
+                say_json(asdict(state))
                 continue
-            reason = f": {each.reason}" if each.reason else ""
-            typer.echo(f"{each.name} at SCN {each.scn}: {each.rows:,} rows, {word}{reason}")
+            reason = f": {state.reason}" if state.reason else ""
+            typer.echo(f"{state.name} at SCN {state.scn}: {state.rows:,} rows, {word}{reason}")
     if is_wrong:
         raise typer.Exit(1)
 
@@ -79,27 +79,27 @@ def erase(
     from databus.bootstrap import erase as erase_key
     from databus.bootstrap import load_bootstrap
 
-    found = erase_key(load_bootstrap(file), table, key, reason)
+    erased = erase_key(load_bootstrap(file), table, key, reason)
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(erased))
         return
     typer.echo(
-        f"{table}: {found.rows:,} images in {found.files:,} files are gone; {found.states:,} states were noted again"
+        f"{table}: {erased.rows:,} images in {erased.files:,} files are gone; {erased.states:,} states were noted again"
     )
-    if found.is_still_there:
+    if erased.is_still_there:
         typer.echo(
             f"{table}: the newest state had the row, so the source may have it still; its next change comes again"
         )
-    if not found.last_scn:
+    if not erased.last_scn:
         return
-    if found.relay_scn is None:
-        typer.echo(f"the relay could not be asked; its log may hold images up to SCN {found.last_scn}")
-    elif found.relay_scn >= found.last_scn:
+    if erased.relay_scn is None:
+        typer.echo(f"the relay could not be asked; its log may hold images up to SCN {erased.last_scn}")
+    elif erased.relay_scn >= erased.last_scn:
         typer.echo("the relay's log has forgotten it too")
     else:
         typer.echo(
-            f"the relay's log begins at SCN {found.relay_scn}; it has forgotten all images when that is "
-            f"{found.last_scn} or more (`databus bootstrap status` shows it)"
+            f"the relay's log begins at SCN {erased.relay_scn}; it has forgotten all images when that is "
+            f"{erased.last_scn} or more (`databus bootstrap status` shows it)"
         )
 
 
@@ -112,11 +112,11 @@ def status(file: File, as_json: AsJson = False) -> None:
     from databus.bootstrap import answers_of, load_bootstrap, status_of
 
     config = load_bootstrap(file)
-    found: dict[str, Any] = status_of(config)
+    stores: dict[str, Any] = status_of(config)
     if as_json:
-        say_json(found)
+        say_json(stores)
         return
-    if not found:
+    if not stores:
         typer.echo("nothing is kept yet: `databus bootstrap run` fills the stores, and notes states as they come")
         return
     say_table(
@@ -124,11 +124,11 @@ def status(file: File, as_json: AsJson = False) -> None:
         [
             {
                 "physical": name,
-                **each,
-                "oldest": _time_text(each["oldest_us"]),
-                "incomplete": ", ".join(each["incomplete"]),
+                **store,
+                "oldest": _time_text(store["oldest_us"]),
+                "incomplete": ", ".join(store["incomplete"]),
             }
-            for name, each in found.items()
+            for name, store in stores.items()
         ],
     )
     given = answers_of(config)

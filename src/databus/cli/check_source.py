@@ -31,30 +31,30 @@ def check_source(
     from databus.sources import Checkable, offered, offers
 
     chosen = sources_in(config) if physical is None else {physical: source_in(config, physical)}
-    sources = {name: each for name, each in chosen.items() if physical is not None or offers(each, Checkable)}
-    kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
-    found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
-    found += [("pipeline", each) for each in _of_pipeline(config, physical)]
-    found += [("relay", each) for each in _of_relay(config, physical)]
+    sources = {name: source for name, source in chosen.items() if physical is not None or offers(source, Checkable)}
+    kinds: dict[str, type[Checkable]] = {name: offered(Checkable, source, name) for name, source in sources.items()}
+    findings = [(name, finding) for name, kind in kinds.items() for finding in kind.check(sources[name])]
+    findings += [("pipeline", finding) for finding in _of_pipeline(config, physical)]
+    findings += [("relay", finding) for finding in _of_relay(config, physical)]
     if as_json:
-        say_json([{"source": name, **each.to_json()} for name, each in found])
+        say_json([{"source": name, **finding.to_json()} for name, finding in findings])
     else:
-        for name, each in found:
-            typer.echo(f"{each.severity:<8} {name}  {each.server}  {each.name}: {each.what}")
-            if each.mend:
-                typer.echo(f"{'':<8} > {each.mend}")
+        for name, finding in findings:
+            typer.echo(f"{finding.severity:<8} {name}  {finding.server}  {finding.name}: {finding.what}")
+            if finding.mend:
+                typer.echo(f"{'':<8} > {finding.mend}")
         words = {"error": "errors", "warning": "warnings", "info": "hints"}
-        counts = [f"{words[kind]}: {sum(each.severity == kind for _, each in found)}" for kind in words]
+        counts = [f"{words[kind]}: {sum(finding.severity == kind for _, finding in findings)}" for kind in words]
         if kinds:
             typer.echo(f"{', '.join(kinds)}; {', '.join(counts)}")
         for name in chosen.keys() - kinds.keys():
             typer.echo(f"{name}: there is nothing to ask of a source of type {chosen[name].type} before it is captured")
         if not chosen:
             typer.echo(f"{config}: no sources are captured by this file; check them where their relay's file is")
-    if any(each.severity == "error" for _, each in found):
+    if any(finding.severity == "error" for _, finding in findings):
         raise typer.Exit(1)
     for kind in set(kinds.values()):
-        name = next(each for each in kinds if kinds[each] is kind)
+        name = next(candidate for candidate in kinds if kinds[candidate] is kind)
         kind.warm_up(name, lambda doing: typer.echo(doing, err=True) if doing else None)
 
 
@@ -65,7 +65,7 @@ def _of_relay(path: Path, physical: str | None) -> "list[Finding]":
     from databus.sources import Finding
 
     mistakes = [] if physical is not None or is_pipeline(path) else mistakes_on_disk(load_relay(path))
-    return [Finding("warning", "unknown", path.name, each) for each in mistakes]
+    return [Finding("warning", "unknown", path.name, mistake) for mistake in mistakes]
 
 
 def _of_pipeline(path: Path, physical: str | None) -> "list[Finding]":
@@ -78,4 +78,6 @@ def _of_pipeline(path: Path, physical: str | None) -> "list[Finding]":
 
     asked = True if physical is None else [physical]
     problems = validate(path, offline=True, asks_sources=asked) if is_pipeline(path) else []
-    return [Finding("error", each.path, path.name, each.message) for each in problems if not each.is_warning]
+    return [
+        Finding("error", problem.path, path.name, problem.message) for problem in problems if not problem.is_warning
+    ]

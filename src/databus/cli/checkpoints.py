@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._app import AsJson, app, say_json, say_table, utc
 from databus.cli._file import DEFAULT_FILE
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 @app.command(epilog="Example: databus checkpoints databus.yml")
 def checkpoints(
     path: Annotated[
-        Path,
-        typer.Option("--file", "-f", help="A pipeline's file, or a consumer's checkpoint file; as a word, too."),
+        Path, typer.Option("--file", "-f", help="A pipeline's file, or a consumer's checkpoint file; as a word, too.")
     ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
@@ -31,27 +30,27 @@ def checkpoints(
         raise InputError(f"{path}: there is no such file")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the pipeline's file, since outputs' targets know where they stand")
-    found, errors = _of_pipeline(path) if path.suffix in (".yml", ".yaml") else (list(_of_file(path)), [])
-    if not found and not errors:
+    entries, errors = _of_pipeline(path) if path.suffix in (".yml", ".yaml") else (list(_of_file(path)), [])
+    if not entries and not errors:
         raise InputError(
             f"{path}: no checkpoint is there. An output has its first one when its pipeline first runs, a consumer "
             f"where its program says; name the pipeline's file, or the consumer's"
         )
     if as_json:
-        for each in found:
-            say_json(each)
-    elif found:
+        for entry in entries:
+            say_json(entry)
+    elif entries:
         rows = [
             {
                 **position,
-                "consumer": each["consumer"],
-                "table": each.get("table", ""),
+                "consumer": entry["consumer"],
+                "table": entry.get("table", ""),
                 "physical": name,
                 "seq": "-" if position["seq"] is None else position["seq"],
-                "time": _iso(position),
+                "time": utc(position["ts_us"], "milliseconds") if position["ts_us"] else "-",  # nothing was done yet
             }
-            for each in found
-            for name, position in each["checkpoint"]["sources"].items()
+            for entry in entries
+            for name, position in entry["checkpoint"]["sources"].items()
         ]
         columns = ["consumer", "table", "physical", "scn", "seq", "txid", "time"]
         say_table(columns, rows)
@@ -59,14 +58,6 @@ def checkpoints(
         typer.secho(f"databus: {error}", err=True)
     if errors:
         raise typer.Exit(max(error.exit_code for error in errors))
-
-
-def _iso(position: dict[str, Any]) -> str:
-    import datetime as dt
-
-    if not position["ts_us"]:
-        return "-"  # nothing was done yet
-    return dt.datetime.fromtimestamp(position["ts_us"] / 1e6, dt.UTC).isoformat(timespec="milliseconds")
 
 
 def _of_file(path: Path) -> Iterator[dict[str, Any]]:
@@ -85,17 +76,17 @@ def _of_pipeline(path: Path) -> "tuple[list[dict[str, Any]], list[DatabusError]]
     from databus.pipeline import load_pipeline, positions_of
 
     outputs = list(positions_of(load_pipeline(path).config))
-    found = [
+    entries = [
         {
-            "consumer": each.output,
+            "consumer": output.output,
             "table": table,
             "checkpoint": Checkpoint({physical: place}).to_json(),
             "incomplete": sorted(position.seeds),
-            "ledger": str(each.ledger),
+            "ledger": str(output.ledger),
         }
-        for each in outputs
-        for physical, position in each.positions.items()
+        for output in outputs
+        for physical, position in output.positions.items()
         for table, place in [("", position.at), *sorted(position.places.items())]
         if place is not None
     ]
-    return found, [each.error for each in outputs if each.error is not None]
+    return entries, [output.error for output in outputs if output.error is not None]

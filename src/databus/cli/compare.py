@@ -35,7 +35,7 @@ def compare(
     from databus.relay import load_relay
 
     sources = None if relay_config is None else load_relay(relay_config).sources
-    found = compare_copy(
+    comparison = compare_copy(
         load_pipeline(pipeline),
         output,
         database=database,
@@ -44,8 +44,8 @@ def compare(
         on_wait=lambda why: typer.echo(why, err=True),
     )
     if as_json:
-        say_json(found.to_json())
+        say_json(comparison.to_json())
     else:
-        typer.echo(found.summary() if found.is_identical else found.details())
-    if not found.is_identical:
+        typer.echo(comparison.summary() if comparison.is_identical else comparison.details())
+    if not comparison.is_identical:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from databus.cli._app import (
-    AsJson,
-    app,
-    say_json,
-    say_table,
-)
-from databus.cli._file import Commands, FileGroup
+from databus.cli._app import AsJson, app, rounds, say_json, say_table
+from databus.cli._file import FileGroup, FileTyper
 from databus.cli._relay_of import Ask, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import Groups
 
-_ASK_S: Final = 0.2
 _LISTED: Final = ["name", "state", "partitions", "members", "held", "lag_s", "changes", "bytes", "retention_left_s"]
 
 Name = Annotated[str, typer.Argument(help="The consumer's or group's name.")]
@@ -31,23 +24,20 @@ Wait = Annotated[
     typer.Option("--wait", min=0, max=86_400, help="How long to wait until nobody holds a partition, in seconds."),
 ]
 
-consumers_app = Commands(cls=FileGroup, no_args_is_help=True, epilog="Example: databus consumers list")
+consumers_app = FileTyper(cls=FileGroup, no_args_is_help=True, epilog="Example: databus consumers list")
 app.add_typer(consumers_app, name="consumers", help="Durable consumers and groups: who is how far, and who moves them.")
 
 
 @consumers_app.command(name="list", epilog="Example: databus consumers list --relay http://127.0.0.1:11115")
 @asks_relay
-def list_(
-    ask: Ask,
-    as_json: AsJson = False,
-) -> None:
+def list_(ask: Ask, as_json: AsJson = False) -> None:
     """List all names, connected or not, and how far the last of their partitions is behind."""
     client = _groups(ask)
     page = client.page()
     if as_json:
         say_json(page)
         return
-    rows = [_row(each, physical) for each in page["groups"] for physical in each["lag"]]
+    rows = [_row(group, physical) for group in page["groups"] for physical in group["lag"]]
     say_table(_LISTED, rows)
     for name in page["lost"]:
         typer.echo(
@@ -58,11 +48,7 @@ def list_(
 
 @consumers_app.command(epilog="Example: databus consumers show billing")
 @asks_relay
-def show(
-    name: Name,
-    ask: Ask,
-    as_json: AsJson = False,
-) -> None:
+def show(name: Name, ask: Ask, as_json: AsJson = False) -> None:
     """Show one name: its members, and where each partition stands."""
     page = _groups(ask).group(name)
     if as_json:
@@ -70,13 +56,17 @@ def show(
         return
     sources = "all" if page["sources"] is None else ", ".join(page["sources"])
     typer.echo(f"{name}: {page['state']}, {page['n']} partitions of {sources}")
-    idle = [each["member"] for each in page["members"] if not each["holds"]]
+    idle = [member["member"] for member in page["members"] if not member["holds"]]
     if idle:
         typer.echo(f"members that hold nothing, and wait: {', '.join(idle)}")
     rows = [
-        {"partition": f"{each['partition']} of {each['of']}", "holder": each["holder"] or "-", **_place(each, physical)}
-        for each in page["partitions"]
-        for physical in each["lag"]
+        {
+            "partition": f"{partition['partition']} of {partition['of']}",
+            "holder": partition["holder"] or "-",
+            **_place(partition, physical),
+        }
+        for partition in page["partitions"]
+        for physical in partition["lag"]
     ]
     say_table(["partition", "holder", "source", "scn", "lag_s", "changes", "bytes", "retention_left_s"], rows)
 
@@ -115,9 +105,7 @@ def reset(
 @consumers_app.command(epilog="Example: databus consumers resize billing 16")
 @asks_relay
 def resize(
-    name: Name,
-    partitions: Annotated[int, typer.Argument(min=1, help="A multiple of today's number.")],
-    ask: Ask,
+    name: Name, partitions: Annotated[int, typer.Argument(min=1, help="A multiple of today's number.")], ask: Ask
 ) -> None:
     """Split each partition of a name in equal parts, as soon as it is given up."""
     client = _groups(ask)
@@ -127,10 +115,7 @@ def resize(
 
 @consumers_app.command(epilog="Example: databus consumers pause billing")
 @asks_relay
-def pause(
-    name: Name,
-    ask: Ask,
-) -> None:
+def pause(name: Name, ask: Ask) -> None:
     """Have all members of a name give up what they hold, until `databus consumers resume`."""
     client = _groups(ask)
     page = client.act(name, "pause")
@@ -139,10 +124,7 @@ def pause(
 
 @consumers_app.command(epilog="Example: databus consumers resume billing")
 @asks_relay
-def resume(
-    name: Name,
-    ask: Ask,
-) -> None:
+def resume(name: Name, ask: Ask) -> None:
     """Have a name that is paused go on."""
     client = _groups(ask)
     typer.echo(f"{name}: {client.act(name, 'resume')['state']}")
@@ -164,10 +146,7 @@ def delete(
 
 @consumers_app.command(epilog="Example: databus consumers export billing > billing.json")
 @asks_relay
-def export(
-    name: Name,
-    ask: Ask,
-) -> None:
+def export(name: Name, ask: Ask) -> None:
     """Print a name with all that makes it go on: to keep, or to bring into another relay."""
     client = _groups(ask)
     say_json(client.group(name, "export"))
@@ -215,11 +194,12 @@ def _at_rest(client: "Groups", name: str, wait_s: float) -> Iterator[None]:
     if not was_paused:
         client.act(name, "pause")
     try:
-        deadline = time.monotonic() + wait_s
-        while held := sum(each["holder"] is not None for each in client.group(name)["partitions"]):
-            if time.monotonic() >= deadline:
+        for is_over in rounds(wait_s):
+            held = sum(partition["holder"] is not None for partition in client.group(name)["partitions"])
+            if not held:
+                break
+            if is_over:
                 raise ServiceUnavailable(f"{name}: {held} partitions are still held; nothing was changed. Try again")
-            time.sleep(_ASK_S)  # a relay tells members when something has changed, and nobody else
         yield
     finally:
         if not was_paused:
@@ -228,10 +208,7 @@ def _at_rest(client: "Groups", name: str, wait_s: float) -> Iterator[None]:
 
 def _row(group: Mapping[str, Any], physical: str) -> dict[str, Any]:
     lag = group["lag"][physical]
-    return {
-        **{each: group[each] for each in ("name", "state", "partitions", "members", "held")},
-        **_lag(lag),
-    }
+    return {**{field: group[field] for field in ("name", "state", "partitions", "members", "held")}, **_lag(lag)}
 
 
 def _place(partition: Mapping[str, Any], physical: str) -> dict[str, Any]:
@@ -240,8 +217,8 @@ def _place(partition: Mapping[str, Any], physical: str) -> dict[str, Any]:
 
 
 def _lag(lag: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"lag_s": lag["s"], "changes": lag["changes"], "bytes": lag["bytes"]}
+    counts = {"lag_s": lag["s"], "changes": lag["changes"], "bytes": lag["bytes"]}
     return {
         name: "-" if value is None else value
-        for name, value in {**found, "retention_left_s": lag["retention_left_s"]}.items()
+        for name, value in {**counts, "retention_left_s": lag["retention_left_s"]}.items()
     }

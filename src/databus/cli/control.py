@@ -1,21 +1,15 @@
 """`databus pause`, `resume`, `drain`, `stop`, `throttle`, `reload`: what a running pipeline is asked by its socket."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from databus.cli._app import app
+from databus.cli._app import Wait, app, rounds, say_reloaded
 from databus.cli._file import DEFAULT_FILE, File
 
-_ASK_S: Final = 0.2  # a pipeline answers what it is asked, and tells nothing by itself
-
 Outputs = Annotated[list[str] | None, typer.Argument(help="Names of outputs; all of them.")]
-Wait = Annotated[
-    float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
-]
 
 
 @app.command(epilog="Example: databus pause copy")
@@ -25,15 +19,15 @@ def pause(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 60.0)
     They stay paused until `databus resume`, also when the pipeline is started again. Capture goes on, and so do the
     other outputs; those of the same lane pause together.
     """
-    found = _ask(file, "pause", outputs)
-    _wait_for(file, found, "paused", wait)
+    answer = _ask(file, "pause", outputs)
+    _wait_for(file, answer, "paused", wait)
 
 
 @app.command(epilog="Example: databus resume copy")
 def resume(outputs: Outputs = None, file: File = DEFAULT_FILE) -> None:
     """Have outputs go on where their targets stand: after `pause`, `stop` or `drain`, or after they have failed."""
-    found = _ask(file, "resume", outputs)
-    typer.echo(f"{', '.join(found['outputs'])}: resumed")
+    answer = _ask(file, "resume", outputs)
+    typer.echo(f"{', '.join(answer['outputs'])}: resumed")
 
 
 @app.command(epilog="Example: databus drain")
@@ -42,11 +36,11 @@ def drain(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 3600.
 
     What is paused stays paused, and is not drained.
     """
-    found = _ask(file, "drain", outputs)
+    answer = _ask(file, "drain", outputs)
     if outputs:
-        _wait_for(file, found, "stopped", wait)
+        _wait_for(file, answer, "stopped", wait)
     else:
-        _wait_for_end(file, found, wait)
+        _wait_for_end(file, answer, wait)
 
 
 @app.command(epilog="Example: databus throttle copy --rows 1000")
@@ -67,11 +61,11 @@ def throttle(
 @app.command(epilog="Example: databus stop")
 def stop(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """End a running pipeline in order, as Ctrl-C does; or stop some of its outputs until it is started again."""
-    found = _ask(file, "stop", outputs)
+    answer = _ask(file, "stop", outputs)
     if outputs:
-        _wait_for(file, found, "stopped", wait)
+        _wait_for(file, answer, "stopped", wait)
     else:
-        _wait_for_end(file, found, wait)
+        _wait_for_end(file, answer, wait)
 
 
 @app.command(epilog="Example: databus reload")
@@ -83,14 +77,11 @@ def reload(file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """
     from databus.pipeline import ask, state_of
 
-    found = ask(state_of(file), "reload")
-    for each in found["warnings"]:
-        typer.echo(each, err=True)
-    said = {"goes on": "unchanged", "starts again": "changed", "is new": "added", "has ended": "removed"}
-    for what, name in said.items():
-        for output in found[name]:
-            typer.echo(f"{output}: {what}")
-    _wait_for_start(file, [*found["changed"], *found["added"]], wait)
+    answer = ask(state_of(file), "reload")
+    for warning in answer["warnings"]:
+        typer.echo(warning, err=True)
+    say_reloaded(answer)
+    _wait_for_start(file, [*answer["changed"], *answer["added"]], wait)
 
 
 def _ask(file: Path, verb: str, outputs: list[str] | None, **more: Any) -> dict[str, Any]:
@@ -99,55 +90,51 @@ def _ask(file: Path, verb: str, outputs: list[str] | None, **more: Any) -> dict[
     return ask(state_of(file), verb, outputs=outputs or [], **more)
 
 
-def _wait_for(file: Path, found: Mapping[str, Any], state: str, seconds: float) -> None:
+def _wait_for(file: Path, answer: Mapping[str, Any], state: str, seconds: float) -> None:
     """Wait until outputs are in that state, and say so. Fails where one fails first, or the time is over."""
     from databus.core import FatalError
 
-    deadline = time.monotonic() + seconds
-    names: list[str] = found["outputs"]
-    while True:
+    names: list[str] = answer["outputs"]
+    for is_over in rounds(seconds):
         outputs = _ask(file, "status", None)["outputs"]
-        failed = [each for each in names if outputs[each]["state"] == "failed"]
-        left = [each for each in names if outputs[each]["state"] != state]
+        failed = [name for name in names if outputs[name]["state"] == "failed"]
+        left = [name for name in names if outputs[name]["state"] != state]
         if failed and state != "paused":
             raise FatalError(f"{failed[0]} has failed: {outputs[failed[0]]['message']}")
         if not left:
             typer.echo(f"{', '.join(names) or 'no output'}: {state}")
             return
-        if time.monotonic() >= deadline:
+        if is_over:
             _too_late(f"{', '.join(left)}: not {state} yet, {outputs[left[0]]['state']}")
-        time.sleep(_ASK_S)
 
 
 def _wait_for_start(file: Path, names: list[str], seconds: float) -> None:
     """Wait until outputs have started after a reload. Fails as `_wait_for` does."""
     from databus.core import FatalError
 
-    deadline = time.monotonic() + seconds
-    while True:
+    for is_over in rounds(seconds):
         outputs = _ask(file, "status", None)["outputs"]
-        there = {each: outputs[each] for each in names if each in outputs}  # another reload may have taken it out
-        failed = [name for name, each in there.items() if each["state"] in ("failed", "retrying")]
+        there = {name: outputs[name] for name in names if name in outputs}  # another reload may have taken it out
+        failed = [name for name, output in there.items() if output["state"] in ("failed", "retrying")]
         if failed:
             raise FatalError(f"{failed[0]} does not start: {there[failed[0]]['message']}")
-        left = [name for name, each in there.items() if each["state"] in ("starting", "hanging")]
+        left = [name for name, output in there.items() if output["state"] in ("starting", "hanging")]
         if not left:
             return
-        if time.monotonic() >= deadline:
+        if is_over:
             why = "its batch from before does not end" if there[left[0]]["state"] == "hanging" else "it is starting"
             _too_late(f"{', '.join(left)}: not running yet; {why}")
-        time.sleep(_ASK_S)
 
 
-def _wait_for_end(file: Path, found: Mapping[str, Any], seconds: float) -> None:
+def _wait_for_end(file: Path, answer: Mapping[str, Any], seconds: float) -> None:
     from databus.pipeline import holder_of, state_of
 
-    deadline, state = time.monotonic() + seconds, state_of(file)
-    while holder_of(state) is not None:
-        if time.monotonic() >= deadline:
-            _too_late(f"the pipeline has not ended yet; it runs as process {found['pid']}")
-        time.sleep(_ASK_S)
-    typer.echo("the pipeline has ended")
+    for is_over in rounds(seconds):
+        if holder_of(state_of(file)) is None:
+            typer.echo("the pipeline has ended")
+            return
+        if is_over:
+            _too_late(f"the pipeline has not ended yet; it runs as process {answer['pid']}")
 
 
 def _too_late(message: str) -> NoReturn:

@@ -81,7 +81,7 @@ def dashboard(
         _config(files or [], relay or [], pipeline or [], listen, principals, public_url, folder, token_file),
         hook=_hook(webhook, webhook_secret_file),
         alerting=alerting,
-        pushes=[_push(each) for each in push or []],
+        pushes=[_push(text) for text in push or []],
         takes_any_port=beside,
     )
     if beside:

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json
-from databus.cli._file import DEFAULT_FILE, Commands, File
+from databus.cli._app import AsJson, app, printable, say_json, utc
+from databus.cli._file import DEFAULT_FILE, File, FileTyper
 
 if TYPE_CHECKING:
     from databus.client import ClientLetters
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _REASONS_SHOWN_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 200
 
-letters = Commands(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
+letters = FileTyper(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
 app.add_typer(letters, name="dead-letters")
 
 OutputName = Annotated[
@@ -57,15 +56,15 @@ def show(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FIL
     """
     kept = _kept_by(output, pipeline)
     _say_if_none(kept, tables or ())
-    for found in kept.read(tables or ()):
-        for each in found.letters:
+    for of_table in kept.read(tables or ()):
+        for letter in of_table.letters:
             if as_json:
-                told = {"table": found.source, "pair": each.pair, "id": each.id, "reason": each.reason}
-                say_json({**told, "at_us": each.at_us, "row": json.loads(each.row)})
+                shown = {"table": of_table.source, "pair": letter.pair, "id": letter.id, "reason": letter.reason}
+                say_json({**shown, "at_us": letter.at_us, "row": json.loads(letter.row)})
                 continue
-            at = datetime.fromtimestamp(each.at_us / 1e6, UTC).isoformat(timespec="seconds")
-            typer.echo(f"{_plain(found.source)} {_cut(each.id)} at {each.pair[0]}/{each.pair[1]}, {at}")
-            typer.echo(f"  {_cut(each.reason)}\n  {_plain(_cut_row(each.row))}")
+            place = f"at {letter.pair[0]}/{letter.pair[1]}, {utc(letter.at_us)}"
+            typer.echo(f"{printable(of_table.source)} {_cut(letter.id)} {place}")
+            typer.echo(f"  {_cut(letter.reason)}\n  {printable(_cut_row(letter.row))}")
 
 
 def _kept_by(output: str, pipeline: Path) -> "ClientLetters | OutputLetters":
@@ -88,22 +87,17 @@ def _kept_by_all(folder: str | None, pipeline: Path) -> "Sequence[ClientLetters 
 def _say_if_none(letters: "ClientLetters | OutputLetters", tables: Sequence[str]) -> None:
     """Tables that have none may be misspelt; it is no error, since their letters may be written meanwhile."""
     if not letters.files(tables):
-        others = ", ".join(sorted({each.source for each in letters.files()}))
+        others = ", ".join(sorted({file.source for file in letters.files()}))
         of_tables = f" of {', '.join(tables)}" if tables else ""
         there = f"; there are of {others}" if others else ""
         typer.echo(f"{letters.name}: no dead letters{of_tables}{there}", err=True)
 
 
-def _plain(text: str) -> str:
-    """A text from elsewhere as it may stand on a terminal, which takes some characters for commands."""
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
 def _cut(text: str) -> str:
     """The beginning of a long text, and how long it is; as it may stand on a terminal."""
     if len(text) <= _SHOWN_CHARS_MAX:
-        return _plain(text)
-    return f"{_plain(text[:_SHOWN_CHARS_MAX])}... ({len(text):,} characters; --json shows all)"
+        return printable(text)
+    return f"{printable(text[:_SHOWN_CHARS_MAX])}... ({len(text):,} characters; --json shows all)"
 
 
 def _cut_row(row: str) -> str:
@@ -146,9 +140,9 @@ def _refused(done: "Replayed") -> str:
     """How many of how many were refused again, and why: the reasons that most of them have."""
     if not done.refused:
         return ""
-    told = [f"{_cut(reason)} ({count})" for reason, count in [*done.reasons.items()][:_REASONS_SHOWN_MAX]]
-    more = "; and for other reasons" if len(done.reasons) > len(told) else ""
-    return f", {done.refused} of {done.written + done.refused} refused again: {'; '.join(told)}{more}"
+    reasons = [f"{_cut(reason)} ({count})" for reason, count in [*done.reasons.items()][:_REASONS_SHOWN_MAX]]
+    more = "; and for other reasons" if len(done.reasons) > len(reasons) else ""
+    return f", {done.refused} of {done.written + done.refused} refused again: {'; '.join(reasons)}{more}"
 
 
 @letters.command(epilog="Example: databus dead-letters drop search main.orders")
@@ -162,12 +156,12 @@ def drop(
     """Forget dead letters. In an index their rows stay missing, or old, until they change again; web hooks and topics
     never get their changes, nor do clients.
     """
-    found = _kept_by(output, pipeline)
-    _say_if_none(found, tables or ())
-    count = sum(file.count for file in found.files(tables or ()))
+    kept = _kept_by(output, pipeline)
+    _say_if_none(kept, tables or ())
+    count = sum(file.count for file in kept.files(tables or ()))
     if count and not yes:
         typer.confirm(f"{output}: drop {count} dead letters?", abort=True, err=True)
-    dropped = found.drop(tables or ())
+    dropped = kept.drop(tables or ())
     if as_json:
         say_json({"output": output, "dropped": dropped})
         return

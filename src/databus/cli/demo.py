@@ -10,7 +10,7 @@ from databus.cli._app import app
 from databus.cli._dashboard_beside import Beside
 
 
-class Source(StrEnum):
+class DemoSource(StrEnum):
     """Where the shop is."""
 
     sqlite = "sqlite"
@@ -29,11 +29,11 @@ class Sink(StrEnum):
 @app.command(epilog="Example: databus demo --source mariadb --sink kafka --keep my-demo")
 def demo(
     source: Annotated[
-        Source, typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself.")
-    ] = Source.sqlite,
+        DemoSource,
+        typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself."),
+    ] = DemoSource.sqlite,
     sink: Annotated[
-        Sink,
-        typer.Option(help="Where it is copied to: Delta tables, or a server that the demo starts itself."),
+        Sink, typer.Option(help="Where it is copied to: Delta tables, or a server that the demo starts itself.")
     ] = Sink.delta,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     rate: Annotated[int, typer.Option(min=1, help="How many transactions it makes a second, at most.")] = 150,

@@ -1,13 +1,12 @@
 """`databus history`: what a pipeline did in the last days, or what happened to a table that a service keeps."""
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._app import AsJson, app, local_time, printable, say_json, say_table
 from databus.cli._file import DEFAULT_FILE, File
 from databus.cli._past import Into, Until, end_of, moment_of, past_of, say, say_begin
 
@@ -61,10 +60,10 @@ def history(
         "errors": (["at", "of", "event", "message"], _errors(events)),
     }
     for name, (columns, rows) in parts.items():
-        found = list(rows)
-        if found:
+        listed = list(rows)
+        if listed:
             typer.echo(f"\n{name}")
-            say_table(columns, found)
+            say_table(columns, listed)
 
 
 def _of_table(table: str, file: Path, key: str | None, since: str | None, until: str | None, into: Path | None) -> None:
@@ -77,19 +76,19 @@ def _of_table(table: str, file: Path, key: str | None, since: str | None, until:
     say(past, history_of(past, wanted, begin, end_of(until, past)), into)
 
 
-def _at(us: int) -> str:
-    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _runs(events: Iterable[Event]) -> Iterator[Event]:
     began: str | None = None
     for event in events:
         if event["event"] == "began":
             if began is not None:
                 yield {"began": began, "ended": "?", "exit code": "killed"}
-            began = _at(event["at_us"])
+            began = local_time(event["at_us"])
         elif event["event"] == "stopped":
-            yield {"began": began or "earlier", "ended": _at(event["at_us"]), "exit code": event.get("code", "?")}
+            yield {
+                "began": began or "earlier",
+                "ended": local_time(event["at_us"]),
+                "exit code": event.get("code", "?"),
+            }
             began = None
     if began is not None:
         yield {"began": began, "ended": "-", "exit code": "-"}
@@ -101,24 +100,24 @@ def _rows(events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
         if event["event"] != "rows":
             continue
-        key = _at(event["at_us"])[:10], event["output"]
+        key = local_time(event["at_us"])[:10], event["output"]
         batches[key] = batches.get(key, 0) + event["batches"]
         tables = rows.setdefault(key, {})
         others = event["rows"] - sum(event["tables"].values())  # of batches that do not say whose their rows are
         for table, count in (*event["tables"].items(), ("", others)):
             tables[table] = tables.get(table, 0) + count
     for (day, output), tables in rows.items():
-        told = {"day": day, "output": output, "batches": batches[day, output]}
+        facts = {"day": day, "output": output, "batches": batches[day, output]}
         for table, count in sorted(tables.items()):
             if count or len(tables) == 1:
-                yield {**told, "table": table or "-", "rows": f"{count:,}"}
+                yield {**facts, "table": table or "-", "rows": f"{count:,}"}
 
 
 def _controls(events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
         if event["event"] == "control":
-            why = _plain(event.get("ddl") or event.get("reason") or "")
-            yield {"at": _at(event["at_us"]), "table": event["source"], "what": event["kind"], "why": why}
+            why = printable(event.get("ddl") or event.get("reason") or "", " ")
+            yield {"at": local_time(event["at_us"]), "table": event["source"], "what": event["kind"], "why": why}
 
 
 def _errors(events: Iterable[Event]) -> Iterator[Event]:
@@ -128,9 +127,9 @@ def _errors(events: Iterable[Event]) -> Iterator[Event]:
         if is_source or is_end or event["event"] in _TROUBLE:
             of = event.get("source") or event.get("output") or ", ".join(event.get("outputs", ())) or "-"
             word = event.get("status") if is_source else event["event"]
-            yield {"at": _at(event["at_us"]), "of": of, "event": word, "message": _plain(event.get("message") or "")}
-
-
-def _plain(text: str) -> str:
-    """One line, without what a terminal takes for commands."""
-    return "".join(each if each.isprintable() else " " for each in text)
+            yield {
+                "at": local_time(event["at_us"]),
+                "of": of,
+                "event": word,
+                "message": printable(event.get("message") or "", " "),
+            }

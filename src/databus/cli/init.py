@@ -18,7 +18,7 @@ _PORTS: Final = {"relay": 11115, "sqlite": 11115, "mysql": 11116, "mariadb": 111
 _PORTS_TRIED: Final = 100
 
 
-class Plugin(StrEnum):
+class PluginKind(StrEnum):
     """What a package is to bring."""
 
     output = "output"
@@ -26,7 +26,7 @@ class Plugin(StrEnum):
     filter = "filter"
 
 
-class Source(StrEnum):
+class ProjectSource(StrEnum):
     """What is captured."""
 
     sqlite = "sqlite"
@@ -41,13 +41,14 @@ def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Where to write it; made if it is not there.")] = Path(),
     source: Annotated[
-        Source, typer.Option(help="What is captured: a small shop in SQLite that comes with it, or what you have.")
-    ] = Source.sqlite,
+        ProjectSource,
+        typer.Option(help="What is captured: a small shop in SQLite that comes with it, or what you have."),
+    ] = ProjectSource.sqlite,
     relay: Annotated[
         bool, typer.Option("--relay", help="A relay of its own, which pipelines and programs elsewhere read.")
     ] = False,
     plugin: Annotated[
-        Plugin | None,
+        PluginKind | None,
         typer.Option(help="A package with a plugin instead, and tests that pass; FOLDER is its name, such as my-sink."),
     ] = None,
 ) -> None:
@@ -58,9 +59,9 @@ def init(
         return
     port = free_port(_PORTS["relay" if relay else source.value])
     written = (relay_files if relay else pipeline_files)(source.value, port)
-    names = [*written, "shop.db"] if source is Source.sqlite else [*written]
+    names = [*written, "shop.db"] if source is ProjectSource.sqlite else [*written]
     _write(folder, written, names)
-    if source is Source.sqlite:
+    if source is ProjectSource.sqlite:
         from databus.testing.shop import create_shop
 
         create_shop(folder / "shop.db")
@@ -69,20 +70,20 @@ def init(
     typer.echo(f"next: {into}" + "\n      ".join(_next_steps(source, is_relay=relay)))
 
 
-def _next_steps(source: Source, *, is_relay: bool) -> list[str]:
+def _next_steps(source: ProjectSource, *, is_relay: bool) -> list[str]:
     """What to type now, a line each."""
     file = "relay.yml" if is_relay else "databus.yml"
     runs = "databus relay relay.yml" if is_relay else "databus run"
     checks = "databus check-source relay.yml" if is_relay else "databus check-source"
     match source:
-        case Source.sqlite:
+        case ProjectSource.sqlite:
             return [runs]
-        case Source.kafka:
+        case ProjectSource.kafka:
             edit = f"${{EDITOR:-vi}} {file}   # your topics; how the brokers are to be asked"
             return [edit, "export KAFKA_SERVERS=...", f"{checks} && {runs}"]
-        case Source.stream:
+        case ProjectSource.stream:
             return [f"${{EDITOR:-vi}} {file}   # your file or process instead of app.log", runs]
-        case Source.mysql | Source.mariadb:
+        case ProjectSource.mysql | ProjectSource.mariadb:
             edit = f"${{EDITOR:-vi}} prepare.sql {file}   # a password; your database instead of shop"
             return [edit, "mysql -u root -p < prepare.sql", "export MYSQL_PASSWORD=...", f"{checks} && {runs}"]
 
@@ -91,7 +92,7 @@ def _refuse_with_plugin(given: Sequence[str]) -> None:
     """A plugin's package captures nothing, so an option that says what is would be passed over in silence."""
     from databus.core import InputError
 
-    others = [each for each in given if each in ("source", "relay")]
+    others = [option for option in given if option in ("source", "relay")]
     if others:
         raise InputError(f"--{others[0]} is for a project, and --plugin writes a package without one; leave one out")
 
@@ -124,7 +125,7 @@ def _write_plugin(kind: str, folder: Path) -> None:
         )
     texts = plugin_files(kind, name)
     _write(folder, texts, [*texts])
-    typer.echo(f"wrote {', '.join(f'{folder}/{each}' for each in texts)}")
+    typer.echo(f"wrote {', '.join(f'{folder}/{path}' for path in texts)}")
     typer.echo(f"next: cd {folder} && pip install -e '.[test]' && pytest")
 
 

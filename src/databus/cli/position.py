@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from databus.cli._app import AsJson, app, say_json
-from databus.cli._file import DEFAULT_FILE, AnyFile, Commands
+from databus.cli._file import DEFAULT_FILE, AnyFile, FileTyper
 
 if TYPE_CHECKING:
     from databus.log import Log, LogConfig
     from databus.sources import SourceConfig
 
-position_app = Commands(no_args_is_help=True, help="Look at, or change, where the log of a stopped relay goes on.")
+position_app = FileTyper(no_args_is_help=True, help="Look at, or change, where the log of a stopped relay goes on.")
 app.add_typer(position_app, name="position")
 
 Physical = Annotated[str, typer.Argument(help="The physical source.")]
@@ -29,7 +29,7 @@ def show(physical: Physical, config: AnyFile = DEFAULT_FILE, as_json: AsJson = F
 
     with stopped_log(config, physical) as (log, _):
         resume = log.resume()
-    told = {
+    shown = {
         "physical": physical,
         "scn": resume.scn,
         "timeline": resume.timeline,
@@ -39,10 +39,10 @@ def show(physical: Physical, config: AnyFile = DEFAULT_FILE, as_json: AsJson = F
         "snapshots": sorted(resume.snapshots),
     }
     if as_json:
-        say_json(told)
+        say_json(shown)
         return
     last = f", {resume.txid}" if resume.txid else ""  # nothing was captured so far
-    typer.echo(f"{physical}: SCN {told['scn']} (timeline {told['timeline']}, ordinal {told['ordinal']}){last}")
+    typer.echo(f"{physical}: SCN {shown['scn']} (timeline {shown['timeline']}, ordinal {shown['ordinal']}){last}")
     for name, value in (resume.position or {}).items():
         typer.echo(f"  {name:<12} {value}")
     if resume.snapshots:
@@ -165,11 +165,11 @@ def note(log: "Log", action: str, asked: dict[str, Any]) -> None:
 
 
 def _of(path: Path) -> "tuple[Path, LogConfig, dict[str, SourceConfig]]":
-    from databus.formats import load_yaml
+    from databus.cli._configured import is_pipeline
     from databus.log import LogConfig
     from databus.relay import load_relay
 
-    if load_yaml(path).keys() & {"inputs", "outputs"}:
+    if is_pipeline(path):
         from databus.pipeline import load_pipeline
 
         pipeline = load_pipeline(path).config

@@ -41,7 +41,7 @@ def rebuild(
 
     folders = rebuild_output(graph, output, tables or (), confirm=confirm)
     if as_json:
-        say_json({"output": output, "removed": [str(each) for each in folders]})
+        say_json({"output": output, "removed": [str(folder) for folder in folders]})
         return
     for folder in folders:
         typer.echo(f"removed {folder}")

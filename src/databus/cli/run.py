@@ -44,7 +44,7 @@ def run(
     A dry run reads from the oldest that the relay has, unless the inputs say from where, and prints the rates at its
     end: at Ctrl-C, or with --once when it has read what is there. A relay of its own captures as always.
     """
-    from databus.cli._remedy import RelayAt
+    from databus.cli._remedy import NamedRelay
     from databus.cli._run_view import RunView
     from databus.cli._screen import Screen
     from databus.operate import configure_logs
@@ -53,8 +53,8 @@ def run(
 
     graph = load_pipeline(pipeline, master=master)
     config, rates = graph.config, EdgeRates(graph)
-    names = {True: [edge_name(each) for each in graph.edges], False: sorted(config.sections.outputs)}
-    relay = RelayAt(config.relay.url or "", pipeline if config.embeds_relay else None, config.token_file)
+    names = {True: [edge_name(edge) for edge in graph.edges], False: sorted(config.sections.outputs)}
+    relay = NamedRelay(config.relay.url or "", pipeline if config.embeds_relay else None, config.token_file)
     view = RunView(names[dry_run], relay)
     screen = Screen(view.board)
     log_file = config.state / "pipeline.log" if screen.is_live else None
@@ -62,11 +62,11 @@ def run(
 
     def show(event: Mapping[str, Any]) -> None:
         rates.take(event)
-        said = view.take(event)
+        line = view.take(event)
         if not screen.is_live:
-            _say_plainly(screen, view, event, said)
-        elif said:
-            screen.say(said)
+            _say_plainly(screen, view, event, line)
+        elif line:
+            screen.say(line)
 
     def cut_off(what: str, code: int) -> None:
         screen.close()
@@ -92,8 +92,8 @@ def run(
     except DatabusError as error:
         if screen.is_shown:
             raise
-        said = f"databus: {error}\n"
-        in_time(lambda: sys.stderr.write(said))
+        message = f"databus: {error}\n"
+        in_time(lambda: sys.stderr.write(message))
         _end_now(error.exit_code)
     _say_rates(rates if dry_run else None)
     in_time(lambda: _say_reasons(view))
@@ -102,7 +102,7 @@ def run(
     raise typer.Exit(code)
 
 
-def _say_plainly(screen: "Screen", view: "RunView", event: Mapping[str, Any], said: str) -> None:
+def _say_plainly(screen: "Screen", view: "RunView", event: Mapping[str, Any], line: str) -> None:
     """What an event is where there is no terminal. What the log has too is not said a second time."""
     from databus.cli._run_view import LOGGED
 
@@ -111,16 +111,16 @@ def _say_plainly(screen: "Screen", view: "RunView", event: Mapping[str, Any], sa
         screen.say(view.written())
     if name == "doing" and event["what"]:
         screen.say(event["what"])
-    elif said and name not in LOGGED:
-        screen.say(said)
-    elif not said:
+    elif line and name not in LOGGED:
+        screen.say(line)
+    elif not line:
         screen.show(view.board().lines)
 
 
 def _say_reasons(view: "RunView") -> None:
     """Why the run did not end well, behind all else that it says; the reason of its exit code comes last."""
-    for each in view.reasons:
-        say_error(each)
+    for reason in view.reasons:
+        say_error(reason)
 
 
 def _say_rates(rates: "EdgeRates | None") -> None:

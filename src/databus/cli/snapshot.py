@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from databus.cli._app import (
-    AsJson,
-    app,
-    say_json,
-)
+from databus.cli._app import AsJson, app, say_json
 from databus.cli._relay_of import Ask, asks_relay
 from databus.core import InputError
 
@@ -76,9 +72,11 @@ def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> 
     from databus.core import ServiceUnavailable
 
     deadline: float | None = None  # from the first answer on: a relay that is busy does not shorten the wait
-    told = ""
+    shown = ""
     while True:
-        doing = [each["message"] for each in client.states() if (each["name"], each["status"]) == (physical, _STARTING)]
+        doing = [
+            state["message"] for state in client.states() if (state["name"], state["status"]) == (physical, _STARTING)
+        ]
         if not doing:
             return
         if deadline is None:
@@ -87,7 +85,7 @@ def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> 
             raise ServiceUnavailable(
                 f"{physical}: nothing was asked for: the source is still starting after {wait_s:g} s: {doing[0]}"
             )
-        if doing[0] != told:
-            told = doing[0]
-            typer.echo(f"{physical}: waiting for the source to start: {told}", err=True)
+        if doing[0] != shown:
+            shown = doing[0]
+            typer.echo(f"{physical}: waiting for the source to start: {shown}", err=True)
         time.sleep(_ASK_S)  # a relay tells of no change of state; it has to be asked

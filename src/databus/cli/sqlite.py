@@ -1,12 +1,11 @@
 """`databus sqlite`: prepare a database, change its tables safely, take everything out again."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json
+from databus.cli._app import AsJson, app, say_json, utc
 from databus.core import InputError
 
 sqlite_app = typer.Typer(no_args_is_help=True, help="Prepare an SQLite database, alter it, or take databus out of it.")
@@ -64,11 +63,11 @@ def status(path: Database, as_json: AsJson = False) -> None:
     """What is captured, by which relay, and how much waits."""
     from databus.sources.sqlite import status as status_of
 
-    told = status_of(str(path))
+    facts = status_of(str(path))
     if as_json:
-        say_json(told)
+        say_json(facts)
         return
-    for name, value in told.items():
+    for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' ')}: {_for_people(value)}")
 
 
@@ -82,7 +81,6 @@ def _for_people(value: Any) -> str:
         case list():
             return ", ".join(map(str, value))
         case {"id": number, "token": token, "time_us": time_us}:
-            at = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
-            return f"{number} of {at}, token {token}"
+            return f"{number} of {utc(time_us, 'milliseconds')}, token {token}"
         case _:
             return str(value)

@@ -28,5 +28,5 @@ def state(
 
     past, moment = past_of(file, table), moment_of(at, "--at")
     say_lag(moment, past)
-    found = copy_state(past, moment, located(into.absolute()))
-    typer.echo(f"{into}: {found.rows:,} rows of {table}, whose last change is of SCN {found.position[0]}")
+    copied = copy_state(past, moment, located(into.absolute()))
+    typer.echo(f"{into}: {copied.rows:,} rows of {table}, whose last change is of SCN {copied.position[0]}")

@@ -1,6 +1,5 @@
 """`databus tail`: changes as they happen."""
 
-import datetime as dt
 import json
 import sys
 import threading
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from databus.cli._app import app, options_given
+from databus.cli._app import app, local_time, options_given, printable
 from databus.cli._relay_of import Ask, asks_relay
 from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TransientError, split_physical
 
 if TYPE_CHECKING:
-    from databus.cli._tail_bounds import Begin, End
+    from databus.cli._tail_bounds import TailBegin, TailEnd
     from databus.client import ControlEvent, Row, Subscription, Window
     from databus.link import RelayClient
 
@@ -35,7 +34,7 @@ _VALUE_CHARS_MAX: Final = 60
 _WORDS: Final = {"update_postimage": "update"}
 
 
-class Form(StrEnum):
+class TailForm(StrEnum):
     """How changes are printed."""
 
     AUTO = "auto"
@@ -82,8 +81,8 @@ def tail(
     ] = False,
     ask: Ask,
     form: Annotated[
-        Form, typer.Option("--format", help="A line a change for people, the lines of /stream, or by who reads it.")
-    ] = Form.AUTO,
+        TailForm, typer.Option("--format", help="A line a change for people, the lines of /stream, or by who reads it.")
+    ] = TailForm.AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     big_integers: Annotated[
         str, typer.Option("--big-integers", help="With --json: integers beyond 2^53 as number or as string.")
@@ -105,14 +104,14 @@ def tail(
     if stats and (count is not None or resume is not None):
         raise ConfigError("--stats counts what comes and prints no changes; leave out -n and --resume")
     integers = _big_integers_of(big_integers)
-    is_json = as_json or form is Form.JSON or (form is Form.AUTO and not sys.stdout.isatty())
+    is_json = as_json or form is TailForm.JSON or (form is TailForm.AUTO and not sys.stdout.isatty())
     asked = ask()
     first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
     begin = begin_of(since or start, "--from" if since is None else "--since", first, tables)
     end = end_of(until, first, tables, follow=follow)
     narrowed = {"where": where, "columns": columns}
     tailing = _Tailing(asked.client(), tables, begin, end, is_json, integers, narrowed)
-    with trouble_told(first, tables, lambda said: typer.echo(said, err=True)):
+    with telling_trouble(first, tables, lambda line: typer.echo(line, err=True)):
         if stats:
             tailing.count()
         else:
@@ -121,23 +120,24 @@ def tail(
 
 @dataclass
 class _Tailing:
-    """What is followed and how it is printed. narrowed: `where` and `columns`. known: where it goes on. ended: where
-    physical sources have come to the end.
-    """
+    """What is followed and how it is printed."""
 
     client: "RelayClient"
     tables: list[str] | None
-    begin: "Begin"
-    end: "End"
+    begin: "TailBegin"
+    end: "TailEnd"
     is_json: bool
     integers: Literal["number", "string"]
     narrowed: "dict[str, str | None]"
+    """Which rows and columns: `where` and `columns`."""
     known: "dict[str, SourceCheckpoint]" = field(default_factory=dict)
+    """Where it goes on, by physical source."""
     ended: "dict[str, SourceCheckpoint]" = field(default_factory=dict)
+    """Where physical sources have come to the end."""
     following: "Subscription | None" = None
 
     @contextmanager
-    def _followed(self, end: "End", known: "Mapping[str, SourceCheckpoint]") -> "Iterator[Subscription]":
+    def _followed(self, end: "TailEnd", known: "Mapping[str, SourceCheckpoint]") -> "Iterator[Subscription]":
         """known: where to go on, for the physical sources in it."""
         from databus.cli._tail_bounds import ended_in_time
         from databus.client import windows
@@ -162,7 +162,7 @@ class _Tailing:
     def count(self) -> None:
 
         with self._followed(self.end, {}) as following:
-            Stats(self.begin, self.end, is_json=self.is_json).follow(following)
+            TailStats(self.begin, self.end, is_json=self.is_json).follow(following)
 
     def print(self, count: int | None, resume: Path | None) -> None:
         from databus.client import tail_lines
@@ -170,7 +170,7 @@ class _Tailing:
         with ExitStack() as stack:
             place = None
             if resume is not None:
-                place = stack.enter_context(closing(Place(resume, self._taken, self.ended)))
+                place = stack.enter_context(closing(TailPlace(resume, self._taken, self.ended)))
                 self.known.update(place.open())
             wanted: Iterator[Window] = stack.enter_context(closing(self._windows()))
             if place is not None:
@@ -202,7 +202,7 @@ def _big_integers_of(text: str) -> Literal["number", "string"]:
     raise ConfigError(f"--big-integers {text}: is neither number nor string")
 
 
-class Place:
+class TailPlace:
     """Keeps it. Whoever is killed prints the changes of up to a second again."""
 
     def __init__(self, path: Path, taken: Callable[[], Checkpoint], ended: Mapping[str, SourceCheckpoint]) -> None:
@@ -279,12 +279,12 @@ class Place:
         return Checkpoint({**positions, **self._ended})
 
 
-class Stats:
+class TailStats:
     """What has come since the last line. lag: from the commit to here, of the last change; rows that a snapshot has
     read have none.
     """
 
-    def __init__(self, begin: "Begin", end: "End", *, is_json: bool) -> None:
+    def __init__(self, begin: "TailBegin", end: "TailEnd", *, is_json: bool) -> None:
         self._begin, self._end = begin, end
         self._is_json = is_json
         self._lock = threading.Lock()
@@ -336,28 +336,28 @@ class Stats:
             self._rows = self._transactions = 0
             self._lag_ms, self._since = None, time.monotonic()
         if self._is_json:
-            told = {"rowsPerS": round(rows_per_s), "transactionsPerS": round(transactions_per_s)}
-            return json_line({**told, "lagMs": None if lag_ms is None else round(lag_ms), "rows": total})
+            counts = {"rowsPerS": round(rows_per_s), "transactionsPerS": round(transactions_per_s)}
+            return json_line({**counts, "lagMs": None if lag_ms is None else round(lag_ms), "rows": total})
         lag = "lag -" if lag_ms is None else f"lag {lag_ms / 1e3:.3f} s"
         return f"{rows_per_s:,.0f} rows/s  {transactions_per_s:,.0f} transactions/s  {lag}  {total:,} rows"
 
 
 @contextmanager
-def trouble_told(relay: "RelayClient", tables: Sequence[str] | None, say: Callable[[str], None]) -> Iterator[None]:
+def telling_trouble(relay: "RelayClient", tables: Sequence[str] | None, say: Callable[[str], None]) -> Iterator[None]:
     """Say what each source's trouble is, at once, and whenever it changes until the block ends.
 
     tables: as the verb was given them; sources that none of them can be of are left out. Raises what asking the relay
     raises the first time; later it may be away, which who follows it finds out too.
     """
     client = relay.clone()
-    told: dict[str, str] = {}
-    _tell(client.states(), tables, told, say)
+    troubles: dict[str, str] = {}
+    _tell(client.states(), tables, troubles, say)
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
             try:
-                _tell(client.states(), tables, told, say)
+                _tell(client.states(), tables, troubles, say)
             except TransientError:
                 continue
 
@@ -371,18 +371,18 @@ def trouble_told(relay: "RelayClient", tables: Sequence[str] | None, say: Callab
 def _tell(
     states: Sequence[Mapping[str, Any]],
     tables: Sequence[str] | None,
-    told: dict[str, str],
+    troubles: dict[str, str],
     say: Callable[[str], None],
 ) -> None:
     for state in states:
         name = str(state["name"])
-        if tables is not None and not any(_may_be_of(each, name) for each in tables):
+        if tables is not None and not any(_may_be_of(table, name) for table in tables):
             continue
         now = trouble_of(state)
-        before = told.get(name, "")
+        before = troubles.get(name, "")
         if now != before:
             say(now or f"{name}: running again")
-            told[name] = now
+            troubles[name] = now
 
 
 def _may_be_of(table: str, physical: str) -> bool:
@@ -402,17 +402,17 @@ def trouble_of(state: Mapping[str, Any]) -> str:
 def change_lines(windows: "Iterable[Window]") -> Iterator[str]:
     """A line for each change and each control."""
     for window in windows:
-        at = dt.datetime.fromtimestamp(window.commit_us / 1e6, dt.UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        at = local_time(window.commit_us)
         if window.control is not None:
-            yield f"{at}  {window.control.source}  {_said(window.control)}"
+            yield f"{at}  {window.control.source}  {_control_text(window.control)}"
         for row in window.rows():
             word = "read" if window.is_snapshot else _WORDS.get(row.change_type.label, row.change_type.label)
             yield f"{at}  {row.source}  {word}  {_changed(row)}".rstrip()
 
 
-def _said(control: "ControlEvent") -> str:
-    told = {name: value for name, value in control.body.items() if name in ("ddl", "reason", "complete") and value}
-    return f"{control.kind}  {_named(told)}".rstrip()
+def _control_text(control: "ControlEvent") -> str:
+    facts = {name: value for name, value in control.body.items() if name in ("ddl", "reason", "complete") and value}
+    return f"{control.kind}  {_named(facts)}".rstrip()
 
 
 def _changed(row: "Row") -> str:
@@ -426,7 +426,7 @@ def _changed(row: "Row") -> str:
         rest_text = ", ".join(f"{name}: {_value(before.get(name))} → {_value(after[name])}" for name in changed)
     else:
         rest_text = "" if row.after is None and key else _named(rest)
-    return "  ".join(each for each in (_named(key), rest_text) if each)
+    return "  ".join(text for text in (_named(key), rest_text) if text)
 
 
 def _named(values: Mapping[str, Any]) -> str:
@@ -440,4 +440,4 @@ def _value(value: Any) -> str:
     text = json.dumps(to_json_value(value), ensure_ascii=False)
     if len(text) > _VALUE_CHARS_MAX:
         text = f"{text[:_VALUE_CHARS_MAX]}... ({len(text):,} characters)"
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return printable(text)

@@ -22,15 +22,15 @@ def run_tests(
     from databus.pipeline import load_pipeline, run_filter_tests
 
     results = []
-    for each in run_filter_tests(load_pipeline(pipeline), only or ()):
-        results.append(each)
+    for result in run_filter_tests(load_pipeline(pipeline), only or ()):
+        results.append(result)
         if not as_json:
-            typer.echo(f"{'passed' if each.is_passed else 'FAILED'}  {each.name}  ({each.table} to {each.to})")
-            for line in each.differences:
+            typer.echo(f"{'passed' if result.is_passed else 'FAILED'}  {result.name}  ({result.table} to {result.to})")
+            for line in result.differences:
                 typer.echo(f"        {line}")
-    failed = sum(not each.is_passed for each in results)
+    failed = sum(not result.is_passed for result in results)
     if as_json:
-        say_json([each.to_json() for each in results])
+        say_json([result.to_json() for result in results])
     else:
         typer.echo(f"{pipeline}: {len(results) - failed} passed, {failed} failed")
     if failed:

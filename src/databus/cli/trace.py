@@ -3,15 +3,14 @@
 import datetime as dt
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json
+from databus.cli._app import AsJson, app, place_text, printable, say_json
 from databus.cli._file import DEFAULT_FILE, File
 
 if TYPE_CHECKING:
-    from databus.core import Pair
     from databus.link import RelayClient, Start
     from databus.pipeline import Fate, Traced
 
@@ -44,8 +43,8 @@ def trace(
     from databus.pipeline import trace as trace_row
 
     graph = load_pipeline(pipeline)
-    given = dict(each.partition("=")[::2] for each in key)
-    if not all("=" in each for each in key) or len(given) != len(key):
+    given = dict(part.partition("=")[::2] for part in key)
+    if not all("=" in part for part in key) or len(given) != len(key):
         raise InputError(f"{' '.join(key)}: write each column of the key once: id=17")
     url = graph.config.relay_url()
     if url is None:
@@ -53,15 +52,15 @@ def trace(
     client = RelayClient(url, access=graph.config.access)
     start = _start(client, table, since, scn)
     with spark_on_demand("databus trace") as spark:
-        found = list(trace_row(graph, client, table, given, start, spark if with_spark else None))[-count:]
+        changes = list(trace_row(graph, client, table, given, start, spark if with_spark else None))[-count:]
     if as_json:
-        say_json([each.to_json() for each in found])
-    elif not found:
+        say_json([change.to_json() for change in changes])
+    elif not changes:
         typer.echo(f"the log has no change of this row since {scn or since}; --since earliest looks at all of it")
     else:
-        for line in (line for each in found for line in _lines(each)):
+        for line in (line for change in changes for line in _lines(change)):
             typer.echo(line)
-    if any(fate.verdict is Verdict.LOST for each in found for fate in each.fates):
+    if any(fate.verdict is Verdict.LOST for change in changes for fate in change.fates):
         raise typer.Exit(1)
 
 
@@ -78,33 +77,23 @@ def _start(client: "RelayClient", table: str, since: str, scn: int | None) -> "S
 
 def _lines(traced: "Traced") -> Iterator[str]:
     change = traced.change
-    txid = f", transaction {_plain(change.txid)}" if change.txid else ""
+    txid = f", transaction {printable(change.txid)}" if change.txid else ""
     kind = change.kind.label.removesuffix("_postimage")
-    yield f"{kind} at {_place(change.pair)}, committed {_at(change.commit_us)}{txid}"
+    yield f"{kind} at {place_text(change.pair)}, committed {_at(change.commit_us)}{txid}"
     for name, image in (("before", change.before), ("after", change.after)):
         if image is not None:
-            yield f"  {name:7} {_plain(json.dumps(image, ensure_ascii=False))}"
+            yield f"  {name:7} {printable(json.dumps(image, ensure_ascii=False))}"
     for fate in traced.fates:
-        yield f"  {fate.output}: {_said(fate)}"
+        yield f"  {fate.output}: {_fate_text(fate)}"
 
 
-def _said(fate: "Fate") -> str:
+def _fate_text(fate: "Fate") -> str:
     at = "" if fate.at_us is None else f" {_at(fate.at_us)}"
-    batch = "" if fate.batch is None else f", in the batch from {_place(fate.batch[0])} to {_place(fate.batch[1])}"
-    return f"{fate.verdict}{at}{batch}{f': {_plain(fate.why)}' if fate.why else ''}"
-
-
-def _place(pair: "Pair") -> str:
-    from databus.core import SEQ_DONE
-
-    scn, seq = pair
-    return str(scn) if seq == SEQ_DONE else f"{scn}/{seq}"
+    batch = (
+        "" if fate.batch is None else f", in the batch from {place_text(fate.batch[0])} to {place_text(fate.batch[1])}"
+    )
+    return f"{fate.verdict}{at}{batch}{f': {printable(fate.why)}' if fate.why else ''}"
 
 
 def _at(us: int) -> str:
     return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
-
-
-def _plain(value: Any) -> str:
-    """One line, without what a terminal takes for commands."""
-    return "".join(each if each.isprintable() else "?" for each in str(value))

@@ -24,13 +24,15 @@ def validate(
     from databus.pipeline import validate as problems_of
 
     problems = problems_of(pipeline, master=master, offline=offline, asks_sources=not offline)
-    errors = [each for each in problems if not each.is_warning]
+    errors = [problem for problem in problems if not problem.is_warning]
     if as_json:
         keys = ("path", "message", "line")
-        say_json([{**{key: getattr(each, key) for key in keys}, "warning": each.is_warning} for each in problems])
+        say_json(
+            [{**{key: getattr(problem, key) for key in keys}, "warning": problem.is_warning} for problem in problems]
+        )
     else:
-        for each in problems:
-            typer.secho(each.in_file(pipeline), err=True)
+        for problem in problems:
+            typer.secho(problem.in_file(pipeline), err=True)
         if not errors:
             typer.echo(f"{pipeline}: no errors")
     if errors:

@@ -13,15 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
-from databus.core import (
-    glob_of,
-    is_pattern,
-    name_parts,
-    plain_name,
-    short_name,
-    split_database,
-    split_physical,
-)
+from databus.core import glob_of, is_pattern, name_parts, plain_name, short_name, split_database, split_physical
 
 _ANY: Final = ""  # no character is the empty text, nor any text of two
 _MANY: Final = "**"

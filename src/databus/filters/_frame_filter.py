@@ -141,10 +141,7 @@ class FrameFilter:
     # Frames
 
     def filtered(
-        self,
-        content: bytes,
-        frames: Sequence[tuple[int, Frame]] | None = None,
-        sources: frozenset[int] | None = None,
+        self, content: bytes, frames: Sequence[tuple[int, Frame]] | None = None, sources: frozenset[int] | None = None
     ) -> FilteredGroups:
         """What is left of whole groups; the same object where that is all.
 
