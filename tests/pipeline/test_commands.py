@@ -11,6 +11,7 @@ import pytest
 from databus.core import InputError, StateDiffers
 from databus.pipeline import PipelineFile
 from databus.pipeline.running._control import ask as ask_socket
+from tests.commands import databus, failed
 from tests.dashboard.parts import WAIT_S, Pipeline, ask
 
 
@@ -109,3 +110,34 @@ def test_events_are_followed_over_http(pipeline):
     assert answer.readline() == b"event: batch\n"
     assert json.loads(answer.readline().removeprefix(b"data: "))["rows"] == 5
     connection.close()
+
+
+def test_outputs_are_throttled_from_the_command_line_until_they_are_resumed(tmp_path):
+    with Pipeline(tmp_path) as pipeline:
+
+        def throttle():
+            return pipeline.published.status(asks_relay=False)["outputs"]["copy"]["throttle"]
+
+        assert (
+            databus("throttle", "copy", "--rows", "10", "--bytes", "4096", cwd=tmp_path).stdout == "copy: throttled\n"
+        )
+        assert throttle() == {"rows": 10, "bytes": 4096}
+        assert "`rows` or `bytes`" in failed(databus("throttle", "copy", cwd=tmp_path), 2)
+        databus("resume", "copy", cwd=tmp_path)
+        assert throttle() == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("/throttle", {"outputs": ["copy"], "rows": 0}, "not a whole number"),
+        ("/throttle", {"outputs": ["copy"], "bytes": True}, "not a whole number"),
+        ("/throttle", {"outputs": ["nothing"], "rows": 1}, "no output called"),
+        ("/rebuild", {"outputs": ["copy"]}, "expected names or patterns"),
+        ("/rebuild", {"outputs": ["copy", "hook"], "tables": ["*"]}, "expected one name"),
+        ("/rebuild", {"outputs": ["copy"], "tables": [1]}, "expected names or patterns"),
+    ],
+)
+def test_what_cannot_be_steered_is_a_sentence(pipeline, path, body, why):
+    status, said, _ = ask(pipeline.url, path, body)
+    assert (status, why in said["message"]) == (400, True), said
