@@ -4,14 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from databus.bootstrap import TablePast, verified
 from databus.core import ChangeType, PositionForeign, PositionPurged, SourceCheckpoint
 from databus.link import LookBack, RangeReader, RelayClient, any_of
+from databus.pipeline import load_pipeline
 from databus.spark._options import parse_options
 from databus.spark._plan import Planner
+from databus.spark._read import PartitionReader
+from databus.spark._schema import arrow_schema, typed_schema
 from databus.wire import is_answer, is_inside_answer
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_answers import MORE
-from tests.bootstrap.test_service import TABLES, churn
+from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
 
 SOURCES = ("shop/main.orders", "shop/main.stock", "shop/main.notes")
 
@@ -157,3 +161,59 @@ def test_a_query_that_is_to_end_below_the_state_is_not_answered(shop):
     planner = planner_of(shop, endingVersion=str(shop.old.scn))
     with pytest.raises(PositionPurged, match="endingVersion"):
         planner.end_after(SourceCheckpoint(), rows_max=5, bytes_max=None, available=None)
+
+
+def test_typed_rows_come_from_the_log_store_over_changes_of_the_schema(tmp_path):
+    """In today's columns, however the batches are cut, and then from the relay."""
+    with Shop(tmp_path, TABLES + MORE).running() as shop:
+        shop.captured()
+        churn(shop, 1, 12)
+        shop.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
+        shop.execute("UPDATE orders SET city = 'Chur' WHERE id = 4", "DELETE FROM orders WHERE id = 5")
+        shop.execute("ALTER TABLE orders ADD COLUMN zip INTEGER DEFAULT 7")
+        shop.execute("INSERT INTO orders VALUES (90, 'o', 1, 'Basel', 8)")
+        shop.forget()
+        shop.execute("UPDATE orders SET total = 100 WHERE id = 90")
+        shop.captured()
+        given = {"relay": shop.url, "shape": "typed", "sources": "shop/main.orders", "meta": "full", "waitMs": "0"}
+        for rows_max in (1000, 7):
+            options = parse_options({**given, "schemaChanges": "ahead", "inexact": "leave_out"})
+            planner, rows = Planner(options, None), {}
+            schema = arrow_schema(typed_schema(planner.target.table.schema, meta_full=True))
+            reader = PartitionReader(options, planner.target, schema)
+            for _, _, parts in batches(planner, planner.initial(), rows_max):
+                found = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+                for row in sorted(found, key=lambda row: (row["_commit_version"], row["_seq"])):
+                    if row["_change_type"] in ("insert", "update_postimage"):
+                        rows[row["id"]] = tuple(row[name] for name in ("id", "name", "total", "city", "zip"))
+                    elif row["_change_type"] in ("delete", "update_preimage"):
+                        rows.pop(row["id"], None)
+            planner.close()
+            assert sorted(rows.values(), key=repr) == shop.select("SELECT * FROM orders")
+
+
+def test_the_state_store_gets_from_the_log_store_what_the_relay_has_lost(tmp_path):
+    """Every change, by the words that its input has."""
+    with Shop(tmp_path, f"{TABLES} INSERT INTO ballast VALUES (1, 0, '{'x' * 2000}');").running() as shop:
+        churn(shop, 1, 12)
+        shop.fill()
+        churn(shop, 12, 30)
+        shop.fill("log")
+        log = shop.relay.captures[PHYSICAL].log
+        log.config = log.config.model_copy(update={"retention_bytes_max": 0})
+        while shop.client.head(PHYSICAL).oldest.pair <= shop.written["state"].pair:
+            shop.execute("UPDATE ballast SET n = n + 1")
+            shop.fill("log")
+        said = load_pipeline(shop.config.pipeline_path).config.nodes["inputs.keyed"].config
+        assert said.look_back == "all"
+        client = shop.client
+        with pytest.raises(PositionPurged):
+            shop.fill("state")
+        shop.client = client.looking_back(LookBack(by_table=True, every=True))
+        shop.fill("state")
+        shop.client = client
+        shop.forget()
+        new = Copy()
+        follow(shop, new)
+        assert_equal(shop, new)
+        assert {each.is_equal for past in TablePast.all(shop.config) for each in verified(past)} == {True}

@@ -62,7 +62,7 @@ from databus.relay import (
     url_at,
 )
 from databus.schema import TableSchema
-from databus.stores import HeadNote, note_physicals
+from databus.stores import HeadNote, LoggedControl, note_physicals
 from databus.wire import is_answer, is_inside_answer
 
 T = TypeVar("T")
@@ -290,8 +290,13 @@ class Commands:
             outline = self._outline(ask, look, is_estimate=given["estimate"])
             # who does not stand inside of an answer cannot mean a place in it: it comes whole
             to = given["to"] if isinstance(outline.found, EveryChange) or _is_inside(ask, look) else None
+            controls: list[dict[str, Any]] = []
+            if given["stop_at_controls"] and isinstance(outline.found, EveryChange):
+                begin, below = outline.first_control()
+                controls = [] if begin is None else [_control_json(begin, look, ask)]
+                to = min((each for each in (to, below) if each is not None), default=None)
             limits = {} if given["estimate"] else {name: given[name] for name in ("rows_max", "bytes_max")}
-            return outline_json(outline, measured(outline, to=to, partitions=given["partitions"], **limits))
+            return outline_json(outline, measured(outline, to=to, partitions=given["partitions"], **limits), controls)
 
         return json_answer(await self._in_thread(find))
 
@@ -399,6 +404,14 @@ def _filter_of(ask: Ask) -> StreamFilter:
     given = ask.given
     wanted = StreamFilter.parse(given["where"], given["columns"], given["filters"], given.get("partition"))
     return wanted.behind(ask.grant.filter)
+
+
+def _control_json(control: LoggedControl, look: Look, ask: Ask) -> dict[str, Any]:
+    """As a relay's /range names a control."""
+    table = next(iter(_seen(look, control.table, _filter_of(ask))), control.table)
+    scn, seq = control.pair
+    known = {"id": look.schemas.ids()[control.source], "fingerprint": f"{table.fingerprint:016x}"}
+    return {"kind": control.kind.value, **known, "scn": scn, "seq": seq}
 
 
 def _seen(look: Look, table: TableSchema, wanted: StreamFilter) -> Collection[TableSchema]:

@@ -164,7 +164,7 @@ class BootstrapConfig:
     def pipeline(self, keyless: Collection[str]) -> dict[str, Any]:
         """The pipeline that fills the stores. keyless: tables, by full names, of which there can be no mirror."""
         tables, path = self.options.tables, self.options.path.rstrip("/")
-        own = {"type": "databus", "tables": tables, "look_back": False}  # of which it would ask itself
+        own = {"type": "databus", "tables": tables}
         relay = {name: each for name, each in self.written["relay"].items() if each is not None}
         shared = {name: self.written[name] for name in ("spark", "storage") if self.written.get(name)}
         return {
@@ -172,8 +172,9 @@ class BootstrapConfig:
             "relay": relay,
             **shared,
             "inputs": {
-                "changes": own,
-                "keyed": {**own, "exclude": sorted(keyless)},
+                "changes": {**own, "look_back": False},  # it would ask itself for what it has not
+                # what the relay has lost before the state store had it stands in the log store: it asks this service
+                "keyed": {**own, "exclude": sorted(keyless), "look_back": "all"},
             },
             "outputs": {
                 LOG: {

@@ -13,7 +13,7 @@ from databus.bootstrap._ask import Ask
 from databus.bootstrap._plan import Answer, EveryChange, Kept, Kind
 from databus.bootstrap._render import Stores, followed, needed_of
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, Pair, SourceCheckpoint
-from databus.stores import RowsWanted, StateTable, StoredGroup, Wanted
+from databus.stores import LoggedControl, RowsWanted, StateTable, StoredGroup, Wanted
 from databus.wire import OpenSnapshot, answer_log
 
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -100,6 +100,17 @@ class Outline:
         followed(open_now, self.ask.sources, pair, self.stores)
         snapshots = {source: each.generation for source, each in open_now.items()}
         return replace(at, log=self.log if at.seq is not None or snapshots else None, snapshots=snapshots)
+
+    def first_control(self) -> tuple[LoggedControl | None, Pair | None]:
+        """Of every change: the control that comes first, if nothing can be before it, and the last pair that is surely
+        below the next one; None each where there is none.
+        """
+        start = self.start.pair
+        controls = (each for source in self.ask.sources for each in self.kept.controls(source) if each.pair > start)
+        following = sorted(controls, key=lambda each: each.pair)
+        least = max(start, self.kept.head.low)  # below there is nothing, and no position to end at
+        begin = following.pop(0) if following and _below(following[0].pair) <= least else None
+        return begin, _below(following[0].pair) if following else None
 
     def _open(self, pair: Pair) -> dict[str, int]:
         """Of tables that come whole, the one whose rows are being given at a pair."""
@@ -228,8 +239,14 @@ def _of(outline: Outline, taken: Sequence[Part], end: SourceCheckpoint, partitio
     return Measured(end, rows, size, len(taken), controls, tuple(splits))
 
 
-def outline_json(outline: Outline, found: Measured) -> dict[str, Any]:
-    """As /range answers it; what a relay says has its names."""
+def _below(pair: Pair) -> Pair:
+    """The pair before one, if nothing is between them."""
+    scn, seq = pair
+    return (scn, seq - 1) if seq > 1 else (scn - 1, SEQ_DONE)
+
+
+def outline_json(outline: Outline, found: Measured, controls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """As /range answers it; what a relay says has its names. controls: that it begins with."""
     answer = outline.found
     kinds = {} if isinstance(answer, EveryChange) else {name: str(kind) for name, kind in answer.kinds.items()}
     return {
@@ -241,7 +258,7 @@ def outline_json(outline: Outline, found: Measured) -> dict[str, Any]:
         "rows": found.rows,
         "bytes": found.bytes,
         "groups": found.parts,
-        "controls": [],
+        "controls": [*controls],
         "has_controls": found.controls > 0,
         "oldest_us": None,
         "published": outline.kept.head.position.to_json(),

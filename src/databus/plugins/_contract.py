@@ -52,8 +52,9 @@ class RunContext:
     """Whether snapshots replace all that the outputs hold; see `OutputConfig.is_refilled`."""
     chooses_rows: bool = False
     """Whether filters stand before them, or they know rows by another key than the table's."""
-    looks_back: bool = True
-    """Whether what the relay has lost may come from a bootstrap service."""
+    every_change: bool = False
+    """Whether every change is needed of what a bootstrap service has, as from the relay: where tables are read in
+    several ways, since an answer is of those that are asked for together."""
 
     @property
     def relay_url(self) -> str:

@@ -113,10 +113,10 @@ class DatabusOptions(BaseModel):
     look_back: Literal["state", "images", "all", "none"] = Field(
         "state",
         alias="lookBack",
-        description="With shape=frames or ranges, where the relay has lost what is asked for and names a bootstrap "
-        "service: `state` reads from there what became of the changes, `images` the same with a delete for each row "
-        "that was changed (for who knows rows by another key, or chooses among them), `all` every change; with `none` "
-        "the query stops, as one with shape=typed does.",
+        description="Where the relay has lost what is asked for and names a bootstrap service: `state` reads from "
+        "there what became of the changes, `images` the same with a delete for each row that was changed (for who "
+        "knows rows by another key, or chooses among them), `all` every change; with `none` the query stops. With "
+        "shape=typed it is every change, or none.",
     )
     inexact: Literal["stop", "leave_out"] = Field(
         "stop",
@@ -210,8 +210,8 @@ class DatabusOptions(BaseModel):
             for name, default in typed_only.items():
                 if getattr(self, name) != default:
                     raise ValueError(f"{_spelling(name)} says something about shape=typed; leave it out")
-        elif self.look_back != "state":
-            raise ValueError("lookBack says something about shape=frames and shape=ranges; leave it out")
+        elif self.look_back == "images":
+            raise ValueError("lookBack=images says something about shape=frames and shape=ranges; leave it out")
         if self.schema_changes == "ahead" and not self.meta_full:
             raise ValueError("schemaChanges=ahead shows changes as controls; it needs meta=full")
         first, last = self.starting_version, self.ending_version

@@ -13,9 +13,10 @@ from databus.spark._options import DatabusOptions
 def connect(options: DatabusOptions) -> RelayClient:
     """A client of the relay, with what its files hold, or the environment of this process."""
     client = RelayClient(options.relay, access=options.access).filtered(options.filter)
-    if options.shape == "typed" or options.look_back == "none":  # changes of a schema are looked for in the relay's log
+    if options.look_back == "none":
         return client
-    how = {"every": options.look_back == "all", "first_images": options.look_back == "images"}
+    every = options.shape == "typed" or options.look_back == "all"  # changes of a schema are looked for before any row
+    how = {"every": every, "first_images": options.look_back == "images"}
     return client.looking_back(LookBack(by_table=options.shape == "ranges", **how))
 
 

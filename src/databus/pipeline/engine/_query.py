@@ -450,9 +450,7 @@ class QueryThread(threading.Thread):
         return tables, writer
 
     def _context(self) -> RunContext:
-        """What its inputs work with. Where some of its tables are read in another way, none looks back: an answer is of
-        those that are asked for together.
-        """
+        """What its inputs work with."""
         configs = [(feed, each.output.config) for feed, each in self._feeds]
         ways = [way for feed, _ in configs for way in feed.ways]
         return replace(
@@ -460,7 +458,7 @@ class QueryThread(threading.Thread):
             is_refilled=all(config.is_refilled for _, config in configs),
             chooses_rows=any(way.filters for way in ways)
             or any(bool(config.key_choice.chosen) for _, config in configs),
-            looks_back=len(self.plan.inputs) == 1 and not any(way.is_typed for way in ways),
+            every_change=len(self.plan.inputs) > 1 or any(way.is_typed for way in ways),
         )
 
     def _build_typed(self, origin: Input, context: RunContext) -> "tuple[DataFrame, Writer]":

@@ -116,11 +116,12 @@ class DatabusInputConfig(InputConfig):
         30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
     )
 
-    look_back: bool = Field(
+    look_back: bool | Literal["all"] = Field(
         True,
         description="Whether what has left the relay's log comes from the bootstrap service that it names, if it does: "
         "for an output that is new, is made anew or is given a table, or that was away for too long. Else such tables "
-        "are read by a snapshot, or the output stops.",
+        "are read by a snapshot, or the output stops. `all` has every change come, as histories get them, for outputs "
+        "too that otherwise get what became of the tables.",
     )
 
     where: str | None = Field(
@@ -293,6 +294,7 @@ class DatabusInput(Input):
 
         inexact = "leave_out" if context.is_refilled else "stop"
         options = {**self._options(spark, context, Checkpoint()), "sources": name, "inexact": inexact}
+        options["lookBack"] = "all" if self.config.look_back else "none"
         return TypedRanges(spark, options)
 
     def united(self, parts: Sequence[tuple[Input, Choice]]) -> "DatabusInput | None":
@@ -304,6 +306,7 @@ class DatabusInput(Input):
         limits = {
             "max_rows_per_trigger": min((row for row in rows if row is not None), default=None),
             "max_bytes_per_trigger": min(part.config.max_bytes_per_trigger for part, _ in mine),
+            "look_back": all(part.config.look_back for part, _ in mine),
         }
         unfiltered: dict[str, Any] = {"where": None, "columns": None, "filters": {}, "partition": None}
         return _UnitedInput(self.config.model_copy(update={**limits, **unfiltered}), mine)
@@ -423,8 +426,8 @@ class DatabusInput(Input):
 
     def _look_back(self, context: RunContext) -> LookBack | None:
         """How a bootstrap service is asked: outputs that keep what happened get every change."""
-        how = LookBack(True, not context.is_refilled, context.is_refilled and context.chooses_rows)
-        return how if self.config.look_back and context.looks_back else None
+        every = not context.is_refilled or context.every_change or self.config.look_back == "all"
+        return LookBack(True, every, context.chooses_rows and not every) if self.config.look_back else None
 
     def _how(self, context: RunContext) -> dict[str, str]:
         how = self._look_back(context)
