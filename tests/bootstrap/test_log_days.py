@@ -12,7 +12,7 @@ from databus.bootstrap import _noting, standing_at
 from databus.bootstrap._kept_stores import PhysicalStores
 from databus.cli._app import app
 from databus.client import windows
-from databus.core import PositionPurged, ServiceUnavailable
+from databus.core import SEQ_DONE, PositionPurged, ServiceUnavailable
 from databus.sinks import read_delta
 from databus.stores import Wanted
 from tests.bootstrap.filled import PHYSICAL, Shop
@@ -72,6 +72,12 @@ def cut(shop, monkeypatch, at_us):
 
 def log_files(shop):
     return {each.rpartition("/")[2] for each in DeltaTable(str(shop.folder / "lake/log/shop/main.orders")).file_uris()}
+
+
+def assert_old_files_are_gone(shop):
+    """But for the newest, and those of which no bound says that nothing newer is in them."""
+    files = sorted(shop._noting._store.files("main.orders"), key=lambda file: file.last)
+    assert [file for file in files[:-1] if file.last <= shop.head().low] == []
 
 
 def past(shop, *words):
@@ -148,7 +154,8 @@ def test_a_service_that_is_killed_while_it_cuts_does_the_rest_the_next_time(shop
         monkeypatch.setattr(_noting, "_DAY_US", 10**15)
         shop.note()
         assert shop.head().low == lows[-1] == consumer.checkpoint.sources[PHYSICAL].pair
-        assert log_files(shop) < before
+        assert log_files(shop) <= before
+        assert_old_files_are_gone(shop)
         before = log_files(shop)
     shop.forget()
     for consumer in consumers:
@@ -173,7 +180,7 @@ def test_the_pipeline_goes_on_with_a_log_store_whose_files_went(shop, monkeypatc
     consumers, before = filled(shop), log_files(shop)
     cut(shop, monkeypatch, consumers[-1].checkpoint.sources[PHYSICAL].ts_us)
     folder, left = shop.folder / "lake/log/shop/main.orders", log_files(shop)
-    assert len(left) == 1
+    assert_old_files_are_gone(shop)
     gone = [name for name in before - left if (folder / name).exists()]
     assert gone
     shop._noting.unnamed_hours = shop._noting.cut_every_s = 0
@@ -188,3 +195,25 @@ def test_the_pipeline_goes_on_with_a_log_store_whose_files_went(shop, monkeypatc
             new.take(window)
     assert_equal(shop, new)
     assert past(shop, "bootstrap", "verify").exit_code == 0
+
+
+def test_tables_that_are_added_after_a_cut_hide_nothing_of_the_others(shop, monkeypatch):
+    """Every change begins behind that moment; what happened to the others between the cut and then still counts."""
+    shop.config.options.tables[:] = [ORDERS]
+    consumers = filled(shop)
+    cut(shop, monkeypatch, consumers[1].checkpoint.sources[PHYSICAL].ts_us)
+    at = shop.head().cut.at
+    shop.execute("ALTER TABLE orders ADD COLUMN city TEXT DEFAULT 'Bern'")
+    shop.fill()
+    looked = PhysicalStores(shop.config.root, PHYSICAL).look().log.controls("main.orders")
+    shop.config.options.tables.append("shop/main.stock")
+    end = shop.captured()
+    shop._noting.look(*shop.noted(), (end.scn, end.ts_us))
+    head = shop.head()
+    assert head.low == (end.scn, SEQ_DONE)
+    assert head.cut.at == at < head.low
+    controls = PhysicalStores(shop.config.root, PHYSICAL).look().log.controls("main.orders")
+    assert [*controls] == [*looked]
+    assert "city" in standing_at(controls, head.position.pair).table.names
+    cut(shop, monkeypatch, consumers[-1].checkpoint.sources[PHYSICAL].ts_us)
+    assert shop.head().low == head.low > shop.head().cut.at > at
