@@ -54,6 +54,10 @@ def run(seed, stats=None):
             done = False
             world.transaction()
             world.note()
+        while consumer.unread:
+            name = consumer.unread.pop().removeprefix("main.")
+            if name in world.tables:
+                world.snapshot(name)
         if done and consumer.position.pair >= world.position(len(world.log.entries)).pair:
             break
         if not done:

@@ -338,6 +338,7 @@ class Consumer:
         self.kinds = set()
         self.made = {}  # definitions behind the filter
         self.in_force = {}  # by source, the definition that it was told
+        self.unread = set()  # what it asks the relay to read
         if self.index is not None:
             self.position = self.world.position(self.index)
             own = {name: each for name, each in self.position.snapshots.items() if name in self.ask.sources}
@@ -413,6 +414,8 @@ class Consumer:
                 self.in_force.pop(control.table.source, None)
             if control.kind is ControlKind.SCHEMA:
                 self.in_force[control.table.source] = control.table
+            if control.body.get("exact") is False:  # older rows were judged by other values: a reader has them read
+                self.unread.add(control.table.source)
         for changes in window.changes():
             known = self.in_force.setdefault(changes.table.source, changes.table)
             assert known == changes.table, "rows in a definition that no control told"
