@@ -11,7 +11,7 @@ from databus.core import SEQ_DONE, ControlKind, PositionPurged, ServiceUnavailab
 from databus.filters import StreamFilter
 from databus.log import SchemaVersion
 from databus.schema import Column, TableSchema
-from databus.stores import HeadNote, LoggedControl, StateNote, StateTable
+from databus.stores import HeadNote, KnownSchemas, LoggedControl, StateNote, StateTable, definition_at
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.followers import Follower
 from tests.bootstrap.test_service import TABLES, churn
@@ -182,3 +182,17 @@ def test_what_was_before_a_table_was_kept_is_not_taken_for_held(shop):
         plan(old.checkpoint.sources[PHYSICAL], ask, kept(shop.states(), shop.head()))
     with pytest.raises(ServiceUnavailable):
         plan(old.checkpoint.sources[PHYSICAL], replace(ask, every=False), kept(shop.states()[:-1], shop.head()))
+
+
+def test_a_table_that_is_made_again_without_a_word_is_there_and_has_the_definition_of_what_follows():
+    """The log of MySQL shows it by its rows alone, and their definition by the next control, or by that of now."""
+    old, new = table("orders", "a"), table("orders", "b")
+    known = KnownSchemas(PHYSICAL, [SchemaVersion(1, 1, old), SchemaVersion(1, 2, new)])
+    drop, again = control("drop", 5, old), control("truncate", 9, new)
+    assert definition_at("main.orders", (4, 0), [drop], known) == old
+    assert definition_at("main.orders", (6, 0), [drop, again], known) == new
+    assert definition_at("main.orders", (6, 0), [drop], known) == new
+    standing = standing_at([drop], (7, 0))
+    for first, is_gone in ((None, True), ((8, 0), True), ((6, 0), False)):
+        assert standing.is_gone(lambda _, first=first: first, (7, 0)) is is_gone
+    assert not standing_at([drop, again], (9, 1)).is_gone(lambda _: None, (9, 1))

@@ -54,10 +54,9 @@ def run(seed, stats=None):
             done = False
             world.transaction()
             world.note()
-        while consumer.unread:
-            name = consumer.unread.pop().removeprefix("main.")
-            if name in world.tables:
-                world.snapshot(name)
+        for name in sorted(consumer.unread & {f"main.{each}" for each in world.tables}):
+            world.snapshot(name.removeprefix("main."))
+        consumer.unread.clear()
         if done and consumer.position.pair >= world.position(len(world.log.entries)).pair:
             break
         if not done:

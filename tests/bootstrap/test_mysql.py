@@ -4,15 +4,8 @@ import pytest
 
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing.servers import ServerMissing, open_server
-from tests.bootstrap.filled import Shop
+from tests.bootstrap.mysql_shop import MysqlShop
 from tests.bootstrap.test_service import Copy, follow
-
-ORDERS = """
-CREATE TABLE main.orders (id INT PRIMARY KEY, name VARCHAR(50), total DECIMAL(10, 2));
-CREATE TABLE main.stock (id INT PRIMARY KEY, `left` BIGINT UNSIGNED);
-CREATE TABLE main.ballast (id INT PRIMARY KEY, n INT, filler TEXT)
-"""
-
 
 pytestmark = pytest.mark.nightly
 
@@ -27,51 +20,6 @@ def server(tmp_path_factory):
         pytest.skip(str(missing))
     yield made
     made.close()
-
-
-class MysqlShop(Shop):
-    """The shop on a MySQL server."""
-
-    def __init__(self, folder, server):
-        self.server = server
-        super().__init__(folder, ORDERS)
-
-    def database(self, statements):
-        """See `Shop.database`."""
-        self.server.run("DROP DATABASE IF EXISTS main", "CREATE DATABASE main", *statements.split(";"))
-        self.server.run(f"INSERT INTO main.ballast VALUES (1, 0, '{'x' * 2000}')")
-        self.db = self.server.connect(database="main", autocommit=False)
-        password = self.folder / "password"
-        password.write_text(self.server.capture_password)
-        return {
-            "type": "mysql",
-            "hosts": [f"{self.server.host}:{self.server.port}"],
-            "user": self.server.capture_user,
-            "password": "${file:password}",
-            "tables": ["main.*"],
-        }
-
-    def execute(self, *statements):
-        """One transaction."""
-        with self.db.cursor() as cursor:
-            for each in statements:
-                cursor.execute(each)
-        self.db.commit()
-
-    def select(self, query):
-        """Rows as values."""
-        rows = self.server.query(query.replace("FROM ", "FROM main."))
-        return sorted(rows, key=repr)
-
-    def churn(self, first, last):
-        """Random-looking work."""
-        for n in range(first, last):
-            self.execute(
-                f"INSERT INTO orders VALUES ({n}, 'order {n}', {n % 7}.25)",
-                f"REPLACE INTO stock VALUES ({n % 5}, {n})",
-                f"DELETE FROM orders WHERE id = {n - 3} AND id % 2 = 0",
-                f"UPDATE orders SET id = id + 10000 WHERE id = {n - 2} AND id % 5 = 0",
-            )
 
 
 def asked(server):

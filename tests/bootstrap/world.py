@@ -6,6 +6,7 @@
 import json
 import random
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -91,9 +92,10 @@ class World:
 
     def create(self, name, *, first=False):
         columns = ["id", "a", "b"] if name != "k" else ["a"]
+        is_told = first or self.rng.random() < 0.5  # MySQL's log shows a table that comes back by its rows alone
         self.tables[name] = self._defined(table_of(name, columns))
         self.rows[name] = {}
-        if not first:
+        if is_told and not first:
             self.log.begin().schema(self.tables[name], 1, previous=None)
 
     def _defined(self, table):
@@ -274,27 +276,33 @@ class World:
             standing = standing_at(self.controls(source), position.pair)
             if standing.is_incomplete:
                 incomplete.add(source)
-            if standing.table is None or not standing.table.key or not standing.is_there:
+            table = [each for each in self.log.entries if each.table.source == source][-1].table
+            if not table.key or standing.is_gone(partial(self.first_after, source), position.pair):
                 continue
             held = mirror_of(self.log.entries, source)
             rows = list(held.items())
             self.rng.shuffle(rows)
             made = [{**row, "_commit_version": pair[0], "_seq": pair[1]} for _, (row, pair) in rows]
             bus = [pa.field("_commit_version", pa.int64()), pa.field("_seq", pa.int64())]
-            schema = pa.schema([*sink_schema(standing.table), *bus])
+            schema = pa.schema([*sink_schema(table), *bus])
             contents[source] = pa.Table.from_pylist(made, schema=schema)
             horizon = max(low, before[source].horizon if source in before else (0, 0))
             files = (("f", len(rows)),)
-            tables[source] = StateTable(files, standing.table, horizon, is_narrowed=standing.is_narrowed)
+            tables[source] = StateTable(files, table, horizon, is_narrowed=standing.is_narrowed)
         state = StateNote(position, base, tables, frozenset(incomplete), tuple(known))
         self.states.append(state)
         self.contents[state.name] = contents
+
+    def first_after(self, source, pair):
+        """Of what there is of a table, the first pair above one."""
+        return next((each.pair for each in self.log.entries if each.table.source == source and each.pair > pair), None)
 
     def cut_log(self):
         """The log store's old end goes, as a service lets it go."""
         until = self.rng.choice(self.log.entries[: len(self.log.entries) * 2 // 3]).pair
         controls = {source: self.controls(source) for source in sorted({e.table.source for e in self.log.entries})}
-        head = cut_off(self.kept().head, self.states, until, 0, controls)
+        head, schemas = self.kept().head, self.stores().schemas
+        head = cut_off(head, self.states, until, 0, controls, self.first_after, schemas)
         self.low_pair, self.cut = head.low, head.cut
         self.low = sum(each.pair <= head.low for each in self.log.entries)
 
@@ -302,11 +310,13 @@ class World:
         if len(self.states) > 1:
             self.states.pop(self.rng.randrange(len(self.states) - 1))
 
+    def known(self):
+        """All definitions; of each table the one in force last."""
+        return sorted(self.ever.values(), key=lambda each: each in self.tables.values())
+
     def kept(self):
         position = self.position(len(self.log.entries))
-        versions = [
-            SchemaVersion(1 + "stk".index(each.source[-1]), n, each) for n, each in enumerate(self.ever.values())
-        ]
+        versions = [SchemaVersion(1 + "stk".index(each.source[-1]), n, each) for n, each in enumerate(self.known())]
         head = HeadNote(position, self.low_pair, tuple(versions), cut=self.cut)
         return Kept(self.states, head, self.controls, NOW_NS)
 

@@ -4,13 +4,15 @@ At that place every table is whole, or not there: then what is above says all of
 each table of how it stood there. Between what calls for a snapshot and its end, it would not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from databus.bootstrap._keep import is_servable
 from databus.bootstrap._standing import standing_at
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, Pair
-from databus.stores import HeadNote, LogCut, LoggedControl, StateNote, TableAtCut
+from databus.log import SchemaStore
+from databus.stores import HeadNote, LogCut, LoggedControl, StateNote, TableAtCut, definition_at
 
 
 def cut_off(
@@ -19,31 +21,49 @@ def cut_off(
     until: Pair,
     until_us: int,
     controls: Mapping[str, Sequence[LoggedControl]],
+    first_after: Callable[[str, Pair], Pair | None],
+    schemas: SchemaStore,
 ) -> HeadNote:
     """The head of a log store that has lost what is at or below a pair, or a little less; the same where it can lose
     nothing more. Whoever stands below is given tables whole, so there has to be a state above.
 
     until_us: nothing up to `until` was committed later. controls: of each table (`db.table`) all that count, in order.
+    first_after: of what the log store has of a table, the first pair above one.
     """
     if not states or not is_servable(states[-1], head):
         return head
     scn, _ = min(until, states[-1].position.pair)
-    at, tables = _cut_at((scn, SEQ_DONE), controls)
+    at = _last_settled((scn, SEQ_DONE), controls.values())
     if at <= (head.low if head.cut is None else head.cut.at):
         return head
+    tables = {
+        source: _word(source, at, each, partial(first_after, source), schemas)
+        for source, each in controls.items()
+        if each and each[0].pair <= at
+    }
     return replace(head, low=max(head.low, at), cut=LogCut(at, tables, until_us))
 
 
-def _cut_at(at: Pair, controls: Mapping[str, Sequence[LoggedControl]]) -> tuple[Pair, dict[str, TableAtCut]]:
-    """The last place up to a pair, behind a transaction, at which nothing is open, and how the tables stand there."""
+def _last_settled(at: Pair, controls: Collection[Sequence[LoggedControl]]) -> Pair:
+    """The last place up to a pair, behind a transaction, at which nothing is open."""
     while True:
-        standings = {source: standing_at(each, at) for source, each in controls.items()}
-        unsettled = [each.unsettled_since for each in standings.values() if each.unsettled_since is not None]
+        unsettled = [since for each in controls if (since := standing_at(each, at).unsettled_since) is not None]
         if not unsettled:
-            return at, {
-                source: TableAtCut(each.table, each.is_there, each.is_narrowed)
-                for source, each in standings.items()
-                if each.table is not None
-            }
+            return at
         scn, seq = min(unsettled)
         at = (scn if seq >= BUS_SEQ_MIN else scn - 1), SEQ_DONE
+
+
+def _word(
+    source: str,
+    at: Pair,
+    controls: Sequence[LoggedControl],
+    first_after: Callable[[Pair], Pair | None],
+    schemas: SchemaStore,
+) -> TableAtCut:
+    """How a table stands there."""
+    standing = standing_at(controls, at)
+    is_gone = standing.is_gone(first_after, at)
+    last = next(each for each in reversed(controls) if each.pair <= at)
+    definition = None if is_gone else definition_at(source, at, controls, schemas)
+    return TableAtCut(definition or last.table, not is_gone, standing.is_narrowed)

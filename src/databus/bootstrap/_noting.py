@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from databus.bootstrap._config import LOG, STATE, UNNAMED_HOURS, BootstrapConfig
@@ -32,7 +33,17 @@ from databus.pipeline import PipelineConfig, load_pipeline, positions_of
 from databus.places import chosen_by
 from databus.schema import TableSchema, sink_schema
 from databus.sinks import drop_files
-from databus.stores import HeadNote, LogStore, NoteFolder, StateNote, StateTable, StoreTable, table_folder
+from databus.stores import (
+    HeadNote,
+    KnownSchemas,
+    LogStore,
+    NoteFolder,
+    StateNote,
+    StateTable,
+    StoreTable,
+    definition_at,
+    table_folder,
+)
 
 _LOOK_S: Final = 0.5
 _RELOOK_S: Final = 60.0
@@ -151,7 +162,9 @@ class Noting:
         if states and states[-1].incomplete:
             waits = ", ".join(sorted(states[-1].incomplete))
             _logger.warning("log_days: older changes stay, since tables are not whole", tables=waits)
-        return cut_off(head, states, max(old), at_us, {source: self._log.controls(source) for source in sources})
+        controls = {source: self._log.controls(source) for source in sources}
+        schemas = KnownSchemas(self.physical, head.definitions)
+        return cut_off(head, states, max(old), at_us, controls, self._log.first_after, schemas)
 
     def _drop_files(self, head: HeadNote) -> None:
         """Remove the files of the log store that nobody looks at behind the cut. Killed half-way, the next look does
@@ -182,14 +195,14 @@ class Noting:
             standing = standing_at(self._log.controls(source), position.pair)
             if standing.is_incomplete:
                 incomplete.add(source)
-            if source in head.keyless or not standing.is_there:
+            if source in head.keyless or standing.is_gone(partial(self._log.first_after, source), position.pair):
                 continue
             table = self._at(source, position.pair)
             if table is None:
                 if self._has_begun(source, position.pair):  # it was removed, or is made anew
                     incomplete.add(source)
                 continue
-            definition = standing.table or self._definition_of(source, table, head)
+            definition = self._definition_at(source, position.pair, table, head)
             held = [file for file in table.files() if file.rows]
             files, digests = tuple((file.path.name, file.rows) for file in held), {f.path.name: f.digest for f in held}
             horizon = states[-1].tables[source].horizon if states and source in states[-1].tables else (0, 0)
@@ -204,6 +217,14 @@ class Noting:
         }
         measured = {**sizes, "merge_ms": self.merge_ms}
         return StateNote(position, base, tables, frozenset(incomplete), known, time.time_ns() // 1000, measured)
+
+    def _definition_at(self, source: str, pair: Pair, table: StoreTable, head: HeadNote) -> TableSchema:
+        controls = self._log.controls(source)
+        if controls and controls[0].pair <= pair:
+            found = definition_at(source, pair, controls, KnownSchemas(self.physical, head.definitions))
+            if found is not None:
+                return found
+        return self._definition_of(source, table, head)
 
     def _has_begun(self, source: str, until: Pair) -> bool:
         """Whether the log store has something of a table up to a pair."""

@@ -242,7 +242,8 @@ def _logged(
                 told = told_of(control.source)
                 shown = control if told is None else told.control(control)
                 _follow(open_now, control)
-                tables[control.source] = control.table
+                known = stores.controls(control.source)
+                tables[control.source] = definition_at(control.source, control.pair, known, stores.schemas)
                 if shown is not None:
                     yield _control_step(shown, dict(open_now))
             yield from _row_steps(rows, tables, told_of, dict(open_now))

@@ -1,10 +1,10 @@
 """How a table stands at a position, by the controls up to there. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from databus.core import ControlKind, Pair
-from databus.schema import NEEDS_SNAPSHOT, TableSchema
+from databus.schema import NEEDS_SNAPSHOT
 from databus.stores import LoggedControl
 
 
@@ -12,27 +12,32 @@ from databus.stores import LoggedControl
 class Standing:
     """What the controls say of a table."""
 
-    is_there: bool
-    """Whether it exists."""
+    dropped: Pair | None
+    """Where it was dropped last, if no control has come since; it may have been made again by then, as rows tell."""
     is_incomplete: bool
     """Whether it lacks rows that a snapshot is to bring."""
-    table: TableSchema | None
-    """The definition in force; None where no control names one."""
     is_narrowed: bool = False
     """Whether it is captured with a WHERE, so that no snapshot of it is complete."""
     unsettled_since: Pair | None = None
     """Where that began for which it waits for a snapshot, or where the one began that is being read; None if nothing
     is open."""
 
+    def is_gone(self, first_after: Callable[[Pair], Pair | None], until: Pair) -> bool:
+        """Whether it was dropped, and is not there again at the position. first_after: of what the log store has of it,
+        the first pair above one.
+        """
+        following = None if self.dropped is None else first_after(self.dropped)
+        return self.dropped is not None and (following is None or following > until)
+
 
 def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
     """controls: all of one table, in order."""
-    is_there, needed, begun, since, table, is_narrowed = True, False, None, None, None, False
+    dropped, needed, begun, since, is_narrowed = None, False, None, None, False
     for number, control in enumerate(controls):
         if control.pair > until:
             break
-        table, is_narrowed = control.table, bool(control.body.get("is_narrowed", is_narrowed))
-        is_there = control.kind is not ControlKind.DROP
+        is_narrowed = bool(control.body.get("is_narrowed", is_narrowed))
+        dropped = control.pair if control.kind is ControlKind.DROP else None
         if control.kind is ControlKind.DROP:
             needed, begun, since = False, None, None
         elif control.kind is ControlKind.GAP or _asks_for_rows(control):
@@ -47,7 +52,7 @@ def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
                 scn, seq = control.body["begin"]
                 needed = needed and not (begun is not None and (scn, seq) >= begun)
             since = since if needed else None
-    return Standing(is_there, needed, table, is_narrowed, since)
+    return Standing(dropped, needed, is_narrowed, since)
 
 
 def _asks_for_rows(control: LoggedControl) -> bool:

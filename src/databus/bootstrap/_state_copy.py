@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -103,8 +104,9 @@ def _check_whole(past: TablePast, until: Pair, moment: Moment) -> None:
         raise InputError(f"{past.name}: has no key, so there is no state of it; `databus history` shows its rows")
     controls = past.look.kept.controls(past.source)
     standing = standing_at(controls, until)
+    is_gone = standing.is_gone(partial(past.look.log.first_after, past.source), until)
     is_too_early = bool(controls) and controls[0].begins_table and until < controls[0].pair
-    if not standing.is_there or is_too_early:
+    if is_gone or is_too_early:
         raise InputError(f"{past.name}: was not there at {moment.written}")
     if standing.is_incomplete:
         raise InputError(f"{past.name}: was being read at {moment.written}, so it was not whole; name a later moment")

@@ -180,7 +180,7 @@ class TablePast:
                     yield TableRows(table, user_rows(table, own))
                 if at < rows.num_rows:
                     found = _control_at(self.source, rows, at)
-                    table = found.table
+                    table = self._definition_at(found.pair)
                     yield found
                 start = at + 1
 

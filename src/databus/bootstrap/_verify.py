@@ -119,10 +119,12 @@ class _Fold:
                 self._steps.append(None if is_anew else step_of(control, before))
             elif each.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
                 self._floor = each.pair
+                if each.kind is ControlKind.DROP:  # it may be made again with other columns
+                    self._steps.append(None)
             elif each.kind is ControlKind.SNAPSHOT_END and each.body.get("complete", False):
                 scn, seq = each.body["begin"]
                 self._floor = max(self._floor, (int(scn), int(seq)))
-            before = each.table
+            before = past.definition_at(each.pair)
 
     def sums(self, count: int, older: Iterable[pa.Table]) -> Hashes:
         """What `_sums` is to say of what comes of it. older: the rows of the state before."""
@@ -135,7 +137,7 @@ class _Fold:
                 if isinstance(item, TableRows):
                     self._add(shares, count, self._made(item.rows, passed))
                 else:
-                    passed += item.kind is ControlKind.SCHEMA
+                    passed += item.kind in (ControlKind.SCHEMA, ControlKind.DROP)
             for number, images in shares.each():
                 last = _last(images)
                 hashes = images.column("row").to_numpy()[last]

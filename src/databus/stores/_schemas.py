@@ -25,12 +25,13 @@ def definition_at(
     source: str, pair: Pair, controls: Sequence[LoggedControl], schemas: SchemaStore
 ) -> TableSchema | None:
     """The definition in force at a pair: what the last control before it names, or the first one after it. Where there
-    is none, it has not changed since. controls: all of the source's, in order.
+    is none, it has not changed since. A table that is made again after a `drop` may have another one, of which no
+    control tells. controls: all of the source's, in order.
     """
     before = [each for each in controls if each.pair <= pair]
-    if before:
+    if before and before[-1].kind is not ControlKind.DROP:
         return before[-1].table
-    first = controls[0] if controls else None
+    first = next(iter(controls[len(before) :]), None)
     if first is not None and first.kind is not ControlKind.SCHEMA:
         return first.table
     previous = None if first is None else first.body.get("previous")
