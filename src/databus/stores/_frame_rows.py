@@ -28,8 +28,8 @@ def under_own_names(table: TableSchema, rows: Rows) -> Rows:
     names = {stored_name(field, rows.column_names): field.name for field in sink_schema(table)}
     if all(stored == name for stored, name in names.items()):
         return rows
-    kept = [each for each in rows.column_names if each in names or each in RESERVED_COLUMNS]
-    return rows.select(kept).rename_columns([names.get(each, each) for each in kept])
+    kept = [name for name in rows.column_names if name in names or name in RESERVED_COLUMNS]
+    return rows.select(kept).rename_columns([names.get(name, name) for name in kept])
 
 
 def user_rows(table: TableSchema, rows: Rows) -> Rows:

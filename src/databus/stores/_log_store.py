@@ -103,12 +103,12 @@ class LogLook:
 
     def controls(self, source: str) -> Sequence[LoggedControl]:
         """All controls of a source (`db.table`), in order."""
-        found = self._controls_of.get(source)
-        if found is None:
+        controls = self._controls_of.get(source)
+        if controls is None:
             each_file = (self._store.controls_in(file, source) for file in self._files(source))
-            all_of_them = [control for controls in each_file for control in controls]
-            found = self._controls_of[source] = controls_above(self._head, source, all_of_them)
-        return found
+            all_of_them = [control for of_file in each_file for control in of_file]
+            controls = self._controls_of[source] = controls_above(self._head, source, all_of_them)
+        return controls
 
     def first(self, sources: Collection[str]) -> Pair | None:
         """No row of these sources is before this pair; None if there is none at all, and was none that was cut off."""
@@ -134,19 +134,19 @@ class LogLook:
 
     def first_after(self, source: str, pair: Pair) -> Pair | None:
         """The pair of a source's first row, or control, above a pair; None if there is none."""
-        found: Pair | None = None
+        first: Pair | None = None
         pair = max(pair, self._low)
         for file, number, group in sorted(self._groups_of(source), key=lambda each: each[2].first):
             if group.last <= pair:
                 continue
-            if found is not None and group.first >= found:
+            if first is not None and group.first >= first:
                 break
             rows = file.read(number, [COMMIT_VERSION, SEQ])
             above = rows_above(rows, pair)
             if above.num_rows:
                 least = _extreme(above, "ascending")
-                found = least if found is None else min(found, least)
-        return found
+                first = least if first is None else min(first, least)
+        return first
 
     def schema(self, source: str) -> pa.Schema:
         """The columns of a source's table, of all its definitions together."""
@@ -173,8 +173,8 @@ class LogLook:
 
     def groups(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> list[tuple[str, StoredGroup]]:
         """What `pieces` would read, in no order, each with its source."""
-        found = ((source, group) for source, _, _, group in self._groups(wanted))
-        return [(source, group) for source, group in found if group.last > after and group.first <= until]
+        groups = ((source, group) for source, _, _, group in self._groups(wanted))
+        return [(source, group) for source, group in groups if group.last > after and group.first <= until]
 
     def _groups(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, StoredFile, int, StoredGroup]]:
         for source, want in wanted.items():
@@ -191,10 +191,10 @@ class LogLook:
                     yield file, number, group
 
     def _files(self, source: str) -> Sequence[StoredFile]:
-        found = self._files_of.get(source)
-        if found is None:
-            found = self._files_of[source] = self._store.files(source)
-        return found
+        files = self._files_of.get(source)
+        if files is None:
+            files = self._files_of[source] = self._store.files(source)
+        return files
 
 
 def _extreme(rows: pa.Table, order: str) -> Pair:
@@ -208,8 +208,8 @@ def _controls_in(file: StoredFile, source: str) -> Iterator[LoggedControl]:
         if not group.has_controls:
             continue
         rows = file.read(number, [COMMIT_VERSION, SEQ, CONTROL])
-        told = rows.filter(rows.column(CONTROL).is_valid()).to_pylist()  # few, whatever the table
-        for row in told:
+        controls = rows.filter(rows.column(CONTROL).is_valid()).to_pylist()  # few, whatever the table
+        for row in controls:
             yield control_of(source, (row[COMMIT_VERSION], row[SEQ]), row[CONTROL], str(file.path))
 
 
@@ -220,19 +220,19 @@ def controls_above(head: HeadNote | None, source: str, controls: Iterable[Logged
     ordered = sorted(controls, key=lambda each: each.pair)
     if head is None or head.cut is None:
         return ordered
-    above = [each for each in ordered if each.pair > head.cut.at]
-    found = head.cut.tables.get(source)
-    if found is None:
+    above = [control for control in ordered if control.pair > head.cut.at]
+    stood = head.cut.tables.get(source)
+    if stood is None:
         return above
-    kind = ControlKind.SCHEMA if found.is_there else ControlKind.DROP
+    kind = ControlKind.SCHEMA if stood.is_there else ControlKind.DROP
     body: dict[str, Any] = {
         "kind": kind.value,
         "source": source,
         "class": 1,
-        "previous": f"{found.table.fingerprint:016x}",
+        "previous": f"{stood.table.fingerprint:016x}",
     }
-    body["is_narrowed"] = found.is_narrowed
-    return [LoggedControl(source, kind, head.cut.at, body, found.table), *above]
+    body["is_narrowed"] = stood.is_narrowed
+    return [LoggedControl(source, kind, head.cut.at, body, stood.table), *above]
 
 
 def control_of(source: str, pair: Pair, text: str, where: str) -> LoggedControl:

@@ -30,7 +30,8 @@ class RowGroup:
 def merged_rows(groups: Sequence[RowGroup], after: Pair, until: Pair) -> Iterator[Piece]:
     """The rows of (after, until], each source's sorted by pair. The two images of an update are never parted."""
     wanted = sorted(
-        (each for each in groups if each.last > after and each.first <= until), key=lambda each: (each.first, each.last)
+        (group for group in groups if group.last > after and group.first <= until),
+        key=lambda group: (group.first, group.last),
     )
     held: dict[str, pa.Table] = {}
     for number, group in enumerate(wanted):

@@ -72,7 +72,7 @@ class StateNote:
         """No row of an answer has a `_seq` above this: of each table a drop, a begin, its rows and an end, and a drop
         of each that is gone.
         """
-        return self.base + sum(each.rows + 3 for each in self.tables.values()) + len(self.known)
+        return self.base + sum(table.rows + 3 for table in self.tables.values()) + len(self.known)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -186,7 +186,7 @@ class HeadNote:
     @property
     def keyless(self) -> frozenset[str]:
         """The tables, `db.table`, whose last definition has no key: they are in the log store alone."""
-        now = {each.table.source: each.table for each in self.definitions}
+        now = {version.table.source: version.table for version in self.definitions}
         return frozenset(source for source, table in now.items() if not table.key)
 
     def to_json(self) -> dict[str, Any]:
@@ -199,8 +199,8 @@ class HeadNote:
             "published": list(self.published),
             "cut": None if self.cut is None else self.cut.to_json(),
             "definitions": [
-                {"id": each.source_id, "version": each.version, "table": each.table.to_json()}
-                for each in self.definitions
+                {"id": version.source_id, "version": version.version, "table": version.table.to_json()}
+                for version in self.definitions
             ],
         }
 
@@ -285,7 +285,7 @@ class NoteFolder:
 
     def pinned(self, source: str) -> set[str]:
         """The files of a source's table that upkeep leaves alone: a state names them, or did just now."""
-        tables = (each.tables.get(source) for each in self._notes("state-", "gone-").values())
+        tables = (state.tables.get(source) for state in self._notes("state-", "gone-").values())
         return {file for table in tables if table is not None for file, _ in table.files}
 
     def _notes(self, *kinds: str) -> dict[str, StateNote]:

@@ -28,7 +28,7 @@ def definition_at(
     is none, it has not changed since. A table that is made again after a `drop` may have another one, of which no
     control tells. controls: all of the source's, in order.
     """
-    before = [each for each in controls if each.pair <= pair]
+    before = [control for control in controls if control.pair <= pair]
     if before and before[-1].kind is not ControlKind.DROP:
         return before[-1].table
     first = next(iter(controls[len(before) :]), None)

@@ -46,12 +46,12 @@ class RowsWanted:
 
     def may_hold(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether a row that these bounds allow may be among them."""
-        return all(may_hold(each, self.schema, bounds) for each in self.conditions)
+        return all(may_hold(condition, self.schema, bounds) for condition in self.conditions)
 
     @property
     def tested(self) -> frozenset[str]:
         """The columns whose bounds matter."""
-        names = (column_named(name, self.schema.names) for each in self.conditions for name in each.columns)
+        names = (column_named(name, self.schema.names) for where in self.conditions for name in where.columns)
         return frozenset(name for name in names if name is not None)
 
 
