@@ -1,7 +1,7 @@
 """Messages are found again by the offsets that an output says after each batch."""
 
 from databus.core import Pair
-from databus.flow import Bucket, run_here
+from databus.flow import Bucket, Here
 from databus.testing._change_log import ORDERS, ChangeLog, Image
 from databus.testing._staged_writes import opened, write_buckets
 from tests.kafka.support import KafkaHarness
@@ -16,7 +16,7 @@ def test_changes_lie_between_the_offsets_before_and_behind_their_batch(kafka, tm
     bucket = Bucket(output.context.pipeline, output.context.output, log.physical)
     try:
         written = [
-            output.commit(each, run_here) for batch in log.batches([5]) for each in write_buckets(output, batch, bucket)
+            output.commit(each, Here()) for batch in log.batches([5]) for each in write_buckets(output, batch, bucket)
         ]
         ends = [each.offsets[f"{log.physical}/{ORDERS.source}"] for each in written]
         pairs: list[Pair] = [each.pair for each in log.entries if isinstance(each, Image)]

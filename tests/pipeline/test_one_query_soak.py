@@ -14,8 +14,10 @@ import pytest
 from databus.core import FatalError
 from databus.pipeline import run
 from databus.pipeline.engine import Ledger
-from databus.sinks import DeltaOutput, FilesOutput, StreamOutput, read_delta
+from databus.sinks import DeltaOutput, read_delta
 from databus.sinks.delta._table import DeltaTarget
+from databus.sinks.files._output import FilesOutput
+from databus.sinks.stream import StreamOutput
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread"), pytest.mark.timeout(900)]
 
