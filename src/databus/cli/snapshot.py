@@ -39,7 +39,8 @@ def snapshot(
     resumed first: exit code 3, with the reason.
 
     With --cancel, a reading that is under way, or waits, ends where it is. Outputs that had begun with it ask for the
-    table again when they start the next time.
+    table again when they start the next time. One that was to mend a gap mends nothing: copies lack what the gap hides
+    until the tables are read again.
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
