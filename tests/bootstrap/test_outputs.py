@@ -5,9 +5,6 @@ table is read by a snapshot.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -201,16 +198,3 @@ def test_an_output_begins_joins_and_goes_on_by_answers(spark, shop, target, aske
     once(shop, target, spark, "orders", "stock")
     assert dying == [0]
     assert asked == []
-
-
-@pytest.mark.parametrize("target", ["kafka"], indirect=True)
-def test_a_run_that_is_killed_at_each_step_leaves_no_row_out_and_none_twice(spark, shop, target):
-    """SIGKILL, while every change is given; then the next run does the rest."""
-    code = "import sys; from databus.pipeline import run; sys.exit(run(sys.argv[1], once=True))"
-    points = ("pipeline.batch.before", "kafka.before_commit", "kafka.after_commit:2", "pipeline.ledger.after:2")
-    for point in points:
-        path = written(shop, target, "orders", "stock")
-        environment = {**os.environ, "DATABUS_CRASH_AT": point}
-        found = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, timeout=240, check=False)
-        assert found.returncode != 0, point
-    once(shop, target, spark, "orders", "stock")
