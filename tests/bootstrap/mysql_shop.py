@@ -78,8 +78,12 @@ class MysqlShop(Shop):
         with Relay(made) as relay:
             relay.config.bootstrap = BootstrapAt(url=self.service_url)
             client = RelayClient(relay.url)
+            first = self.captured()
+            wait_for(lambda: client.physicals().get(PHYSICAL) and is_at(client, first), "the other relay")
+            # behind the SCN at which both may have put controls, each numbered by its own clock
+            self.execute("UPDATE ballast SET n = n + 1 WHERE id = 1")
             end = self.captured()
-            wait_for(lambda: client.physicals().get(PHYSICAL) and is_at(client, end), "the other relay")
+            wait_for(lambda: is_at(client, end), "the other relay")
             yield relay, client
 
     def forget(self):
