@@ -43,9 +43,11 @@ class Day:
 
 def test_whatever_dies_and_forgets_and_is_replaced_consumers_end_equal(tmp_path, seed, monkeypatch):
     with campaign(tmp_path, random.Random(seed), monkeypatch) as found:
-        for _ in range(5):
+        rounds = 0
+        while rounds < 5 or not found.kinds >= {None, "state"}:  # with some dice nobody looks back for a while
             found.round()
-        assert found.kinds >= {None, "state"}
+            rounds += 1
+            assert rounds < 50
 
 
 @pytest.mark.soak

@@ -312,11 +312,11 @@ def test_a_disk_that_does_not_answer_holds_up_no_other_answer(shop, monkeypatch)
     """As many as one less than there may be; what the service says of itself comes, too."""
     is_back, waiting = threading.Event(), []
 
-    def slow(path):
+    def slow(path, digest):
         if "main.orders" in str(path):
             waiting.append(path)
             is_back.wait(30)
-        return file_of(path)
+        return file_of(path, digest)
 
     monkeypatch.setattr("databus.stores._state_rows.file_of", slow)
     given = []
