@@ -17,6 +17,7 @@ from databus.client import windows
 from databus.core import SEQ_DONE, PositionPurged, ServiceUnavailable
 from databus.sinks import read_delta
 from databus.stores import Wanted
+from tests.bootstrap import world as worlds
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
 from tests.bootstrap.world import World
@@ -53,6 +54,15 @@ def test_what_is_above_a_cut_says_all_of_how_tables_stand():
                 assert gone[0] == gone[1], (seed, source, pair)
                 assert replace(now, dropped=None) == replace(then, dropped=None), (seed, source, pair)
     assert cuts > 15
+
+
+def test_without_a_word_of_how_a_table_stood_at_the_cut_that_law_breaks(monkeypatch):
+    def without(head, source, controls):
+        return [control for control in controls if control.pair > head.low]
+
+    monkeypatch.setattr(worlds, "controls_above", without)
+    with pytest.raises(AssertionError):
+        test_what_is_above_a_cut_says_all_of_how_tables_stand()
 
 
 def filled(shop):

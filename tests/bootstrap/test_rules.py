@@ -6,7 +6,6 @@ import pytest
 
 from databus.bootstrap import _plan, _render, _told
 from databus.core import ControlKind
-from tests.bootstrap import world
 from tests.bootstrap.test_laws import run
 
 
@@ -91,13 +90,6 @@ def without_drops_of_narrowed_tables(monkeypatch):
     monkeypatch.setattr(_render, "_table_steps", lambda answer, *more: right(replace(answer, is_new=True), *more))
 
 
-def without_a_word_at_the_cut(monkeypatch):
-    """Nothing says how a table stood where the old end went."""
-    monkeypatch.setattr(
-        world, "controls_above", lambda head, source, controls: [c for c in controls if c.pair > head.low]
-    )
-
-
 MUTANTS = {
     without_the_awaited: 0,
     without_open_snapshots: 0,
@@ -109,7 +101,6 @@ MUTANTS = {
     without_schemas_of_whole_tables: 0,
     without_continuing_transactions: 0,
     without_drops_of_narrowed_tables: 0,
-    without_a_word_at_the_cut: 0,
 }
 """With a seed from which on a history that breaks comes soon."""
 

@@ -204,7 +204,8 @@ class World:
     def gap(self):
         name = self.rng.choice(sorted(self.tables))
         self.log.begin()
-        self.rows[name] = dict(list(self.rows[name].items())[1:]) if name != "k" else self.rows[name]
+        if name not in ("k", self.narrowed):  # of these a reading tells nobody what is gone
+            self.rows[name] = dict(list(self.rows[name].items())[1:])
         self.log.bus_control(ControlKind.GAP, self.tables[name], resnapshot=True)
         if self.rng.random() < 0.5:
             self.note()
@@ -358,8 +359,10 @@ class Consumer:
                 if source == "main.k":
                     self.entries += [each for each in prefix if each.table.source == source]
                     continue
-                table = next((e.table for e in reversed(prefix) if e.table.source == source), None)
-                if table is not None and self.fits(table):
+                last = next((e for e in reversed(prefix) if e.table.source == source), None)
+                table = None if last is None else last.table
+                is_there = not (isinstance(last, TableControl) and last.kind is ControlKind.DROP)
+                if table is not None and is_there and self.fits(table):  # what comes after a drop says what it is
                     self.in_force[source] = self.behind(table)
                 for row, pair in mirror_of(prefix, source).values():
                     if passes(self.ask, table, row):

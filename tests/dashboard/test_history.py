@@ -108,7 +108,7 @@ def test_a_full_disk_costs_a_gap_in_a_chart_and_no_more(tmp_path, monkeypatch, c
         patch.setattr(_history.os, "pwrite", refuse)
         for second in range(5):
             history.put("n", NOW_S + 10 * second, rows(1.0))
-    assert sum("history of charts" in each.message for each in caplog.records) == 1
+    assert sum("history of charts" in each.getMessage() for each in caplog.records) == 1
     history.put("n", NOW_S + 100, rows(2.0))
     assert history.of("n", NOW_S, NOW_S + 100)["rows_s"] == [2.0]
     history.close()

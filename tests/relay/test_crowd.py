@@ -202,7 +202,7 @@ def test_a_filter_is_applied_once_for_all_who_want_the_same(
         names = ["main.stock", "main.orders", "main.st*"]
         with listeners(*(Listener(relay, start="latest", sources=name) for name in names * 4)) as crowd:
             all_stand(relay, 12)
-            made = spy(monkeypatch, _chunk.Chunk, "content_of")
+            made = spy(monkeypatch, _chunk.TailChunk, "content_of")
             publish_one_by_one(relay, shop, range(2, 22))
             for each in crowd:
                 each.wait_for(_alone(relay, each, 1))
