@@ -47,17 +47,14 @@ def test_letters_are_replayed_and_dropped_by_who_may(tmp_path, receiver):
 
         letters.put("shop_db/main.orders", ORDERS, rows_given("r", ORDERS, [{"id": 3, "name": "x"}]), [("o3", "no")])
         drop = {**reason, "confirm": "hook"}
+        assert running.api("/letters/shop/hook/drop", {**drop, "count": 2}, **ann)[0] == 412, "another one has come"
         assert running.api("/letters/shop/hook/drop", drop, **bill)[0] == 403
         assert running.api("/letters/shop/hook/drop", {**drop, "confirm": "copy"}, **ann)[0] == 400
-        assert running.api("/letters/shop/hook/drop", drop, **ann)[1]["result"]["dropped"] == 1
+        assert running.api("/letters/shop/hook/drop", {**drop, "count": 1}, **ann)[1]["result"]["dropped"] == 1
         actions = [each["action"] for each in running.api("/audit?pipeline=shop", **ann)[1]["entries"]]
-        assert actions == ["drop", "replay", "replay"]
+        assert actions == ["drop", "drop", "replay", "replay"]
 
 
 def merged(counts):
     """By output and table, whatever the number of files."""
-    found = {}
-    for each in counts:
-        key = each["pipeline"], each["output"], each["table"]
-        found[key] = found.get(key, 0) + each["count"]
-    return [(*key, count) for key, count in found.items()]
+    return [(each["pipeline"], each["output"], each["table"], each["count"]) for each in counts]

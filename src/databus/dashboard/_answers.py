@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,29 +14,43 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from databus.core import AccessDenied, MalformedRequest, TooManyRequests, UnknownSource
+from databus.core import (
+    AccessDenied,
+    DatabusError,
+    FatalError,
+    InputError,
+    MalformedRequest,
+    ServiceUnavailable,
+    TooManyRequests,
+    TransientError,
+    UnknownSource,
+)
 from databus.dashboard._api_pages import openapi
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
-from databus.dashboard._error_texts import entry_for, event_for, text_for
+from databus.dashboard._error_texts import entry_for, event_for, result_for, text_for
 from databus.dashboard._guard import Guard
 from databus.dashboard._operations import Operation, Operations
 from databus.dashboard._parts import why
 from databus.dashboard._rights import Principal
-from databus.dashboard._sessions import COOKIE, SESSION_S, Sessions
-from databus.dashboard._watch import LOOK_S
+from databus.dashboard._sessions import SESSION_S, Sessions
+from databus.dashboard._watch import LOOK_S, Watch
 from databus.dashboard._watcher import Watcher
-from databus.relay import Audit, read_audit
+from databus.relay import Audit, error_response, read_audit
 
 _READ_AT_ONCE: Final = 8
 _STREAMS_MAX: Final = 200
+_STREAMS_OF_ONE_MAX: Final = 100
 _WRITE_S_MAX: Final = 30.0
+_LIST_S_MAX: Final = 10.0
+"""How long a list of several parts waits for one of them."""
 _OVER_MAX: Final = 200
 _CHART_US: Final = 6 * 3_600_000_000
 """How far back charts go where nobody says it."""
 _FAILURES_MAX: Final = 30
-"""Sign-ins that fail, in a minute."""
+"""Sign-ins that fail, in a minute, of one address."""
+_ADDRESSES_MAX: Final = 1_000
 _NOBODY: Final = Principal("", frozenset(), frozenset())
 
 
@@ -68,8 +82,8 @@ class Answers:
         self._folder = folder
         self._operations = Operations(Audit(folder))
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
-        self._failures: deque[float] = deque(maxlen=_FAILURES_MAX)
-        self._streams = 0
+        self._failures: dict[str, deque[float]] = {}  # by address: one who guesses keeps nobody else out
+        self._streams = Counter[Principal]()
         self._texts: dict[Principal, tuple[float, str]] = {}
         self._ending = asyncio.Event()
 
@@ -82,6 +96,16 @@ class Answers:
     async def _read(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
+    @staticmethod
+    async def _ask(watch: Watch, work: Callable[[], Any], s_max: float | None = None) -> Any:
+        """What a part answers. Raises `ServiceUnavailable` at once where it does not answer now, or not in time."""
+        if watch.unseen:
+            raise ServiceUnavailable(f"{watch.name} does not answer: {watch.unseen}")
+        try:
+            return await asyncio.wait_for(watch.reads.submit(work), s_max)
+        except TimeoutError:
+            raise ServiceUnavailable(f"{watch.name} has not answered in time") from None
+
     # Who asks
 
     async def session(self, ask: Ask) -> web.Response:
@@ -93,16 +117,25 @@ class Answers:
     async def sign_in(self, ask: Ask) -> web.Response:
         """POST /session."""
         now_s = time.monotonic()
-        if len(self._failures) == _FAILURES_MAX and self._failures[0] > now_s - 60:
+        failures = self._failures.setdefault(ask.address, deque(maxlen=_FAILURES_MAX))
+        while len(self._failures) > _ADDRESSES_MAX:
+            del self._failures[next(iter(self._failures))]
+        if len(failures) == _FAILURES_MAX and failures[0] > now_s - 60:
             raise TooManyRequests("too many sign-ins have failed in the last minute; try again later")
         try:
             value, principal = self.sessions.sign_in(ask.given["token"])
         except AccessDenied:
-            self._failures.append(now_s)
+            failures.append(now_s)
             raise
         answer = json_answer({"principal": {"name": principal.name, "rights": sorted(principal.rights)}})
         answer.set_cookie(
-            COOKIE, value, max_age=SESSION_S, httponly=True, samesite="Strict", path="/", secure=self._guard.is_https
+            self.sessions.cookie,
+            value,
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="Strict",
+            path="/",
+            secure=self._guard.is_https,
         )
         return answer
 
@@ -110,7 +143,7 @@ class Answers:
         """DELETE /session."""
         self.sessions.sign_out(ask.cookie)
         answer = json_answer({"principal": None})
-        answer.del_cookie(COOKIE, path="/")
+        answer.del_cookie(self.sessions.cookie, path="/")
         return answer
 
     async def openapi(self, ask: Ask) -> web.Response:
@@ -130,10 +163,10 @@ class Answers:
 
     async def events(self, ask: Ask) -> web.StreamResponse:
         """GET /events: one status a second. Who reads slowly gets the newest when they are ready for it."""
-        if self._streams >= _STREAMS_MAX:
-            raise TooManyRequests(f"{_STREAMS_MAX} pages are open already")
+        if self._streams.total() >= _STREAMS_MAX or self._streams[ask.principal] >= _STREAMS_OF_ONE_MAX:
+            raise TooManyRequests(f"{_STREAMS_MAX} pages are open already, or {_STREAMS_OF_ONE_MAX} of yours")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        self._streams += 1
+        self._streams[ask.principal] += 1
         try:
             await response.prepare(ask.request)
             while not self._ending.is_set() and self._still_admits(ask):
@@ -144,7 +177,7 @@ class Answers:
         except (TimeoutError, ConnectionError):
             response.force_close()
         finally:
-            self._streams -= 1
+            self._streams[ask.principal] -= 1
         return response
 
     def _status_text(self, principal: Principal) -> str:
@@ -177,8 +210,8 @@ class Answers:
     async def source(self, ask: Ask) -> web.Response:
         """GET /sources/{relay}/{source}."""
         source = ask.path["source"]
-        _, part = self.board.source(ask.path["relay"], source, ask.principal)
-        return json_answer(await self._read(partial(part.show_source, source)))
+        _, watch = self.board.source(ask.path["relay"], source, ask.principal)
+        return json_answer(await self._ask(watch, partial(watch.part.show_source, source)))
 
     async def journal(self, ask: Ask) -> web.Response:
         """GET /journal."""
@@ -208,39 +241,39 @@ class Answers:
         """GET /letters."""
         asked = {} if ask.given["output"] is None else {"output": ask.given["output"]}
         found = await self._of_pipelines(ask, "letters", **asked)
-        counts = [{"pipeline": name, **each} for name, answer in found.items() for each in answer.get("counts", ())]
+        counts = [{"pipeline": name, **each} for name, answer in found.items() for each in _rows(answer, "counts")]
         return json_answer({"counts": counts, "unanswered": _unanswered(found)})
 
     async def letter_rows(self, ask: Ask) -> web.Response:
         """GET /letters/rows."""
-        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         asked = {
             "rows": 1,
             "limit": ask.given["limit"],
             **({"output": ask.given["output"]} if ask.given["output"] else {}),
         }
-        return json_answer(await self._read(partial(part.show, "letters", **asked)))
+        return json_answer(await self._ask(watch, partial(part.show, "letters", **asked)))
 
     async def config(self, ask: Ask) -> web.Response:
         """GET /config."""
-        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        return json_answer(await self._read(partial(part.show, "config")))
+        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        return json_answer(await self._ask(watch, partial(part.show, "config")))
 
     async def trace(self, ask: Ask) -> web.Response:
         """GET /trace."""
-        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         asked = {name: ask.given[name] for name in ("table", "key", "since_s", "limit")}
-        return json_answer(await self._read(partial(part.show, "trace", **asked)))
+        return json_answer(await self._ask(watch, partial(part.show, "trace", **asked)))
 
     async def batches(self, ask: Ask) -> web.Response:
         """GET /batches."""
-        _, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        return json_answer(await self._read(partial(part.show, "batches")))
+        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        return json_answer(await self._ask(watch, partial(part.show, "batches")))
 
     async def lineage(self, ask: Ask) -> web.Response:
         """GET /lineage."""
         found = await self._of_pipelines(ask, "lineage")
-        tables = [{"pipeline": name, **each} for name, answer in found.items() for each in answer.get("tables", ())]
+        tables = [{"pipeline": name, **each} for name, answer in found.items() for each in _rows(answer, "tables")]
         return json_answer({"tables": tables, "unanswered": _unanswered(found)})
 
     async def alerts(self, ask: Ask) -> web.Response:
@@ -283,8 +316,8 @@ class Answers:
                 machine.silence(alert.id, time.time() + 60 * ask.given["minutes"])
 
         act()  # here: the machine belongs to this thread
+        await self._operations.do(operation)  # first: who asked may go, and has done it all the same
         await self._watcher.save()
-        await self._operations.do(operation, None, lambda: None)
         told = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
         return json_answer({"state": "done", "alert": told})
 
@@ -305,10 +338,11 @@ class Answers:
         wanted = ask.given["pipeline"]
         if wanted is not None:
             watch, part = self.board.pipeline(wanted, ask.principal)
-            return {watch.name: await self._read(partial(part.show, verb, **asked))}
+            return {watch.name: await self._ask(watch, partial(part.show, verb, **asked), _LIST_S_MAX)}
         there = list(self.board.pipelines(ask.principal))
         answers = await asyncio.gather(
-            *(self._read(partial(part.show, verb, **asked)) for _, part in there), return_exceptions=True
+            *(self._ask(watch, partial(part.show, verb, **asked), _LIST_S_MAX) for watch, part in there),
+            return_exceptions=True,
         )
         return {
             watch.name: {"error": why(answer)} if isinstance(answer, Exception) else answer
@@ -322,7 +356,7 @@ class Answers:
         pipeline, output = ask.path["pipeline"], ask.path["output"]
         watch, part = self.board.output(pipeline, output, ask.principal)
         work = partial(part.act, _verb(ask), [output], _who(ask), ask.given)
-        return await self._do(ask, f"{pipeline}/outputs.{output}", output, watch.project, work)
+        return await self._do(ask, f"{pipeline}/outputs.{output}", output, (watch, watch.project), work)
 
     async def on_table(self, ask: Ask) -> web.Response:
         """POST /tables/{pipeline}/{output}/{table}/{verb}."""
@@ -330,45 +364,63 @@ class Answers:
         watch, part = self.board.output(pipeline, output, ask.principal)
         given = {**ask.given, "tables": [table]}
         work = partial(part.act, _verb(ask), [output], _who(ask), given)
-        return await self._do(ask, f"{pipeline}/outputs.{output}/{table}", table, watch.project, work)
+        return await self._do(ask, f"{pipeline}/outputs.{output}/{table}", table, (watch, watch.project), work)
 
     async def on_pipeline(self, ask: Ask) -> web.Response:
         """POST /pipelines/{pipeline}/{verb}."""
         pipeline = ask.path["pipeline"]
         watch, part = self.board.pipeline(pipeline, ask.principal)
         work = partial(part.act, _verb(ask), [], _who(ask), ask.given)
-        return await self._do(ask, pipeline, pipeline, watch.project, work)
+        return await self._do(ask, pipeline, pipeline, (watch, watch.project), work)
 
     async def on_source(self, ask: Ask) -> web.Response:
         """POST /sources/{relay}/{source}/{verb}."""
         relay, source = ask.path["relay"], ask.path["source"]
-        project, part = self.board.source(relay, source, ask.principal)
+        project, watch = self.board.source(relay, source, ask.principal)
         asked = {name: ask.given.get(name) for name in ("tables", "reason", "if_seen")}
         verb = "cancel" if ask.endpoint.method == "DELETE" else _verb(ask)
-        work = partial(part.act_on_source, verb, source, _who(ask), **asked)
-        return await self._do(ask, f"{relay}/sources.{source}", source, project, work)
+        work = partial(watch.part.act_on_source, verb, source, _who(ask), **asked)
+        return await self._do(ask, f"{relay}/sources.{source}", source, (watch, project), work)
 
-    async def _do(self, ask: Ask, target: str, name: str, project: str | None, work: Callable[[], Any]) -> web.Response:
+    async def _do(
+        self, ask: Ask, target: str, name: str, of: tuple[Watch, str | None], work: Callable[[], Any]
+    ) -> web.Response:
+        """of: the part that does it, and whose project it is."""
+        watch, project = of
         asked = {key: each for key, each in ask.given.items() if each is not None}
         kind, verb = ask.endpoint.path.split("/")[1].removesuffix("s"), _verb(ask)
         verb = f"cancel {verb}" if ask.endpoint.method == "DELETE" else verb
         operation = Operation(f"{kind} {verb}", target, ask.principal, ask.address, project, asked)
         if ask.given.get("confirm", name) != name:
             error = MalformedRequest(f"confirm: write {name!r}, the name of what this is about")
-            self._operations.refuse(operation, error)
+            await self._operations.refuse(operation, error)
             raise error
         key = ask.request.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key) <= 200:
             raise MalformedRequest("Idempotency-Key: expected 1 to 200 characters")
-        done = await self._operations.do(operation, key, work)
-        answer = json_answer(done.to_json(), status=ask.endpoint.status)
+        try:
+            done = await self._operations.do(operation, key, lambda: watch.acts.submit(work))
+        except InputError:  # of what was asked, not of rows
+            raise
+        except DatabusError as error:
+            return _failed(error, ask.principal)
+        answer = json_answer(_told(done, ask.principal), status=ask.endpoint.status)
         answer.headers["Location"] = f"/api/v1/operations/{done.id}"
         return answer
 
 
 def _told(operation: Operation, principal: Principal) -> dict[str, Any]:
     message = text_for(principal, type(operation.error).__name__, str(operation.error or ""))
-    return {**operation.to_json(), "message": message}
+    return {**operation.to_json(), "message": message, "result": result_for(principal, operation.result)}
+
+
+def _failed(error: DatabusError, principal: Principal) -> web.Response:
+    """An error as an answer to whom it may be shown: else without what a target or a database has said."""
+    text = text_for(principal, type(error).__name__, str(error))
+    if text == str(error):
+        return error_response(error)
+    kind = ServiceUnavailable if isinstance(error, TransientError) else FatalError
+    return error_response(kind(text), error.http_status)
 
 
 def _verb(ask: Ask) -> str:
@@ -381,9 +433,16 @@ def _who(ask: Ask) -> dict[str, str]:
 
 def _merged(found: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
     """Of all that have answered, the newest first, each with `where` it is from."""
-    rows = [{"where": where, **each} for where, answer in found.items() for each in answer.get(name, ())]
-    rows.sort(key=lambda each: str(each.get(order, "")) if order == "at" else each.get(order, 0), reverse=True)
+    rows = [{"where": where, **each} for where, answer in found.items() for each in _rows(answer, name)]
+    kind, none = (str, "") if order == "at" else (int, 0)
+    rows.sort(key=lambda each: each[order] if isinstance(each.get(order), kind) else none, reverse=True)
     return {name: rows[:limit], "unanswered": _unanswered(found)}
+
+
+def _rows(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """A list in an answer, without what is none: one part of another version is the end of no other's list."""
+    listed = answer.get(name)
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def _unanswered(found: Mapping[str, Any]) -> dict[str, str]:

@@ -91,14 +91,14 @@ class Board:
             raise UnknownSource(f"pipeline {name!r} has no output {output[:100]!r}")
         return watch, part
 
-    def source(self, name: str, source: str, principal: Principal) -> tuple[str | None, Part]:
-        """The part whose relay captures a source that a principal sees, and whose it is."""
+    def source(self, name: str, source: str, principal: Principal) -> tuple[str | None, Watch]:
+        """The watch of the part whose relay captures a source that a principal sees, and whose it is."""
         watch = self.watches.get(name)
         found = None if watch is None else watch.seen.status.get("sources", {}).get(source)
         project = None if watch is None or found is None else found.get("project") or watch.project
         if watch is None or found is None or not principal.sees(project):
             raise UnknownSource(f"no source {source[:100]!r} of {name[:100]!r} here")
-        return project, watch.part
+        return project, watch
 
     def pipelines(self, principal: Principal) -> Iterator[tuple[Watch, PipelinePart]]:
         """Those that a principal sees."""
@@ -137,9 +137,9 @@ class Board:
         told = {name: _bounded(seen.status.get(name)) for name in _PIPELINE}
         told["failure"] = text_for(principal, "", told["failure"] or "") or None
         if watch.part.kind == "relay":
-            told = {"state": "running" if not seen.error else "stopped"}
+            told = {"state": "running" if not watch.unseen else "stopped"}
         about = {"name": watch.name, "kind": watch.part.kind, "where": watch.part.where, "project": watch.project}
-        return {**about, **told, "seen_us": seen.at_us, "unseen": _bounded(seen.error)}
+        return {**about, **told, "seen_us": seen.at_us, "unseen": _bounded(watch.unseen)}
 
     def _outputs(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
         seen = watch.seen
@@ -174,6 +174,12 @@ class Board:
             told["message"] = text_for(principal, told["error"] or "", told["message"] or "")
             yield {**about, **told, **self.numbers.of(node)}
 
+    @staticmethod
+    def _sees_source(watch: Watch, name: str, principal: Principal) -> bool:
+        """Whether a source of a pipeline that somebody sees is not of another project."""
+        source = watch.seen.status.get("sources", {}).get(name, {})
+        return principal.sees(source.get("project") or watch.project)
+
     def graph(self, principal: Principal) -> dict[str, Any]:
         """Nodes and edges of everything that a principal sees; nodes by `shop/outputs.copy`."""
         nodes, edges = {}, []
@@ -191,6 +197,7 @@ class Board:
             mine = {
                 each["id"]: {**each, "id": f"{watch.name}/{each['id']}", "part": watch.name}
                 for each in graph.get("nodes", ())
+                if each["kind"] != "source" or self._sees_source(watch, each["name"], principal)
             }
             nodes |= {each["id"]: each for each in mine.values() if each["id"] not in nodes}
             edges += [

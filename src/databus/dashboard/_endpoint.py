@@ -5,6 +5,7 @@ part of the OpenAPI document, and what the tests try.
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,12 +19,12 @@ _NAMES: Final = re.compile(r"\{(\w+)\}")
 
 
 def text(most: int, written: str = "TEXT") -> ParameterType:
-    """Text of a limited length, without what no name, key or reason has: control characters."""
+    """Text of a limited length, without what no name, key or reason has: control characters, halves of characters."""
 
     def read(name: str, given: str) -> str:
         if len(given) > most:
             raise MalformedRequest(f"{name}: longer than {most} characters")
-        if any(ord(each) < ord(" ") for each in given):
+        if any(unicodedata.category(each) in ("Cc", "Cs") for each in given):
             raise MalformedRequest(f"{name}: has control characters in it")
         return given
 

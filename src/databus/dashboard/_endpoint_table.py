@@ -32,6 +32,10 @@ ROWS: Final = Parameter("rows", "so many rows in a batch at most", whole(1, 2**3
 BYTES: Final = Parameter("bytes", "so many bytes in a batch at most, as the relay's log has them", whole(1, 2**31 - 1))
 MINUTES: Final = Parameter("minutes", "for how long", whole(1, SILENCE_S_MAX // 60), is_required=True)
 SOME_TABLES: Final = Parameter("tables", "of these tables alone, with commas between", text(10_000, "NAME,NAME"))
+COUNT: Final = Parameter("count", "how many you saw: 412 if there are others by now", whole(1, 2**31 - 1))
+IF_FILE: Final = Parameter(
+    "if_file", "the `hash` of the file in `GET /config`: 412 if it is another file by now", text(64, "HASH")
+)
 _WHY: Final = (REASON, IF_SEEN)
 
 
@@ -175,13 +179,13 @@ ENDPOINTS: Final = (
         (REASON, MINUTES),
         errors=(404,),
     ),
-    _act(f"{_LETTERS}/replay", "has rows that a target refused written once more", SOME_TABLES),
-    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, CONFIRM, right=Right.ADMIN),
+    _act(f"{_LETTERS}/replay", "has rows that a target refused written once more", SOME_TABLES, COUNT),
+    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, COUNT, CONFIRM, right=Right.ADMIN),
     _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
     _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
     _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),
     _act(f"{_SOURCE}/snapshot", "has the reading of tables end where it is", READ_TABLES, method="DELETE"),
-    _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now"),
+    _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now", IF_FILE),
     _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, and end then"),
     _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=Right.ADMIN),
 )

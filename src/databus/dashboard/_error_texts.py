@@ -28,6 +28,28 @@ def text_for(principal: Principal, error: str, message: str) -> str:
     return f"{error or 'an error'}{where} (the right `rows` shows the message)"
 
 
+def result_for(principal: Principal, result: Any) -> Any:
+    """What a part has answered to a command: states of sources and reasons of targets have messages in them.
+
+    >>> from databus.dashboard._rights import OWNER
+    >>> ann = Principal("ann", frozenset({Right.CONTROL}), frozenset())
+    >>> result_for(ann, {"refused": 1, "reasons": {"'secret' is no date": 1}, "message": ""})
+    {'refused': 1, 'message': ''}
+    """
+    if Right.ROWS in principal.rights:
+        return result
+    if isinstance(result, list):
+        return [result_for(principal, each) for each in result]
+    if not isinstance(result, Mapping):
+        return result
+    error = str(result.get("error") or "")
+    return {
+        name: text_for(principal, error, each) if name == "message" and isinstance(each, str) else each
+        for name, each in result.items()
+        if name != "reasons"
+    }
+
+
 def event_for(principal: Principal, event: Mapping[str, Any]) -> Mapping[str, Any]:
     """An event of a journal."""
     if "message" not in event or event.get("event") in _OWN_WORDS:

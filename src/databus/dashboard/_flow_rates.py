@@ -45,6 +45,8 @@ def _of_output(
         is_only = is_only and len(before) == 1
         if not is_only or before[0].startswith("sources."):  # what a relay captures, its node says
             break
+        if before[0] in way:  # of a part that says so: no graph of ours goes in a circle
+            return
         way.append(before[0])
     if not is_only:
         for before_last in into.get(path, ()) if len(into.get(path, ())) == 1 else ():

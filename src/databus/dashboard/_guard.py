@@ -61,8 +61,12 @@ class Guard:
             raise MalformedRequest("send JSON, and the header Content-Type: application/json")
 
     def _is_ours(self, origin: str, host: str) -> bool:
-        found = urlsplit(origin)
-        return found.scheme in ("http", "https") and found.netloc.lower() in (host.lower(), self._public) != ("", "")
+        try:
+            found = urlsplit(origin)
+        except ValueError:
+            return False
+        ours = {host.lower(), self._public} - {""}
+        return found.scheme in ("http", "https") and found.netloc.lower() in ours
 
 
 def _name_of(host: str) -> str:

@@ -6,7 +6,7 @@ Asking twice with one Idempotency-Key does a thing once. Each operation stands i
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,7 +18,6 @@ from databus.operate import logger_of
 from databus.relay import Audit
 
 _KEPT_MAX: Final = 1_000
-_AT_ONCE: Final = 8
 _WAIT_S: Final = 3.0
 """How long an answer waits for the end of an operation: most end at once, and who asked is told what went wrong."""
 
@@ -65,15 +64,18 @@ class Operations:
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        self._workers = ThreadPoolExecutor(_AT_ONCE, "dashboard-act")
+        self._noting = ThreadPoolExecutor(1, "dashboard-audit")
         self._kept: dict[str, Operation] = {}
         self._by_key: dict[tuple[str, str], Operation] = {}
         self._tasks: set[asyncio.Future[None]] = set()
 
-    async def do(self, operation: Operation, key: str | None, work: Callable[[], Any]) -> Operation:
-        """Do it, and return it when it has ended, or takes longer. key: the same one does nothing twice.
+    async def do(
+        self, operation: Operation, key: str | None = None, begin: Callable[[], Awaitable[Any]] | None = None
+    ) -> Operation:
+        """Do it, and return it when it has ended, or takes longer. key: the same one does nothing twice. begin: does
+        it; without, it is done already.
 
-        Raises what `work` raised, if it did so in time; `MalformedRequest` for a key that meant something else.
+        Raises what `begin` raised, if it did so in time; `MalformedRequest` for a key that meant something else.
         """
         known = None if key is None else self._by_key.get((operation.principal.name, key))
         if known is not None:
@@ -83,7 +85,7 @@ class Operations:
                 )
             return known
         self._keep(operation, key)
-        task = asyncio.ensure_future(self._run(operation, work))
+        task = asyncio.ensure_future(self._run(operation, begin))
         self._tasks.add(task)  # else nothing holds it
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait([task], timeout=_WAIT_S)
@@ -91,9 +93,9 @@ class Operations:
             raise operation.error
         return operation
 
-    def refuse(self, operation: Operation, error: DatabusError) -> None:
+    async def refuse(self, operation: Operation, error: DatabusError) -> None:
         """Note what was refused before anything was done."""
-        self._note(operation, error)
+        await asyncio.get_running_loop().run_in_executor(self._noting, self._note, operation, error)
 
     def seen_by(self, principal: Principal) -> Iterator[Operation]:
         """Those about what a principal sees, the newest first."""
@@ -101,7 +103,7 @@ class Operations:
 
     def close(self) -> None:
         """Wait for nothing."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._noting.shutdown(wait=False)  # what has been done is still to be written down
 
     def _keep(self, operation: Operation, key: str | None) -> None:
         self._kept[operation.id] = operation
@@ -111,16 +113,16 @@ class Operations:
             while len(kept) > _KEPT_MAX:
                 del kept[next(iter(kept))]  # type: ignore[arg-type]  # each has keys of its own
 
-    async def _run(self, operation: Operation, work: Callable[[], Any]) -> None:
+    async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]] | None) -> None:
         try:
-            operation.result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+            operation.result = None if begin is None else await begin()
         except DatabusError as error:
             operation.error = error
         except Exception as error:
             _logger.exception("an operation ended by a defect", action=operation.action, target=operation.target)
             operation.error = DatabusError(f"a defect: {why(error)}")
         operation.ended_us = time.time_ns() // 1000
-        await asyncio.get_running_loop().run_in_executor(self._workers, self._note, operation, operation.error)
+        await asyncio.get_running_loop().run_in_executor(self._noting, self._note, operation, operation.error)
 
     def _note(self, operation: Operation, error: DatabusError | None) -> None:
         who = {"principal": operation.principal.name, "address": operation.address}

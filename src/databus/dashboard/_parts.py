@@ -19,7 +19,9 @@ from databus.core import (
     InputError,
     ServiceUnavailable,
     StateDiffers,
+    split_names,
 )
+from databus.dashboard._shapes import checked
 from databus.formats import load_yaml
 from databus.link import Access, RelayClient
 from databus.pipeline import PipelineFile, relay_at
@@ -71,7 +73,7 @@ class PipelineUrl:
             else:
                 query = urlencode({name: value for name, value in request.items() if value is not None})
                 status, body = self._answer("GET", f"{path}?{query}" if query else path, None, self._headers)
-            answer = json.loads(body)
+            answer = json.loads(body, parse_constant=_refuse)
         except (OSError, HTTPException, ValueError) as error:
             raise ServiceUnavailable(f"{self.url}: the pipeline does not answer: {error}") from error
         if not isinstance(answer, dict):
@@ -89,6 +91,11 @@ class PipelineUrl:
             return answer.status, answer.read(_ANSWER_BYTES_MAX)
         finally:
             connection.close()
+
+
+def _refuse(constant: str) -> None:
+    """What Python takes for JSON, and no browser does."""
+    raise ValueError(f"{constant} is no JSON")
 
 
 class _WithRelay:
@@ -124,23 +131,27 @@ class PipelinePart(_WithRelay):
 
     def look(self) -> Mapping[str, Any]:
         """What it says of itself without asking anybody."""
-        return self._asked.ask("status")
+        return checked("status", self._asked.ask("status"))
+
+    def graph(self) -> Mapping[str, Any]:
+        """Its nodes and edges."""
+        return checked("graph", self._asked.ask("graph"))
 
     def measure(self) -> Mapping[str, Any]:
         """The same, with positions and backlog; seconds."""
         return self._asked.ask("backlog")
 
     def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
-        """Graph, journal, audit, letters, config."""
+        """Journal, audit, letters, config."""
         return self._asked.ask(verb, **request)
 
     def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have it do something; without outputs, itself. given: the parameters of the request."""
         seen = None if given.get("if_seen") is None else dict.fromkeys(outputs or [""], given["if_seen"])
         tables = given.get("tables") or None
-        tables = tables.split(",") if isinstance(tables, str) else tables
+        tables = split_names(tables) if isinstance(tables, str) else tables
         asked = {"by": dict(who), "reason": given["reason"], "if_seen": seen, "tables": tables}
-        asked |= {name: given[name] for name in ("rows", "bytes") if given.get(name) is not None}
+        asked |= {name: given[name] for name in ("rows", "bytes", "count", "if_file") if given.get(name) is not None}
         return self._asked.ask(verb, outputs=list(outputs), **asked)
 
 
@@ -153,7 +164,7 @@ class RelayPart(_WithRelay):
         """The states of its sources, as a pipeline's status has them."""
         url, access = self._asked_relay()
         states = _client(url, access).states()
-        return {"relay": url, "sources": {str(each["name"]): each for each in states}}
+        return checked("status", {"relay": url, "sources": {str(each["name"]): each for each in states}})
 
 
 Part = PipelinePart | RelayPart

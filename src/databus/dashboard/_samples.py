@@ -44,7 +44,8 @@ def samples_of(board: Board) -> Iterator[Sample]:
     """All of them."""
     for watch in board.watches.values():
         labels = {watch.part.kind: watch.name}
-        up = float(not watch.seen.error) if watch.seen.at_us or watch.seen.error else None
+        unseen = watch.unseen
+        up = float(not unseen) if watch.seen.at_us or unseen else None
         state = watch.seen.status.get("state")
         if up is not None:
             yield Sample(UP, labels, 0.0 if state == "stopped" else up, watch.name, watch.project)

@@ -26,7 +26,7 @@ from databus.dashboard._guard import PAGE_HEADERS, Guard
 from databus.dashboard._history import History
 from databus.dashboard._parts import Part
 from databus.dashboard._rights import Principals
-from databus.dashboard._sessions import COOKIE, Sessions
+from databus.dashboard._sessions import Sessions
 from databus.dashboard._watcher import Hook, Push, Watcher
 from databus.operate import logger_of
 from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopback
@@ -81,6 +81,8 @@ class Dashboard:
                 f"{host} can be reached by others; say who may ask (--principals), or listen at 127.0.0.1"
             )
         self._config = config
+        # Looked at before it is read: what changes meanwhile is read again.
+        self._principals_seen = None if config.principals_file is None else _seen(config.principals_file)
         self._principals = None if config.principals_file is None else Principals.in_file(config.principals_file)
         self._on_link = on_link
         self._pages = dict(_pages())
@@ -108,6 +110,7 @@ class Dashboard:
             self._route(runner.app, guard, answers)
             await runner.setup()
             await self._bind(runner)
+            sessions.cookie += f"_{runner.addresses[0][1]}"
             sessions.begin()
             for watch in self.board.watches.values():
                 watch.start()
@@ -152,7 +155,7 @@ class Dashboard:
     async def _keep_principals(self, sessions: Sessions) -> None:
         """Take the file of principals again when it has changed. One that is no good changes nothing."""
         path = self._config.principals_file
-        seen = None if path is None else _seen(path)
+        seen = self._principals_seen
         while path is not None:
             await asyncio.sleep(_LOOK_S)
             now = await asyncio.to_thread(_seen, path)
@@ -201,20 +204,19 @@ class Dashboard:
 
 async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, sessions: Sessions) -> Ask:
     """The request, read and checked. Raises what it is answered with instead."""
-    cookie, bearer = request.cookies.get(COOKIE, ""), request.headers.get("Authorization", "")
+    # Other schemes are of a proxy that stands before us, and has browsers send them.
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    is_program = scheme.lower() == "bearer"
+    cookie = "" if is_program else request.cookies.get(sessions.cookie, "")
     if endpoint.changes:
         has_body = request.can_read_body or endpoint.has_body
-        guard.check_change(request.headers, request.host, has_cookie=bool(cookie) and not bearer, has_body=has_body)
+        guard.check_change(request.headers, request.host, has_cookie=bool(cookie), has_body=has_body)
     else:
         guard.check_page(request.headers, request.host)
     ask = Ask(request, endpoint, path=dict(request.match_info))
-    principal = (
-        sessions.of_bearer(bearer.removeprefix("Bearer "))
-        if bearer.startswith("Bearer ")
-        else sessions.of_cookie(cookie)
-    )
+    principal = sessions.of_bearer(token) if is_program else sessions.of_cookie(cookie)
     if principal is not None:
-        ask.principal, ask.cookie = principal, "" if bearer else cookie
+        ask.principal, ask.cookie = principal, cookie
     if endpoint.right is not None:
         if principal is None:
             raise AccessDenied("sign in first: by the link that the dashboard printed, or with your token")

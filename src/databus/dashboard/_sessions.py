@@ -15,7 +15,8 @@ from databus.dashboard._rights import OWNER, Principal, Principals
 
 COOKIE: Final = "databus_dashboard"
 SESSION_S: Final = 8 * 3600
-_SESSIONS_MAX: Final = 1_000
+_OF_ONE_MAX: Final = 100
+"""Sessions of one principal; beyond that the oldest ends, and none of anybody else."""
 _TOKEN_BYTES: Final = 32
 
 
@@ -32,6 +33,8 @@ class Sessions:
         self._on_once = on_once
         self._clock = clock
         self._open: dict[bytes, tuple[Principal, float]] = {}
+        self.cookie = COOKIE
+        """The cookie's name. Browsers send cookies to all ports of a host: each dashboard there needs its own."""
         self._once = ""
 
     def begin(self) -> None:
@@ -46,8 +49,8 @@ class Sessions:
             raise AccessDenied("this token is not known here" if self._principals else self._why_no_longer())
         now_s = self._clock()
         self._open = {key: each for key, each in self._open.items() if each[1] > now_s}
-        while len(self._open) >= _SESSIONS_MAX:
-            del self._open[next(iter(self._open))]
+        for key in [key for key, each in self._open.items() if each[0] == principal][: 1 - _OF_ONE_MAX]:
+            del self._open[key]
         value = secrets.token_urlsafe(_TOKEN_BYTES)
         self._open[_key(value)] = principal, now_s + SESSION_S
         return value, principal

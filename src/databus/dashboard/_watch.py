@@ -1,12 +1,14 @@
 """Looking at parts, each in threads of its own: one that does not answer keeps nobody waiting. Start with `Watch`."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from databus.core import DatabusError
+from databus.core import DatabusError, ServiceUnavailable
 from databus.dashboard._parts import Part, PipelinePart, why
 from databus.operate import logger_of
 
@@ -17,6 +19,10 @@ MEASURE_S: Final = 15.0
 """How often a pipeline asks its relay and its targets, at most, on our behalf."""
 _GRAPH_S: Final = 30.0
 _STOP_S_MAX: Final = 1.0
+UNSEEN_S: Final = 5.0
+"""After it a part that has not answered is shown as one that does not; what it is asked with may wait for minutes."""
+_READS_MAX: Final = 32
+_ACTS_MAX: Final = 4
 
 _logger = logger_of("databus.dashboard")
 
@@ -36,6 +42,34 @@ class Seen:
     graph: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Threads:
+    """Threads for what one part is asked, so many at most: one that does not answer keeps nobody waiting who asks
+    another. They end with the process, whatever they wait for.
+    """
+
+    def __init__(self, name: str, at_once: int) -> None:
+        self._name = name
+        self._free = threading.BoundedSemaphore(at_once)
+
+    def submit(self, work: Callable[[], Any]) -> "asyncio.Future[Any]":
+        """Do it, without waiting. Raises `ServiceUnavailable` where all are busy. In the loop's thread."""
+        if not self._free.acquire(blocking=False):
+            raise ServiceUnavailable(f"{self._name}: too much is under way that was not answered yet; ask again later")
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                future.set_exception(error)
+            finally:
+                self._free.release()
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        return asyncio.wrap_future(future)
+
+
 class Watch:
     """Looks at one part once a second, until it is stopped. on_seen: is told after each look, by a thread."""
 
@@ -43,7 +77,12 @@ class Watch:
         self.name = name
         self.part = part
         self.seen = Seen()
+        self.reads = Threads(f"read {name}", _READS_MAX)
+        """What the part is asked for pages."""
+        self.acts = Threads(f"act {name}", _ACTS_MAX)
+        """What it is told to do. Nothing of it waits for its turn: it would be done when nobody looks any more."""
         self._on_seen = on_seen
+        self._asked_s: float | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._looks, name=f"look {name}", daemon=True)]
@@ -55,6 +94,15 @@ class Watch:
         """Whose it is; None where it is nobody's, or has not answered yet."""
         found = self.seen.status.get("project")
         return None if found is None else str(found)
+
+    @property
+    def unseen(self) -> str:
+        """Why what was seen last may be wrong by now; empty while the part answers."""
+        asked_s = self._asked_s
+        if self.seen.error or asked_s is None:
+            return self.seen.error
+        waited_s = time.monotonic() - asked_s
+        return f"no answer for {waited_s:.0f} s" if waited_s > UNSEEN_S else ""
 
     def start(self) -> None:
         """Begin to look."""
@@ -75,13 +123,15 @@ class Watch:
         wait_s, graph_at_s = LOOK_S, float("-inf")
         while not self._stopping.is_set():
             try:
+                self._asked_s = time.monotonic()
                 status = self.part.look()
                 if self.seen.error:
                     _logger.info("answers again", part=self.name)
                 self._put(status=status, at_us=time.time_ns() // 1000, error="")
                 if isinstance(self.part, PipelinePart) and time.monotonic() - graph_at_s > _GRAPH_S:
-                    self._put(graph=self.part.show("graph"))
+                    self._put(graph=self.part.graph())
                     graph_at_s = time.monotonic()
+                self._on_seen(self)
                 wait_s = LOOK_S
             except Exception as error:  # whatever it is, it is shown, and it is looked at again
                 if not isinstance(error, DatabusError):
@@ -90,7 +140,7 @@ class Watch:
                     _logger.warning("does not answer", part=self.name, where=self.part.where, why=str(error))
                 self._put(error=why(error))
                 wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
-            self._on_seen(self)
+            self._asked_s = None
             self._stopping.wait(wait_s)
 
     def _measures(self) -> None:

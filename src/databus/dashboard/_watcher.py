@@ -202,7 +202,7 @@ class Watcher:
                 self._pushed_s[number] = now_s
                 headers = {"Content-Type": CONTENT_TYPES[push.form]}
                 box.put(Request(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers)))
-        if not all(each.seen.at_us or each.seen.error for each in self._board.watches.values()):
+        if not all(each.seen.at_us or each.unseen for each in self._board.watches.values()):
             return  # what is not there now may only not have been looked at yet
         notices = self.alerts.step(now_s, samples)
         for notice in notices:

@@ -180,6 +180,8 @@ def _with_tables(
         owner, name = split_physical(table)
         name = canonical_name(name)
         if owner:
+            if sources is not None and owner not in sources:  # its state was not looked at, nor may be theirs who ask
+                raise MalformedRequest(f"tables: {table[:100]!r} is of another source than {', '.join(sources)[:200]}")
             wanted.setdefault(catalog.physical(owner).physical, []).append(name)
         elif len(captures) == 1:
             wanted.setdefault(captures[0].physical, []).append(name)

@@ -155,13 +155,15 @@ def trace(
     key: Mapping[str, str],
     start: "Start",
     spark: "Callable[[], SparkSession] | None" = None,
+    may_show: "Callable[[str], bool]" = lambda _: True,
 ) -> Iterator[Traced]:
     """The changes of a row since then, the newest `CHANGES_MAX` at most, and what became of each.
 
-    spark: gives a session for `sql` and `python` filters, which are not tried without. Raises `UnknownSource` for a
+    spark: gives a session for `sql` and `python` filters, which are not tried without. may_show: whether a table of
+    this full name is there for who asks. Raises `UnknownSource` for a
     table that there is not, `InputError` for a key that is none of it.
     """
-    full, schema = _table_of(client, table)
+    full, schema = _table_of(client, table, may_show)
     read = _Read(client, full, schema, _condition(schema, key), start)
     outputs = [
         (each.output, each.positions.get(full.partition("/")[0]), each.error) for each in positions_of(graph.config)
@@ -216,8 +218,8 @@ def _emptied_below(kind: ControlKind, pair: Pair, body: Mapping[str, Any]) -> Pa
     return None
 
 
-def _table_of(client: "RelayClient", table: str) -> tuple[str, TableSchema]:
-    names = [each.name for each in client.sources()]
+def _table_of(client: "RelayClient", table: str, may_show: "Callable[[str], bool]") -> tuple[str, TableSchema]:
+    names = [each.name for each in client.sources() if may_show(each.name)]
     found = [each for each in names if table in (each, each.partition("/")[2], each.rpartition(".")[2])]
     if len(found) != 1:
         said = f"several: {', '.join(found)}" if found else f"there are {', '.join(sorted(names)) or 'none'}"

@@ -9,7 +9,7 @@ from databus.core import InputError, StateDiffers
 from databus.pipeline.engine import can_throttle
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
 from databus.pipeline.running._dead_letters import steer_letters
-from databus.pipeline.running._shown import SHOWN, shown
+from databus.pipeline.running._shown import SHOWN, shown, written_hash
 from databus.pipeline.telling import Rest, Resting, Throttle
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Commands:
         result = "done"
         try:
             self._check_seen(request.get("if_seen") or {})
+            self._check_file(request.get("if_file"))
             return self._done(verb, request)
         except Exception as error:
             result = f"{type(error).__name__}: {error}"
@@ -104,6 +105,10 @@ class Commands:
             if now != state:
                 what = f"output {name}" if name else "the pipeline"
                 raise StateDiffers(f"{what} is {now} now, no longer {str(state)[:100]}; look again, then decide")
+
+    def _check_file(self, seen: Any) -> None:
+        if seen is not None and seen != written_hash(self._run.config.path):
+            raise StateDiffers("the file is another one now than was seen; look again, then decide")
 
     def _done(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == "reload":
@@ -147,7 +152,7 @@ class Commands:
         if verb == "rebuild":
             done = {"tables": self._run.rebuild(output, tables)}
         else:
-            done = steer_letters(self._run.graph, verb, output, tables)
+            done = steer_letters(self._run.graph, verb, output, tables, _limit(request, "count"))
         return {"outputs": [output], "pid": self._status(False)["pid"], **done}
 
     def _throttle(self, outputs: Sequence[str], request: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from databus.core import DatabusError, InputError
+from databus.core import DatabusError, InputError, StateDiffers
 from databus.filters import matches
 from databus.flow import LetterFile, Letters
 from databus.pipeline.graph import Graph, Kind, PipelineConfig
@@ -68,9 +68,16 @@ class OutputLetters:
         return sum(file.count for file in files)
 
 
-def steer_letters(graph: Graph, verb: str, output: str, patterns: Sequence[str]) -> dict[str, Any]:
-    """Have the letters of an output written once more (`replay`), or forgotten (`drop`); what came of it."""
+def steer_letters(
+    graph: Graph, verb: str, output: str, patterns: Sequence[str], seen: int | None = None
+) -> dict[str, Any]:
+    """Have the letters of an output written once more (`replay`), or forgotten (`drop`); what came of it.
+
+    seen: how many there were when somebody looked. Raises `StateDiffers` where there are others.
+    """
     letters = OutputLetters(graph, output)
+    if seen is not None and (now := sum(file.count for file in letters.files(patterns))) != seen:
+        raise StateDiffers(f"outputs.{output}: there are {now} letters now, no longer {seen}; look again, then decide")
     if verb == "drop":
         return {"dropped": letters.drop(patterns)}
     return dict(letters.replay(patterns)._asdict())

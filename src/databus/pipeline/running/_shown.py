@@ -3,8 +3,10 @@
 All of it is in files, so a pipeline that does not run shows it too. Start with `shown` and `PipelineFile`.
 """
 
+import hashlib
 import re
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -29,11 +31,15 @@ _LOOK_BACK_S_MAX: Final = 366 * 86_400
 _RELAY_MS_MAX: Final = 60_000
 _HIDDEN: Final = "(hidden)"
 _SECRET_NAME: Final = re.compile(
-    r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment", re.I
+    r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment"
+    r"|jaas|(account|access|storage|shared|master|encryption|customer)[._]?key(?!_id)|(^|[._])sas($|[._])|(^|[._])key\.pem",
+    re.I,
 )
 """Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
 _REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
-_LOG_IN: Final = re.compile(r"(?<=//)[^/@\s]+@")
+_LOG_IN: Final = re.compile(r"(?<=//)[^/?#\s]+@")
+_BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
+"""Of an address of HTTP: that of a web hook is a secret in many services."""
 
 if TYPE_CHECKING:
     from databus.link import RelayClient, Start
@@ -84,9 +90,11 @@ def _letters(graph: Graph, request: Request) -> dict[str, Any]:
     """Counts by table of each output; with `rows`, letters themselves too, of an output if one is named."""
     wanted, limit = request.get("output"), _number(request, "limit", 100, LIMIT_MAX)
     outputs = [each for each in outputs_with_letters(graph) if wanted in (None, "", each.name)]
-    counts = [
-        {"output": each.name, "table": file.source, "count": file.count} for each in outputs for file in each.files()
-    ]
+    by_table = Counter[tuple[str, str]]()  # a table has many files, and what is done is done to all of them
+    for each in outputs:
+        for file in each.files():
+            by_table[each.name, file.source] += file.count
+    counts = [{"output": output, "table": table, "count": count} for (output, table), count in by_table.items()]
     if not request.get("rows"):
         return {"counts": counts}
     letters = (
@@ -112,6 +120,7 @@ def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
     """
     path, written = graph.config.path, graph.config.written
     told: dict[str, Any] = {"file": str(path), "config": without_secrets(written), "changes": [], "problem": ""}
+    told["hash"] = written_hash(path)  # before it is read: one that changes meanwhile is another one then
     try:
         told["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
         refused = refusals(graph.config, load_pipeline(path).config) if told["changes"] else []
@@ -119,6 +128,14 @@ def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
     except ConfigError as error:
         told["problem"] = str(error)
     return told
+
+
+def written_hash(path: Path) -> str:
+    """By which a file is known as it is now; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = False) -> Iterator[dict[str, Any]]:
@@ -142,6 +159,8 @@ def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
 
     >>> without_secrets({"password": "hunter2", "token_file": "t", "url": "http://me:pw@db/", "secret": "${S}"})
     {'password': '(hidden)', 'token_file': 't', 'url': 'http://(hidden)@db/', 'secret': '${S}'}
+    >>> without_secrets({"url": "https://hooks.example/T0/x?key=1", "account_key": "x", "key": ["id"]})
+    {'url': 'https://hooks.example/(hidden)', 'account_key': '(hidden)', 'key': ['id']}
     """
     if isinstance(value, dict):
         return {
@@ -153,7 +172,11 @@ def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
         return value
     if is_secret and value not in (None, ""):
         return _HIDDEN
-    return _LOG_IN.sub(f"{_HIDDEN}@", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if value.startswith(("http://", "https://")):
+        value = _BEHIND_HOST.sub(rf"\1/{_HIDDEN}", value)
+    return _LOG_IN.sub(f"{_HIDDEN}@", value)
 
 
 def _is_secret(name: str) -> bool:
@@ -167,7 +190,12 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
     since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
     start: Start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
     key = dict(parse_qsl(str(request.get("key", "")), keep_blank_values=True))
-    found = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start)
+
+    def reads(full: str) -> bool:
+        return any(each.needs_relay and each.choice().selects(full) for each in graph.inputs.values())
+
+    # The relay may have tables of others: who sees this pipeline sees what it reads.
+    found = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start, may_show=reads)
     return {"changes": _newest((each.to_json() for each in found), request)}
 
 
@@ -209,11 +237,23 @@ SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
     "lineage": _lineage,
 }
 """By the verb that asks for it."""
+_SCANS: Final = frozenset({"trace", "batches"})
+_SCANS_MAX: Final = 2
+_SCANNING: Final = threading.BoundedSemaphore(_SCANS_MAX)
 
 
 def shown(verb: str, graph: Graph, request: Request) -> Mapping[str, Any]:
-    """Answer one of the verbs of `SHOWN`. Raises `InputError` for what cannot be asked."""
-    return SHOWN[verb](graph, request)
+    """Answer one of the verbs of `SHOWN`. Raises `InputError` for what cannot be asked, `ServiceUnavailable` where the
+    log is read for enough others: these take minutes, and whoever wants to stop the pipeline needs a thread too.
+    """
+    if verb not in _SCANS:
+        return SHOWN[verb](graph, request)
+    if not _SCANNING.acquire(blocking=False):
+        raise ServiceUnavailable(f"{verb}: the log is being read for {_SCANS_MAX} others; ask again")
+    try:
+        return SHOWN[verb](graph, request)
+    finally:
+        _SCANNING.release()
 
 
 class PipelineFile:

@@ -1,0 +1,100 @@
+"""What a pipeline or a relay answers, as far as the dashboard counts with it: checked where it comes in.
+
+One part of another version, or that is none at all, is shown as one that does not answer. Else it would be the end of
+the status of all parts, and of their alerts.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from databus.core import ServiceUnavailable
+
+_Texts = dict[str, str]
+_Counts = dict[str, float]
+
+
+class _Shape(BaseModel):
+    """Other fields may be there, and be anything: they are shown, not counted with."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class _Flow(_Shape):
+    rows: float | None = None
+    bytes: float | None = None
+    dropped: _Counts = Field(default_factory=dict)
+    ms: _Counts = Field(default_factory=dict)
+
+
+class _Visible(_Shape):
+    buckets: _Counts = Field(default_factory=dict)
+    sum_s: float | None = None
+    count: float | None = None
+
+
+class _Output(_Shape):
+    state: str
+    error: str | None = None
+    message: str | None = None
+    rows: float | None = None
+    batches: float | None = None
+    retries: float | None = None
+    journal_breaks: float | None = None
+    refused: _Texts | None = None
+    flow: _Flow | None = None
+    visible: _Visible | None = None
+
+
+class _Source(_Shape):
+    project: str | None = None
+    state: str | None = None
+    error: str | None = None
+    message: str | None = None
+    rows: float | None = None
+    bytes: float | None = None
+    lagMs: float | None = None  # noqa: N815 - as relays say it
+    lagBytes: float | None = None  # noqa: N815
+    retentionLeftMs: float | None = None  # noqa: N815
+    diskFree: float | None = None  # noqa: N815
+
+
+class _Status(_Shape):
+    project: str | None = None
+    state: str | None = None
+    relay: str | None = None
+    relay_error: str | None = None
+    failure: str | None = None
+    disk_free: float | None = None
+    outputs: dict[str, _Output] = Field(default_factory=dict)
+    sources: dict[str, _Source] = Field(default_factory=dict)
+
+
+class _Node(_Shape):
+    id: str
+    kind: str
+    name: str
+    type: str
+
+
+class _Graph(_Shape):
+    nodes: list[_Node] = Field(default_factory=list)
+    edges: list[dict[str, str | None]] = Field(default_factory=list)
+
+
+_SHAPES: Final[Mapping[str, type[_Shape]]] = {"status": _Status, "graph": _Graph}
+
+
+def checked(verb: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer itself. Raises `ServiceUnavailable` for one that is none.
+
+    >>> checked("status", {"outputs": {"copy": {"state": "running", "more": 1}}})
+    {'outputs': {'copy': {'state': 'running', 'more': 1}}}
+    """
+    try:
+        _SHAPES[verb].model_validate(answer)
+    except ValidationError as error:
+        where = ".".join(str(each)[:100] for each in error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise ServiceUnavailable(f"what it answers is not what this version knows: {verb}: {where}") from None
+    return answer
