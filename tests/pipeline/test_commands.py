@@ -91,6 +91,11 @@ def test_what_runs_and_what_does_not_answer_the_same_questions(tmp_path):
         ask_socket(pipeline.config.state, "pause", outputs=["copy"])
         running = {verb: file.ask(verb) for verb in ("graph", "journal", "audit", "letters", "config")}
         assert file.ask("status")["state"] == "running"
+        text = pipeline.file.read_text()
+        for mistake in ("outputs: [", "outputs: {}", text.replace("name: shop", "name: other"), ""):
+            pipeline.file.write_text(mistake)
+            assert file.ask("status")["state"] == "running", mistake
+        pipeline.file.write_text(text)
     assert file.ask("status")["state"] == "stopped"
     stopped = {verb: file.ask(verb) for verb in running}
     assert stopped == running

@@ -264,10 +264,11 @@ class PipelineFile:
         self.path = path
         self.name = name_of(path)
         self._graph: tuple[tuple[int, ...], Graph] | None = None
+        self._state: Path | None = None
 
     def ask(self, verb: str, **request: Any) -> Mapping[str, Any]:
         """What it answers. Raises as `databus.pipeline.ask`, and `ConfigError` for a file with problems."""
-        state = state_of(self.path)
+        state = self._state_now()
         if is_held(state):
             return ask(state, verb, **request)
         if verb in ("status", "backlog"):
@@ -275,6 +276,20 @@ class PipelineFile:
         if verb in SHOWN:
             return shown(verb, self._loaded(), request)
         raise InputError("this pipeline does not run; start it with `databus run`")
+
+    def _state_now(self) -> Path:
+        """The folder of its state: that of before while the file has a mistake, or says another one in mid-run."""
+        known = self._state
+        try:
+            found = state_of(self.path)
+        except ConfigError:
+            if known is None:
+                raise
+            return known
+        if known is not None and found != known and is_held(known):
+            return known
+        self._state = found
+        return found
 
     def _status(self, state: Path) -> dict[str, Any]:
         status = read_status(state)
