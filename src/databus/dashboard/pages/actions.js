@@ -13,10 +13,12 @@ export function Actions({ list, rights, state, onDone }) {
   </div>`;
 }
 
-// What came of it, where it is a number: letters.
+// What came of it, where it is a number: letters; and which outputs, where it was more than the one that was asked for.
 function resultOf(result) {
   const known = ["written", "refused", "dropped"].filter((name) => result && typeof result[name] === "number");
-  return known.length ? ` (${known.map((name) => `${result[name]} ${name}`).join(", ")})` : "";
+  if (known.length) return ` (${known.map((name) => `${result[name]} ${name}`).join(", ")})`;
+  const outputs = (result && Array.isArray(result.outputs) && result.outputs) || [];
+  return outputs.length > 1 ? ` (${outputs.join(", ")}, which share a lane)` : "";
 }
 
 function Dialog({ action, onEnd }) {
@@ -27,7 +29,7 @@ function Dialog({ action, onEnd }) {
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
-    const body = { reason: form.get("reason") };
+    const body = { reason: form.get("reason"), ...action.also };
     if (action.seen) body.if_seen = action.seen;
     for (const { name, type } of action.fields || []) {
       if (form.get(name) !== "") body[name] = type === "number" ? Number(form.get(name)) : form.get(name);

@@ -12,7 +12,7 @@ const LOOKS = { firing: "bad", pending: "busy", resolved: "good" };
 const of = (alert) => Object.entries(alert.labels).map(([name, value]) => `${name}=${value}`).join(", ");
 
 function actionsOf(alert) {
-  const name = alert.rule;
+  const name = `${alert.rule} (${of(alert)})`;
   return [
     { verb: "ack", title: "Acknowledge", name, says: "Somebody sees to it: it is not told again while it fires.", path: `/alerts/${alert.id}/ack` },
     { verb: "silence", title: "Silence", name, says: "It is told to nobody for a while.", path: `/alerts/${alert.id}/silence`, fields: MINUTES },

@@ -16,7 +16,7 @@ const MENU = [["flow", "Flow", "f"], ["alerts", "Alerts", "w"], ["trace", "Trace
 function placeOf(hash) {
   const [, page, ...names] = hash.split("/");
   try {
-    return PAGES[page] ? { page, names: names.map(decodeURIComponent) } : { page: "flow", names: [] };
+    return Object.hasOwn(PAGES, page) ? { page, names: names.map(decodeURIComponent) } : { page: "flow", names: [] };
   } catch {
     return { page: "flow", names: [] }; // what is behind a % is no character
   }

@@ -52,10 +52,10 @@ export function Audit() {
     <${Table} label="Who did what, the newest first" columns=${AUDIT} rows=${found ? found.entries : []} empty=${found ? "Nothing yet." : "Asking…"} />`;
 }
 
-function actionsOf({ pipeline, output, table }) {
+function actionsOf({ pipeline, output, table, count: letters }) {
   const verb = (name, title, says, more) => ({
-    verb: name, title, says, name: `${output} ${table}`, path: `/letters${pathOf(pipeline, output)}/${name}`,
-    fields: [{ name: "tables", label: "Of these tables", value: table }], ...more,
+    verb: name, title, says, name: `${letters} of ${pipeline} / ${output} ${table}`, path: `/letters${pathOf(pipeline, output)}/${name}`,
+    fields: [{ name: "tables", label: "Of these tables", value: table, readonly: true }], also: { count: letters }, ...more,
   });
   return [
     verb("replay", "Replay", "The rows are written once more; those that are refused again stay."),

@@ -34,7 +34,7 @@ const gone = (what) => html`<h1>${what}</h1><p class="trouble">There is no such 
 export function Output({ status, names: [pipeline, output], rights, onDone }) {
   const found = status.outputs.find((each) => each.pipeline === pipeline && each.output === output);
   if (!found) return gone(`Output ${pipeline} / ${output}`);
-  const verb = (name, title, says, more) => ({ verb: name, title, says, name: output, path: `/outputs${pathOf(pipeline, output)}/${name}`, ...more });
+  const verb = (name, title, says, more) => ({ verb: name, title, says, name: `${pipeline} / ${output}`, path: `/outputs${pathOf(pipeline, output)}/${name}`, ...more });
   const actions = [
     verb("pause", "Pause", "It rests from the end of its batch, also over restarts, until somebody resumes it."),
     verb("resume", "Resume", "It goes on where its target stands."),
@@ -69,7 +69,7 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
 // Tables of which something was written since the start, each of which can be made anew.
 function Tables({ pipeline, output, state, tables, rights, onDone }) {
   const actions = (table) => [{
-    verb: "rebuild", title: "Rebuild", name: table, says: REBUILT, confirm: table, right: "admin",
+    verb: "rebuild", title: "Rebuild", name: `${table} of ${pipeline} / ${output}`, says: REBUILT, confirm: table, right: "admin",
     path: `/tables${pathOf(pipeline, output, table)}/rebuild`,
   }];
   const columns = [
@@ -132,7 +132,7 @@ function SourceTables({ relay, source, status, reading, rights, onDone }) {
 export function Source({ status, names: [relay, source], rights, onDone }) {
   const found = status.sources.find((each) => each.relay === relay && each.source === source);
   if (!found) return gone(`Source ${relay} / ${source}`);
-  const verb = (name, title, says, more) => ({ verb: name, title, says, name: source, path: `/sources${pathOf(relay, source)}/${name}`, ...more });
+  const verb = (name, title, says, more) => ({ verb: name, title, says, name: `${relay} / ${source}`, path: `/sources${pathOf(relay, source)}/${name}`, ...more });
   const actions = [
     verb("pause", "Pause", "It is captured no further. The database keeps the changes for as long as its retention lasts."),
     verb("resume", "Resume", "Capture goes on; one that is suspended is tried again at once."),

@@ -30,23 +30,25 @@ export function Table({ label, columns, rows, empty }) {
 
 // What an endpoint answers, asked again every `every` ms while the page is seen, and when `version` is another: [answer, error].
 export function useAnswer(path, query, every = 0, version = "") {
-  const [found, put] = useState([null, ""]);
-  const key = JSON.stringify([path, query, version]);
+  const of = JSON.stringify([path, query]);
+  const [found, put] = useState([null, "", of]);
   const latest = useRef(0);
   useEffect(() => {
     const mine = ++latest.current;
+    let isAsking = false; // what is slow is not asked again meanwhile: browsers have six connections a host
     const ask = () => {
-      if (document.hidden && every) return;
+      if (isAsking || (document.hidden && every)) return;
+      isAsking = true;
       get(path, query).then(
-        (answer) => mine === latest.current && put([answer, ""]),
-        (error) => mine === latest.current && put(([before]) => [before, error.message]),
-      );
+        (answer) => mine === latest.current && put([answer, "", of]),
+        (error) => mine === latest.current && put(([before, , whose]) => [whose === of ? before : null, error.message, of]),
+      ).finally(() => { isAsking = false; });
     };
     ask();
     const timer = every ? setInterval(ask, every) : 0;
     return () => clearInterval(timer);
-  }, [key, every]);
-  return found;
+  }, [of, version, every]);
+  return found[2] === of ? found : [null, ""]; // never the answer about something else
 }
 
 // Parts that do not answer, and since when their numbers are old.
