@@ -116,7 +116,7 @@ def rounds(wait_s: float) -> Iterator[bool]:
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         yield False
-        time.sleep(_ASK_S)
+        time.sleep(_ASK_S)  # a relay that starts, or a process that ends, tells nobody else
     yield True
 
 

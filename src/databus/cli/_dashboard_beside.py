@@ -75,7 +75,7 @@ def end_with_input() -> None:
         while os.read(sys.stdin.fileno(), 1 << 10):
             pass
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(_END_S_MAX)
+        time.sleep(_END_S_MAX)  # what Ctrl-C has not ended by then ends without its last words
         os._exit(1)
 
     threading.Thread(target=watch, name="leash", daemon=True).start()
