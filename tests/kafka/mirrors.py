@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from databus.core import SourceCheckpoint
 from databus.flow import ChangeBatch, TableRows
 from databus.flow._decode import to_user_rows
-from databus.testing._staged_writes import write_batch
+from databus.testing._staged_writes import opened, write_batch
 from databus.wire import Group
 from tests.kafka.support import messages_in, output_of
 from tests.kafka_source.support import Follower, Topics
@@ -67,7 +67,7 @@ def mirror_of(server: Any, folder: Any, prefix: str, **options: Any) -> Any:
 
 def write(output: Any, groups: list[Group], begin: int = 0) -> None:
     """As a run does, with tasks that run twice."""
-    output.open()
+    opened(output)
     for batch in batches(groups, begin):
         write_batch(output, batch)
 
