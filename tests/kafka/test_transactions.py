@@ -17,7 +17,7 @@ from databus.flow import Bucket, DirectFeed, Ways
 from databus.places import Position
 from databus.sinks.kafka._session import KEPT
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, random_log
-from databus.testing._staged_writes import write_batch
+from databus.testing._staged_writes import opened, write_batch
 from tests.kafka.support import messages_in, new_prefix, output_of
 from tests.kafka.transactions import as_json, changes_in, counts_of_whole_transactions
 from tests.outputs.harnesses import order
@@ -185,7 +185,7 @@ def test_a_bucket_without_a_position_counts_on_only_where_nothing_was_written_be
 def test_the_number_of_buckets_may_change_inside_a_transaction(kafka, tmp_path):
     log, prefix = long_log(), new_prefix()
     for buckets, begin, end in ((2, 0, 5), (3, 5, 8), (1, 8, 15)):
-        write_batch(counting(kafka, tmp_path, prefix, buckets=buckets), log.batch(begin, end))
+        write_batch(opened(counting(kafka, tmp_path, prefix, buckets=buckets)), log.batch(begin, end))
     assert counts_in(kafka, prefix)[0] == counts_of(log)
 
 
