@@ -284,7 +284,7 @@ class Engine:
         if any(entries.values()) or out.dice.random() < 0.2:
             marks = out.target.write(batch, out, self.tick)
         noted = {name: Noted(*mark) for name, mark in marks.items()}
-        self.positions[out.name] = replace(position, seeds=batch.seeds, marks={**position.marks, **noted})
+        self.positions[out.name] = replace(position.noting(noted, noted), seeds=batch.seeds)
 
     def _there(self, out):
         return [name_of(table) for table in self.source.rows]

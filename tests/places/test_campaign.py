@@ -81,6 +81,14 @@ def with_refused_tables_that_keep_their_place(patch):
     patch.setattr(Position, "refusing", lambda self, names: self)
 
 
+def with_marks_that_fall(patch):
+    def fallen(self, marks, written):
+        kept = {name: noted for name, noted in self.marks.items() if name not in written}
+        return replace(self, marks={**kept, **marks})
+
+    patch.setattr(Position, "noting", fallen)
+
+
 MUTANTS = [
     (without_marks, 100_005),
     (with_words_without_seeds, 100_225),
@@ -89,11 +97,13 @@ MUTANTS = [
     (with_buckets_that_do_not_drop_what_they_have, 100_001),
     (with_refused_tables_that_keep_their_place, 100_022),
     (with_a_ledger_that_is_not_written_before_the_first_batch, 100_020),
+    (with_marks_that_fall, 111_887),
 ]
 
 
 @pytest.mark.parametrize(("mutant", "seed"), MUTANTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_without_a_rule_something_is_lost_or_comes_twice(monkeypatch, mutant, seed):
+    assert failures([seed])[0] == {}
     mutant(monkeypatch)
     found, _ = failures([seed])
     assert found

@@ -206,6 +206,21 @@ class Position:
         seeds = {**self.seeds, **{name: GAP if self.seeds.get(name) == GAP else seed for name in names}}
         return replace(self, at=None if own is None else unread(own), places=places, seeds=seeds)
 
+    def noting(self, marks: Mapping[str, Noted], written: Collection[str]) -> Self:
+        """The same after a batch. marks: what the target says of tables now. written: those of the batch; without a
+        mark, nothing is noted of them any more.
+
+        While a table's mark stays, what is noted does not fall: where another output of the query stands lower, a batch
+        ends below the table's place and writes nothing of it, and a target that is put back would not be seen.
+        """
+
+        def raised(name: str, noted: Noted) -> Noted:
+            before = self.marks.get(name)
+            return before if before and before.mark == noted.mark and before.pair > noted.pair else noted
+
+        kept = {name: noted for name, noted in self.marks.items() if name not in written}
+        return replace(self, marks={**kept, **{name: raised(name, noted) for name, noted in marks.items()}})
+
     def without(self, names: Collection[str]) -> Self:
         """The same where nothing of some tables is in the target any more: they stand before everything."""
         left = set(names)

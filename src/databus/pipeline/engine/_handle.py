@@ -399,12 +399,11 @@ class OutputHandle:
             batch = replace(batch, end=end, seeds=position.seeds, ways={table: way_of(table) for table in tables})
             batch = _with_snapshots(batch, position)
             written = apply(_with_gaps(self.output, batch, position)) or Written()
-            kept = {table: noted for table, noted in position.marks.items() if table not in tables}
             marks = dict(written.marks)
             if is_answer(batch.end.log):  # by a pair alone nobody could tell of which
                 marks = {table: Noted(min(mark.pair, position.done(table)), mark.mark) for table, mark in marks.items()}
-            marks, ways, seeds = {**kept, **marks}, {**position.ways, **batch.ways}, batch.seeds_after()
-            self._now[batch.physical] = replace(position, marks=marks, ways=ways, seeds=seeds)
+            ways, seeds = {**position.ways, **batch.ways}, batch.seeds_after()
+            self._now[batch.physical] = replace(position.noting(marks, tables), ways=ways, seeds=seeds)
             self._offsets.update(written.offsets)
             return _rows_of(batch) if written.rows is None else written.rows
 
