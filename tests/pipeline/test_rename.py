@@ -223,7 +223,7 @@ def test_a_rename_is_refused_while_the_pipeline_runs(folder: Path) -> None:
         ("output archive archive", "still has an output 'archive'"),
         ("output copi archive", "nothing was written by the old name"),
         ("pipeline shop store", "is of pipeline shop, not store. Give it the new `name` there first"),
-        ("pipeline shop shop", "is of pipeline shop still"),
+        ("pipeline shop shop", "still has the name shop"),
         ("pipeline sho shop", "nothing was written by the old name"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from databus.core import ServiceUnavailable
 from databus.pipeline.running._source_watch import SourceWatch, exit_code_of
+from databus.testing import FakeClock
 
 
 def state(name: str = "RUNNING", message: str = "", scn: int | None = 1) -> dict[str, Any]:
@@ -68,6 +69,19 @@ def test_an_exit_code_says_what_could_not_be_captured(relay, states, code, witho
     watch = SourceWatch(relay.states, lambda told: None)
     found = exit_code_of(watch.uncaptured()), exit_code_of(watch.uncaptured_without_logs())
     assert found == (code, without_logs)
+
+
+def test_trouble_that_lasts_is_logged_once_a_minute_and_reported_once(relay, caplog):
+    caplog.set_level("INFO")
+    reported: list[Mapping[str, Any]] = []
+    clock = FakeClock()
+    watch = SourceWatch(relay.states, reported.append, clock=clock)
+    relay.now = [state("SUSPENDED_ON_ERROR", "Access denied")]
+    for _ in range(360):
+        watch.uncaptured()
+        clock.advance_ms(500)
+    assert [event["message"] for event in reported] == ["Access denied"]
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 3
 
 
 def test_a_relay_that_does_not_answer_is_shown_until_the_end_but_not_after_it(relay):

@@ -61,7 +61,7 @@ MISTAKES = {
     "a name twice": ("outputs: {n: {type: mock, from: [shop, shop]}}\n", 'outputs.n.from[1]: "shop" appears twice'),
     "an output as a source": (
         "outputs: {n: {type: mock, from: shop}, m: {type: mock, from: n}}\n",
-        'outputs.m.from[0]: "n" is an output; what reaches it ends there',
+        'outputs.m.from[0]: "n" is an output; nothing can read from it',
     ),
     "one name for two nodes": (
         "filters: {shop: {type: sql, from: shop, table: main.t, where: a > 1}}\n",

@@ -37,7 +37,7 @@ from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
 from databus.formats._messages import Messages
-from databus.formats._mistakes import lines_of, path_of
+from databus.formats._mistakes import hint_for, lines_of, path_of
 from databus.formats._named_tables import TableWords, tables_named
 from databus.formats._own import own_messages
 from databus.formats._own_reader import own_rows
@@ -89,6 +89,7 @@ __all__ = [
     "elements",
     "from_json_value",
     "has_reference",
+    "hint_for",
     "json_line",
     "json_strings",
     "line_of",

@@ -141,6 +141,17 @@ def _shown(path: str, value: object) -> str:
     return next((show(value) for kind, show in kinds if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
+def hint_for(name: str, known: Iterable[str]) -> str:
+    """What to say of an unknown name.
+
+    >>> hint_for("ordrs", ["orders", "stock"]), hint_for("x", ["orders", "stock"])
+    ('did you mean "orders"?', 'there are orders, stock')
+    """
+    names = [*known]
+    near = difflib.get_close_matches(name, names, 1)
+    return f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names) or 'none'}"
+
+
 def path_of(where: str, loc: Iterable[int | str]) -> str:
     """A path in a configuration.
 

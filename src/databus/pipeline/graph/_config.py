@@ -1,10 +1,9 @@
-"""The configuration of a pipeline: YAML to typed objects, every error at once.
+"""The configuration of a pipeline: from YAML to typed objects, with all errors at once.
 
-Parsed first, then references substituted in string leaves, then each section checked by the model of its type. Nothing
+The YAML is parsed, then references are replaced in text values, then the model of its type checks each section. Nothing
 here imports pyspark. Start with `read_pipeline`.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 
-from databus.core import ConfigError
+from databus.core import ConfigError, InputError
 from databus.disk import SCHEMES, Storage
-from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.formats import hint_for, lines_of, load_yaml, path_of, substitute
 from databus.link import ADDRESSES
 from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
-from databus.plugins import OutputContext
+from databus.plugins import Output, OutputContext
 from databus.sources import SourceConfig, parse_source
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _Names = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstanc
 
 
 class FilterTest(BaseModel):
-    """Rows of a table, and what is to become of them on the way to an output or a filter; `databus test` runs it."""
+    """Rows of a table, and the rows expected from them at an output or behind a filter; `databus test` runs it."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -40,15 +39,15 @@ class FilterTest(BaseModel):
     columns: dict[str, str] | None = Field(
         None,
         min_length=1,
-        description="Name and type of each of its columns. Not needed of a table in a SQLite file that is there.",
+        description="Name and type of each column. Not needed for a table in a SQLite file on this machine.",
         examples=[{"id": "int64", "status": "string"}],
     )
     key: _Names = Field(default_factory=list, description="With `columns`: the table's key.", examples=["id"])
     from_: str | None = Field(
-        None, alias="from", description="Name of the input at which the rows begin, where several lead there."
+        None, alias="from", description="Name of the input at which the rows begin, if several lead to `to`."
     )
     to: str = Field(
-        description="Where the rows are looked at: the name of an output, or of a filter (`name.branch` of a route).",
+        description="Where the rows are compared: the name of an output, or of a filter (`name.branch` of a route).",
         examples=["copy", "large"],
     )
     rows: list[dict[str, Any]] = Field(
@@ -59,34 +58,35 @@ class FilterTest(BaseModel):
     )
     expect: list[dict[str, Any]] = Field(
         max_length=ROWS_MAX,
-        description="The rows that are to come out, in order, in the same form. Columns that a row does not name are "
-        "NULL there; those of the bus are compared if some row names them.",
+        description="The expected rows, in order, in the same form. Columns that a row does not name are expected to "
+        "be NULL; those of the bus are compared only if a row names them.",
     )
 
 
 NODES_MAX: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _TOP_LEVEL: Final = re.compile(r"^(name|state):[ \t]*[\"']?([^\"'#\n]*[^\"'#\s])", re.MULTILINE)
-"""In a file that is no YAML any more, what says where its state is."""
+"""The lines that name the state folder, in a file that is not valid YAML at the moment."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong in a configuration: where, and what to do. A warning keeps nothing from running."""
+    """One mistake in a configuration: where, and what to do. A warning does not keep the pipeline from running."""
 
     path: str
     message: str
     is_warning: bool = False
-    is_unset: bool = field(default=False, compare=False)  # a reference that has no value
+    is_unset: bool = field(default=False, compare=False)
+    """A reference that has no value."""
     line: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
     def in_file(self, file: Path | str) -> str:
-        """The whole sentence, with the file and the line."""
-        place = file if self.line is None else f"{file}:{self.line}"
-        return f"{place}: {'warning: ' if self.is_warning else ''}{self}"
+        """The message with the file and the line."""
+        position = file if self.line is None else f"{file}:{self.line}"
+        return f"{position}: {'warning: ' if self.is_warning else ''}{self}"
 
 
 class RelaySection(BaseModel):
@@ -107,10 +107,10 @@ class RelaySection(BaseModel):
     ca_file: str | None = Field(
         None,
         description="For a relay at `https://`: file with the certificate of the authority that signed the relay's, "
-        "sent to executors elsewhere. Without it, who this machine trusts may have signed it.",
+        "sent to executors elsewhere. Without it, the authorities that this machine trusts are accepted.",
     )
     certificate_file: str | None = Field(
-        None, description="File with a certificate for a relay that wants to see one; sent to executors elsewhere."
+        None, description="File with a client certificate, for a relay that asks for one; sent to executors elsewhere."
     )
     key_file: str | None = Field(None, description="File with that certificate's key, if it has a file of its own.")
     folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
@@ -120,7 +120,7 @@ class RelaySection(BaseModel):
     )
     tls: dict[str, Any] = Field(
         default_factory=dict,
-        description="The certificate of its own relay, which answers by `https://` then; see the relay's `tls`.",
+        description="The certificate of its own relay, which then answers by `https://`; see the relay's `tls`.",
     )
     log: dict[str, Any] = Field(default_factory=dict, description="The logs of its own relay; see the relay's `log`.")
     capture: dict[str, Any] = Field(default_factory=dict, description="How its own relay reads; see `capture` there.")
@@ -141,7 +141,7 @@ class SparkSection(BaseModel):
     archive: str | None = Field(
         None,
         description="Zip with the packages that executors on other machines need, made by `databus archive`; without "
-        "it they must have them. Their Python has the name of this one's version then, such as `python3.11`, unless "
+        "it they must have them. With it their Python is called by this one's version, such as `python3.11`, unless "
         "`spark.pyspark.python` in `settings` says otherwise.",
         examples=["executors.zip"],
     )
@@ -175,19 +175,19 @@ class RunSection(BaseModel):
         600_000,
         ge=1_000,
         le=86_400_000,
-        description="How long an output may take for what it is given at once. After that it is shown as hanging; with "
-        "`--once` it is given up.",
+        description="How long an output may take for one batch. After that it is shown as hanging; with `--once` it is "
+        "given up.",
     )
     stop_batch_ms_max: int = Field(
         60_000,
         ge=1_000,
         le=86_400_000,
-        description="How long the batch that is being written when a reload changes its output may take to end. After "
-        "that it is cut off, and comes again.",
+        description="How long a batch that is being written when a reload changes its output may take to end. After "
+        "that it is cut off, and repeated.",
     )
     reload: Literal["asked", "on_change"] = Field(
         "asked",
-        description="When a running pipeline takes its file again: when it is asked to, by `databus reload` or SIGHUP, "
+        description="When a running pipeline reads its file again: when it is asked to, by `databus reload` or SIGHUP, "
         "or also when the file has changed and has not been written for a second.",
     )
     http: str | None = Field(
@@ -207,7 +207,7 @@ def _defaults(model: type[M]) -> Callable[[], M]:
 
 
 class LineageSection(BaseModel):
-    """Who is told of tables and columns that outputs are made of, as OpenLineage events."""
+    """Where OpenLineage events go, which say of what tables and columns outputs are made."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,8 +215,8 @@ class LineageSection(BaseModel):
         None,
         min_length=1,
         description="A file, to which each event is appended as a line of JSON, or the address that takes them. "
-        "Without it, nobody is told. Who does not take them costs events, never rows: a thousand wait, the oldest are "
-        "dropped.",
+        "Without it, none are made. While the address does not answer, a thousand events wait and the oldest are "
+        "dropped; rows never wait.",
         examples=["http://127.0.0.1:5000/api/v1/lineage", "lineage.jsonl"],
     )
     token: SecretStr | None = Field(None, description="Sent to the address as a bearer token.")
@@ -236,13 +236,13 @@ class PipelineSections(BaseModel):
     project: str | None = Field(
         None,
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
-        description="Whose it is, for the rights of those who look at it in a [dashboard](dashboard.md).",
+        description="The project that it belongs to, for access rights in a [dashboard](dashboard.md).",
         examples=["billing"],
     )
     state: str | None = Field(
         None,
-        description="Folder of its checkpoints, locks and logs, on the machine that runs the pipeline; executors need "
-        "it not. Default: `.databus/pipelines/<name>`.",
+        description="Folder of its checkpoints, locks and logs, on the machine that runs the pipeline; executors do "
+        "not need it. Default: `.databus/pipelines/<name>`.",
     )
     relay: RelaySection = Field(default_factory=_defaults(RelaySection), description="The relay that it reads.")
     spark: SparkSection = Field(default_factory=_defaults(SparkSection), description="The Spark session.")
@@ -250,8 +250,8 @@ class PipelineSections(BaseModel):
     storage: dict[Annotated[str, StringConstraints(pattern=rf"^({_SCHEME})(://[^/\s]+)?$")], StoreOptions] = Field(
         default_factory=dict,
         description="Options of object stores, by `s3`, `gs` or `abfss`, or by bucket (`s3://lake`), which wins. Names "
-        "are those of Rust's object_store, such as `region`, `endpoint`, `access_key_id` and `secret_access_key`; what "
-        "is not given is taken from the environment (`AWS_REGION` ...). Give secrets by `${NAME}` or `${file:PATH}`.",
+        "are those of Rust's object_store, such as `region`, `endpoint`, `access_key_id` and `secret_access_key`; "
+        "missing ones come from the environment (`AWS_REGION` ...). Give secrets by `${NAME}` or `${file:PATH}`.",
         examples=[{"s3": {"region": "eu-central-1", "secret_access_key": "${SECRET}"}}],
     )
     lineage: LineageSection = Field(default_factory=_defaults(LineageSection), description="OpenLineage events.")
@@ -276,12 +276,12 @@ class NodeSpec:
 
     @property
     def path(self) -> str:
-        """Where it stands in the file."""
+        """Its place in the file."""
         return f"{self.kind}.{self.name}"
 
     @property
     def sources(self) -> list[str]:
-        """What stands in its `from`."""
+        """The names in its `from`."""
         return [] if self.kind is Kind.INPUT else list(self.config.from_)
 
 
@@ -291,17 +291,30 @@ class PipelineConfig:
 
     path: Path
     folder: Path
-    """The file's own, where relative paths start."""
+    """The folder of the file, where relative paths start."""
     name: str
     state: Path
     sections: PipelineSections
     sources: Mapping[str, SourceConfig]
     nodes: Mapping[str, NodeSpec]
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The file as it was read, with references in the place of what they stand for."""
+    """The file as it was read, with references instead of their values."""
+
+    @property
+    def outputs(self) -> Mapping[str, NodeSpec]:
+        """The outputs, by name."""
+        return {node.name: node for node in self.nodes.values() if node.kind is Kind.OUTPUT}
+
+    def output_of(self, name: str) -> Output:
+        """Make the output of this name, without opening its target. Raises `InputError` if there is none."""
+        node = self.outputs.get(name)
+        if node is None:
+            raise InputError(f"{self.name}: has no output {name!r}; {hint_for(name, self.outputs)}")
+        output: Output = node.plugin(node.config, self.context_of(name))
+        return output
 
     def context_of(self, output: str) -> OutputContext:
-        """Where an output of this name works."""
+        """The names, folder and stores that an output of this name works with."""
         return OutputContext(self.name, output, self.folder, Storage(self.sections.storage))
 
     @property
@@ -320,7 +333,7 @@ class PipelineConfig:
         return self.folder / self.relay.folder
 
     def relay_url(self) -> str | None:
-        """Where its relay answers; None for one of its own that never ran."""
+        """The address of its relay; None for one of its own that never ran."""
         from databus.relay import told_url
 
         return self.relay.url or told_url(self.relay_folder)
@@ -332,16 +345,18 @@ class PipelineConfig:
 
     @property
     def access(self) -> "Access":
-        """The files with which the relay is asked."""
+        """The token and certificates for its relay."""
         from databus.link import Access
 
         relay = self.relay
-        given = (relay.token_file, relay.ca_file, relay.certificate_file, relay.key_file)
-        return Access.of(*(None if each is None else self.folder / each for each in given))
+        files = (relay.token_file, relay.ca_file, relay.certificate_file, relay.key_file)
+        return Access.of(*(None if file is None else self.folder / file for file in files))
 
 
 @dataclass
 class _Reader:
+    """Reads sections one after the other, and collects all problems."""
+
     path: Path
     problems: list[Problem] = field(default_factory=list)
 
@@ -354,11 +369,11 @@ class _Reader:
             self.add(where, message)
 
     def substituted(self, value: Any, where: str = "") -> Any:
-        """Like `databus.formats.substitute`, but goes on after an error, which leaves the leaf as it stands."""
+        """Like `databus.formats.substitute`, but continues after an error, which leaves the value as it is."""
         if isinstance(value, dict):
-            return {key: self.substituted(each, path_of(where, (key,))) for key, each in value.items()}
+            return {key: self.substituted(item, path_of(where, (key,))) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.substituted(each, path_of(where, (i,))) for i, each in enumerate(value)]
+            return [self.substituted(item, path_of(where, (i,))) for i, item in enumerate(value)]
         try:
             return substitute(value, where, folder=self.path.parent)
         except ConfigError as error:
@@ -366,22 +381,20 @@ class _Reader:
             return value
 
     def sections(self, value: dict[str, Any]) -> PipelineSections:
-        """The top sections; those that are wrong are noted, and taken as if they were left out."""
+        """The top sections; wrong ones are noted, and ignored."""
         known = set(PipelineSections.model_fields)
         for name in sorted(set(value) - known):
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(PipelineSections.model_fields)}"
-            self.add(name, f"there is no such section; {hint}")
-        kept = {name: each for name, each in value.items() if name in known and each is not None}
+            self.add(name, f"there is no such section; {hint_for(name, PipelineSections.model_fields)}")
+        kept = {name: section for name, section in value.items() if name in known and section is not None}
         try:
             return PipelineSections.model_validate(kept)
         except ValidationError as error:
             self.add_lines("\n".join(lines_of(error, PipelineSections)))
-            wrong = {str(each["loc"][0]) for each in error.errors()}
-            return PipelineSections.model_validate({name: letter for name, letter in kept.items() if name not in wrong})
+            wrong = {str(detail["loc"][0]) for detail in error.errors()}
+            return PipelineSections.model_validate({name: part for name, part in kept.items() if name not in wrong})
 
-    def sources(self, given: Mapping[str, Any]) -> Iterator[tuple[str, SourceConfig]]:
-        for name, options in given.items():
+    def sources(self, section: Mapping[str, Any]) -> Iterator[tuple[str, SourceConfig]]:
+        for name, options in section.items():
             if not _NAME.fullmatch(name):
                 self.add(f"sources.{name}", "a name begins with a letter and has letters, digits, _ and - only")
                 continue
@@ -433,24 +446,24 @@ class _Reader:
         return NodeSpec(kind, name, type_name, plugin, config)
 
 
-def _unread(path: Path, said: str) -> Problem:
-    """What keeps a file from being read: said as `FILE: ...` or `FILE:LINE:COLUMN: ...`."""
-    place = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
-    if place is None:
-        return Problem("", said.removeprefix(f"{path}: "))
-    return Problem("", f"column {place[2]}: {place[3]}", line=int(place[1]))
+def _unread(path: Path, error_text: str) -> Problem:
+    """Why a file cannot be read. error_text: `FILE: ...` or `FILE:LINE:COLUMN: ...`."""
+    match = re.fullmatch(r":(\d+):(\d+): (.*)", error_text.removeprefix(str(path)), re.DOTALL)
+    if match is None:
+        return Problem("", error_text.removeprefix(f"{path}: "))
+    return Problem("", f"column {match[2]}: {match[3]}", line=int(match[1]))
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
-    """Read a pipeline's file. What could be read comes back together with all that is wrong in it; None if nothing."""
+    """Read a pipeline's file: what could be read of it, None if nothing, and all problems."""
     reader = _Reader(path)
     try:
         value = load_yaml(path)
     except ConfigError as error:
         return None, [_unread(path, str(error))]
     if "listen" in value and not value.keys() & {"inputs", "outputs"}:
-        what = "this is a relay's file: `databus check-source` examines it, and `databus relay` runs it"
-        return None, [Problem("", what)]
+        reason = "this is a relay's file: `databus check-source` examines it, and `databus relay` runs it"
+        return None, [Problem("", reason)]
     sections = reader.sections(reader.substituted(value))
     name = _name_of(path, sections.name)
     folder = path.resolve().parent
@@ -468,8 +481,8 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
 
 
 def state_of(path: Path) -> Path:
-    """The state folder of a pipeline's file, whatever else is wrong in it: for asking the one that runs. Raises
-    `ConfigError` where there is no such file.
+    """The state folder of a pipeline's file, also if the file has mistakes, so that one that runs can be asked. Raises
+    `ConfigError` if there is no such file.
     """
     config, problems = read_pipeline(path)
     if config is not None:
@@ -482,12 +495,12 @@ def state_of(path: Path) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """The name of a pipeline's file, whatever else is wrong in it."""
+    """The name of a pipeline, by its file, also if the file has mistakes."""
     return _name_of(path, _top_level(path).get("name"))
 
 
 def relay_at(path: Path) -> "tuple[str | None, Access]":
-    """Where the relay of a pipeline's file answers, and how it is asked, whatever else is wrong in the file."""
+    """The address of a pipeline's relay, and the access to it, also if the file has mistakes."""
     config, problems = read_pipeline(path)
     if config is None:
         raise ConfigError("\n".join(problem.in_file(path) for problem in problems))
@@ -495,7 +508,7 @@ def relay_at(path: Path) -> "tuple[str | None, Access]":
 
 
 def pipelines_in(folder: Path) -> set[str]:
-    """The names of the pipelines whose files stand in a folder, whatever else is wrong in them."""
+    """The names of the pipelines whose files are in a folder, also if the files have mistakes."""
     files = [path for path in folder.iterdir() if path.suffix in (".yml", ".yaml") and path.is_file()]
     return {_name_of(file, _top_level(file).get("name")) for file in files}
 
@@ -504,10 +517,10 @@ def _top_level(path: Path) -> dict[str, str]:
     return dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
 
 
-def _name_of(path: Path, given: str | None) -> str:
-    return given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+def _name_of(path: Path, name_given: str | None) -> str:
+    return name_given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
 
 
-def state_folder(folder: Path, name: str, given: str | None = None) -> Path:
-    """The state folder of the pipeline of this name. folder: its file's. given: what the file says."""
-    return folder / (given or f".databus/pipelines/{name}").removeprefix("file://")
+def state_folder(folder: Path, name: str, state_given: str | None = None) -> Path:
+    """The state folder of the pipeline of this name. folder: its file's. state_given: the file's `state`."""
+    return folder / (state_given or f".databus/pipelines/{name}").removeprefix("file://")

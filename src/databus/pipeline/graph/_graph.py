@@ -5,7 +5,6 @@ a filter that names a table turns an edge of tables into typed rows of that tabl
 the start. So a branch is a way from an input to an output. Start with `Graph.of`, then `Graph.branches`.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from databus.filters import Selection, matches, may_select, selects
+from databus.formats import hint_for
 from databus.pipeline.graph._config import NodeSpec, PipelineConfig, Problem
 from databus.pipeline.graph._registry import Kind
 from databus.plugins import Filter, Input, Shape, TablesFilter
@@ -34,7 +34,7 @@ class Edge:
 
     @property
     def place(self) -> str:
-        """Where it stands in the file."""
+        """Its place in the file."""
         return f"{self.target}.from[{self.index}]"
 
 
@@ -54,29 +54,29 @@ class Branch:
     output: str
     shape: Shape
     edge: Edge
-    """The last one."""
+    """The last edge, into the output."""
     selection: Selection = ()
-    """What tables the choices on the way let through."""
+    """The choices of tables on the way, all of which a table has to pass."""
     table: str | None = None
-    """Of typed rows; None for tables, and for an input that has but one."""
+    """The table of typed rows; None for tables, and for an input that has only one."""
     steps: tuple[Step, ...] = ()
-    """The filters on the way of typed rows, wherever these become typed."""
+    """The filters on a way of typed rows, from the input on."""
     over_tables: tuple[Step, ...] = ()
-    """Those on a way of tables."""
+    """The filters over whole tables on a way of tables."""
 
     @property
     def label(self) -> str:
-        """A stable name inside the output, for its checkpoint: the input of tables, or what stands in `from`."""
+        """A stable name inside the output, for its checkpoint: the input of tables, or the name in `from`."""
         return self.input.partition(".")[2] if self.shape is Shape.TABLES else self.edge_name
 
     @property
     def edge_name(self) -> str:
-        """What stands in `from`."""
+        """The name in `from`."""
         name = self.edge.source.partition(".")[2]
         return name if self.edge.branch is None else f"{name}.{self.edge.branch}"
 
     def takes(self, name: str) -> bool:
-        """Whether the table of this full name comes by it."""
+        """Whether the table of this full name takes this way."""
         if self.table is not None and not matches(name, [self.table]):
             return False
         return (self.shape is Shape.TYPED and self.table is None) or selects(self.selection, name)
@@ -90,11 +90,11 @@ class Graph:
     inputs: Mapping[str, Input]
     filters: Mapping[str, Filter]
     edges: list[Edge] = field(default_factory=list)
-    _shapes: dict[str, Shape] = field(default_factory=dict)  # of filters over whole tables, by path
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # what filters over whole tables give, by path
 
     @classmethod
     def of(cls, config: PipelineConfig) -> "tuple[Graph, list[Problem]]":
-        """Join the nodes; what is wrong with their `from` comes back beside it."""
+        """Join the nodes; returns the problems of their `from` too."""
         nodes = config.nodes.values()
         graph = cls(
             config,
@@ -106,12 +106,12 @@ class Graph:
 
     @property
     def referable(self) -> list[str]:
-        """What may stand in a `from`."""
+        """The names that may be in a `from`."""
         return [*self._referable]
 
     @cached_property
     def _referable(self) -> dict[str, str]:
-        """By what may stand in a `from`: the node's path."""
+        """The node's path by each name that may be in a `from`."""
         named: dict[str, str] = {}
         for node in self.config.nodes.values():
             if node.kind is Kind.OUTPUT:
@@ -141,7 +141,7 @@ class Graph:
         return self.filters[node.path].table if node.kind is Kind.FILTER else None
 
     def _shape_into(self, source: str, node: NodeSpec) -> Shape:
-        """What the edge from `source` into `node` carries: typed as soon as either side of it is about one table."""
+        """What the edge from `source` into `node` carries: typed rows if either side is about one table."""
         if self.shape_out(source) is Shape.TYPED:
             return Shape.TYPED
         if node.kind is Kind.FILTER and self.filters[node.path].takes is Shape.TYPED:
@@ -149,14 +149,14 @@ class Graph:
         return Shape.TABLES
 
     def shape_out(self, path: str) -> Shape:
-        """What a node gives: a filter over whole tables what comes to it, which may be typed rows of one table."""
+        """What a node gives. A filter over whole tables gives what it gets, which may be typed rows of one table."""
         if path in self.inputs:
             return self.inputs[path].emits
-        each = self.filters[path]
-        if not isinstance(each, TablesFilter):
-            return each.takes
+        node_filter = self.filters[path]
+        if not isinstance(node_filter, TablesFilter):
+            return node_filter.takes
         if path not in self._shapes:
-            self._shapes[path] = Shape.TABLES  # for a cycle, which is told elsewhere
+            self._shapes[path] = Shape.TABLES  # ends the recursion in a cycle, which `cycle` reports
             before = (self._referable.get(name) for name in self.config.nodes[path].sources)
             shapes = [self.shape_out(source) for source in before if source is not None]
             self._shapes[path] = Shape.TYPED if Shape.TYPED in shapes else Shape.TABLES
@@ -175,20 +175,16 @@ class Graph:
             return f"{what}: {there}"
         if known is not None or f"inputs.{base}" in self.inputs:
             return f'"{base}" has no branches; write "{base}"'
-        near = difflib.get_close_matches(name, self._referable, 1)
-        if near:
-            return f'no input or filter called "{name}"; did you mean "{near[0]}"?'
         if f"outputs.{base}" in self.config.nodes:
-            return f'"{name}" is an output; what reaches it ends there'
-        there = ", ".join(self._referable) or "none"
-        return f'no input or filter called "{name}"; there are {there}'
+            return f'"{name}" is an output; nothing can read from it'
+        return f'no input or filter called "{name}"; {hint_for(name, self._referable)}'
 
     def _section(self, path: str) -> Mapping[str, Any]:
         section: Mapping[str, Any] = getattr(self.config.sections, path.partition(".")[0])
         return section
 
     def into(self, path: str) -> list[Edge]:
-        """The edges that end in a node."""
+        """The edges into a node."""
         return [edge for edge in self.edges if edge.target == path]
 
     def cycle(self) -> list[str]:
@@ -221,7 +217,7 @@ class Graph:
         return outputs
 
     def branches(self, output: str) -> list[Branch]:
-        """Every way into an output, at most `BRANCHES_MAX`; of a graph without cycles."""
+        """Every way into an output, `BRANCHES_MAX` + 1 at most; of a graph without cycles."""
         branches: list[Branch] = []
         for edge in self.into(output):
             for way in self._ways(edge.source, edge.branch):
@@ -231,7 +227,7 @@ class Graph:
         return branches
 
     def branches_behind(self, name: str) -> list[Branch] | None:
-        """Every way to what a filter, or a branch of one, gives, by what stands in a `from`; None if there is none."""
+        """Every way through a filter, or a branch of one, by its name in a `from`; None if there is no such filter."""
         path = self._referable.get(name)
         if path is None or path not in self.filters:
             return None
@@ -254,26 +250,28 @@ class Graph:
         over_tables: list[Step] = []
         table: str | None = None
         for path, branch in passed:
-            each = self.filters[path]
-            if each.takes is Shape.TABLES:
-                selection = (*selection, each.choose(branch))
-                if isinstance(each, TablesFilter):
+            node_filter = self.filters[path]
+            if node_filter.takes is Shape.TABLES:
+                selection = (*selection, node_filter.choose(branch))
+                if isinstance(node_filter, TablesFilter):
                     (steps if edge.shape is Shape.TYPED else over_tables).append(Step(path, branch))
                 continue
-            table = table or each.table
+            table = table or node_filter.table
             steps.append(Step(path, branch))
         return Branch(start, output, edge.shape, edge, selection, table, tuple(steps), tuple(over_tables))
 
     def about(self, steps: Sequence[Step], name: str) -> tuple[Step, ...]:
-        """The steps that do something to the table of this full name; typed filters do to whatever comes."""
+        """The steps that change the table of this full name; typed filters take whatever comes."""
         filters = ((step, self.filters[step.node]) for step in steps)
         return tuple(
-            step for step, each in filters if not isinstance(each, TablesFilter) or each.in_tasks.is_about(name)
+            step
+            for step, node_filter in filters
+            if not isinstance(node_filter, TablesFilter) or node_filter.in_tasks.is_about(name)
         )
 
 
 def physicals_of(graph: Graph, branch: Branch) -> list[str] | None:
-    """Names of the physical sources that a branch may carry tables of; None where only the relay knows."""
+    """The physical sources of which a branch may carry tables; None if only the relay knows."""
     if not graph.inputs[branch.input].needs_relay:
         return []
     if not graph.config.sources:

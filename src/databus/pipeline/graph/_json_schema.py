@@ -1,6 +1,6 @@
-"""The JSON Schema of a pipeline's file, for editors, from the models that check it: what a key means while it is typed.
+"""The JSON Schema of a pipeline's file, for editors, made from the models that check it.
 
-It is no stricter than `databus validate`, which knows more: what refers to what, and what goes together.
+It is less strict than `databus validate`, which also checks references and combinations.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,21 +23,21 @@ _MODE: Final[_Mode] = "validation"
 
 
 def pipeline_schema() -> Json:
-    """The schema; types of plugins that do not load are left out."""
+    """The schema, without the types of plugins that do not load."""
     from databus.relay import RelayConfig
 
     nodes = {kind: dict(_models_of(kind)) for kind in Kind}
     sources = {name: source_model(name) for name in source_types()}
     models: list[type[BaseModel]] = [PipelineSections, RelayConfig, *sources.values()]
     models += [model for node in nodes.values() for model in node.values()]
-    places, made = models_json_schema(
+    places, generated = models_json_schema(
         [(model, _MODE) for model in dict.fromkeys(models)], ref_template="#/$defs/{model}"
     )
     refs = {model: places[model, _MODE] for model in models}
-    definitions: Json = made["$defs"]
+    definitions: Json = generated["$defs"]
     top = _of(refs[PipelineSections], definitions)
-    for kind, found in nodes.items():
-        top["properties"][kind] |= _by_name(found, refs, definitions)
+    for kind, models_by_name in nodes.items():
+        top["properties"][kind] |= _by_name(models_by_name, refs, definitions)
     top["properties"]["sources"] |= _by_name(sources, refs, definitions)
     own, relay = _of(refs[RelayConfig], definitions), definitions[RelaySection.__name__]
     for name in _OF_THE_RELAY:
@@ -62,37 +62,37 @@ def _of(ref: Mapping[str, str], definitions: Json) -> Json:
 
 
 def _described(value: Json) -> Json:
-    return {key: each for key, each in value.items() if key == "description"}
+    return {key: text for key, text in value.items() if key == "description"}
 
 
 def _by_name(models: Mapping[str, type[BaseModel]], refs: Mapping[Any, Any], definitions: Json) -> Json:
-    """Of a section whose keys are names: what each of them may hold, by its `type`."""
+    """For a section whose keys are names: the options of each, by its `type`."""
     cases = []
     for name, model in models.items():
         _of(refs[model], definitions)["properties"]["type"] = {"const": name}
         cases.append({"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": refs[model]})
-    kinds = {"anyOf": [{"enum": list(models)}, {"type": "string", "pattern": ":"}]}  # a class of one's own
+    kinds = {"anyOf": [{"enum": list(models)}, {"type": "string", "pattern": ":"}]}  # a class of the user's own
     return {
         "additionalProperties": {"type": "object", "required": ["type"], "properties": {"type": kinds}, "allOf": cases}
     }
 
 
 def _with_references(value: Any) -> Any:
-    """The same, where any value may be a text that holds `${NAME}`."""
+    """The same schema, in which any value may be a text with `${NAME}`."""
     if isinstance(value, list):
-        return [_with_references(each) for each in value]
+        return [_with_references(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "const" in value or ("enum" in value and "type" not in value):
         return value
     if isinstance(value.get("type"), str) and value["type"] in _LEAVES and _narrows(value):
-        about = {key: each for key, each in value.items() if key in ("description", "title", "default", "examples")}
-        rest = {key: each for key, each in value.items() if key not in about}
+        about = {key: option for key, option in value.items() if key in ("description", "title", "default", "examples")}
+        rest = {key: option for key, option in value.items() if key not in about}
         return {**about, "anyOf": [rest, _REFERENCE]}
     kept = ("default", "examples")
-    return {key: each if key in kept else _with_references(each) for key, each in value.items()}
+    return {key: option if key in kept else _with_references(option) for key, option in value.items()}
 
 
 def _narrows(value: Json) -> bool:
-    """Whether not every text will do."""
+    """Whether the schema forbids some texts."""
     return value["type"] != "string" or bool(value.keys() & {"enum", "pattern", "minLength", "maxLength", "format"})

@@ -1,4 +1,4 @@
-"""The reference of configuration, as Markdown, from the models that check it. Written to docs/reference.md."""
+"""The reference of configuration, docs/reference.md, made from the models that check it."""
 
 import difflib
 import json
@@ -76,7 +76,7 @@ def _lines() -> Iterator[str]:
 
 
 _Commons = Mapping[str, type[BaseModel]]
-"""Models whose options others have too, by what these are called, the wider first."""
+"""Models whose options are common to others, by their title, the most general first."""
 _COMMON: Final[Mapping[Kind, _Commons]] = {
     Kind.INPUT: {},
     Kind.FILTER: {"Every filter": FilterConfig, "Every filter over whole tables": TablesFilterConfig},
@@ -86,14 +86,14 @@ _OF_SOURCES: Final[_Commons] = {"Every source": SourceConfig}
 
 
 def _commons(commons: _Commons) -> Iterator[str]:
-    told: list[Option] = []
+    seen: list[Option] = []
     for title, model in commons.items():
         yield f"### {title}\n"
-        if told:
+        if seen:
             yield "Beside those above:\n"
-        options = [option for option in options_of(model, ("type",)) if option not in told]
+        options = [option for option in options_of(model, ("type",)) if option not in seen]
         yield from _rows(options)
-        told += options
+        seen += options
         yield from _below(title[0].lower() + title[1:], model)
 
 
@@ -113,7 +113,7 @@ def _section(title: str, model: Any, commons: _Commons = types.MappingProxyType(
 
 
 def _below(title: str, model: type[BaseModel], commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
-    """The options that are inside options, such as `create_topics` of an output, with those inside them."""
+    """The options inside options, such as `create_topics` of an output, at any depth."""
     shared = {name for common in commons.values() for name in common.model_fields}
     for name, field in model.model_fields.items():
         for inner in () if name in shared else _models_in(field.annotation):
@@ -151,7 +151,7 @@ class Option:
 
 
 def options_of(model: type[BaseModel], skip: Sequence[str] = ()) -> Iterator[Option]:
-    """The options of a model, but those of these names."""
+    """The options of a model, except those in `skip`."""
     for name, field in model.model_fields.items():
         if name in skip:
             continue
@@ -167,9 +167,9 @@ def _values(field: FieldInfo) -> str:
     signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     limits = [
         f"{signs[sign]} {value:,}"
-        for each in field.metadata
+        for constraint in field.metadata
         for sign in signs
-        if (value := getattr(each, sign, None)) is not None
+        if (value := getattr(constraint, sign, None)) is not None
     ]
     return ", ".join([words, *limits])
 
@@ -179,9 +179,9 @@ _NAMES: Final = {str: "text", SecretStr: "text", int: "integer", float: "number"
 
 def _type(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
-    known = [each for each in inner if each is not type(None)]
+    known = [member for member in inner if member is not type(None)]
     if origin is Literal:
-        text = " or ".join(f"`{each}`" for each in inner)
+        text = " or ".join(f"`{choice}`" for choice in inner)
     elif origin in (Union, types.UnionType):
         text = " or ".join(map(_type, known))
     elif origin is Annotated:
@@ -191,7 +191,7 @@ def _type(annotation: Any) -> str:
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         text = "options"
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        text = " or ".join(f"`{each.value}`" for each in annotation)
+        text = " or ".join(f"`{member.value}`" for member in annotation)
     else:
         text = _NAMES.get(annotation, "anything")
     return text
@@ -213,7 +213,7 @@ def _value(value: Any) -> str:
         value = value.model_dump(mode="json")
     if isinstance(value, dict):
         value = {
-            name: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for name, each in value.items()
+            name: item.model_dump(mode="json") if isinstance(item, BaseModel) else item for name, item in value.items()
         }
     return str(value) if isinstance(value, str) else json.dumps(value, default=str)
 
@@ -225,33 +225,33 @@ class Plugin:
     kind: Kind
     type: str
     origin: str
-    """`built in`, or what an entry point names."""
+    """`built in`, or the class that an entry point names."""
     about: str = ""
     delivery: str = ""
     """Of outputs."""
     options: tuple[Option, ...] = ()
     error: str = ""
-    """Why it does not load; empty if it does."""
+    """Why it does not load, if it does not."""
 
 
 def plugins() -> Iterator[Plugin]:
-    """All types that have a short name, by kind."""
+    """All types with a short name, by kind."""
     for kind in Kind:
         for name in plugin_types(kind):
             yield _plugin(kind, name, None)
 
 
 def plugin(name: str, folder: Path) -> list[Plugin]:
-    """The types of this name, at most one of a kind; one in a file is looked for in `folder`. Raises `InputError`."""
+    """The types of this name, at most one of each kind. folder: where files of classes are. Raises `InputError`."""
     if ":" in name:
         plugins_so_called = [_plugin(kind, name, folder) for kind in Kind]
-        fitting = [each for each in plugins_so_called if not each.error]
+        fitting = [candidate for candidate in plugins_so_called if not candidate.error]
         if not fitting:
             raise InputError(plugins_so_called[-1].error)
         return fitting
     kinds = [kind for kind in Kind if name in plugin_types(kind)]
     if not kinds:
-        near = difflib.get_close_matches(name, [each for kind in Kind for each in plugin_types(kind)], 1)
+        near = difflib.get_close_matches(name, [type_name for kind in Kind for type_name in plugin_types(kind)], 1)
         if near:
             raise InputError(f'no type called "{name}"; did you mean "{near[0]}"?')
         there = "; ".join(f"{kind}: {', '.join(plugin_types(kind))}" for kind in Kind)
@@ -262,16 +262,16 @@ def plugin(name: str, folder: Path) -> list[Plugin]:
 def _plugin(kind: Kind, name: str, folder: Path | None) -> Plugin:
     origin = "built in" if is_built_in(kind, name) else _origin(kind, name)
     try:
-        found = plugin_class(kind, name, folder)
+        found_class = plugin_class(kind, name, folder)
     except ConfigError as error:
         return Plugin(kind, name, origin, error=str(error))
     return Plugin(
         kind,
         name,
         origin,
-        " ".join((found.config_model.__doc__ or "").split()),
-        str(getattr(found, "delivery", "")),
-        tuple(options_of(found.config_model, skip=("type",))),
+        " ".join((found_class.config_model.__doc__ or "").split()),
+        str(getattr(found_class, "delivery", "")),
+        tuple(options_of(found_class.config_model, skip=("type",))),
     )
 
 

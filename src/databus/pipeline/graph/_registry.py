@@ -5,7 +5,6 @@ A distribution offers its own with entry points of the groups `databus.inputs`, 
 itself: `mypackage.outputs:Queue`, or `queue.py:Queue`, a file beside the pipeline's.
 """
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from databus.core import ConfigError
+from databus.formats import hint_for
 from databus.plugins import Filter, Input, Output, TakesFrames, misspelt
 
 _CLASSES_MAX: Final = 1_000
@@ -85,11 +85,9 @@ def plugin_types(kind: Kind) -> list[str]:
 
 
 def plugin_class(kind: Kind, type_name: str, folder: Path | None = None) -> Any:
-    """The class of a type; another one when its file, if it is in one, has another text. folder: where files of classes
-    are looked for.
+    """The class of a type; loaded again if it is in a file that has changed. folder: where files of classes are.
 
-    Raises `ConfigError`, without a path, for a name that is none, one that does not load, and a class that is none of
-    its kind.
+    Raises `ConfigError`, without a path, for an unknown name, a class that does not load, and one of another kind.
     """
     where = type_name.rpartition(":")[0]
     return _class_of(kind, type_name, folder, _digest((folder or Path()) / where) if where.endswith(".py") else "")
@@ -98,7 +96,7 @@ def plugin_class(kind: Kind, type_name: str, folder: Path | None = None) -> Any:
 def _digest(path: Path) -> str:
     try:
         return sha256(path.read_bytes()).hexdigest()
-    except OSError:  # told when it is loaded
+    except OSError:  # loading it reports that
         return ""
 
 
@@ -113,15 +111,12 @@ def _class_of(kind: Kind, type_name: str, folder: Path | None, digest: str) -> A
     for entry in entry_points(group=f"databus.{kind}", name=type_name):
         try:
             loaded = entry.load()
-        except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        except (Exception, SystemExit) as error:  # a plugin's module may raise anything
             raise ConfigError(
                 f'type "{type_name}" comes from {entry.value}, which does not load: {type(error).__name__}: {error}'
             ) from error
         return _checked(kind, type_name, loaded)
-    types = plugin_types(kind)
-    near = difflib.get_close_matches(type_name, types, 1)
-    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(types)}"
-    raise ConfigError(f'no type of {kind.word} called "{type_name}"; {hint}')
+    raise ConfigError(f'no type of {kind.word} called "{type_name}"; {hint_for(type_name, plugin_types(kind))}')
 
 
 def _loaded(type_name: str, folder: Path) -> Any:
@@ -129,7 +124,7 @@ def _loaded(type_name: str, folder: Path) -> Any:
     try:
         module = _module_of(folder / where) if where.endswith(".py") else import_module(where)
         loaded = getattr(module, name, None)
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+    except (Exception, SystemExit) as error:  # a plugin's module may raise anything
         raise ConfigError(f'type "{type_name}" does not load: {type(error).__name__}: {error}') from error
     if loaded is None:
         raise ConfigError(f'type "{type_name}" does not load: {where} has no class {name}')
@@ -137,8 +132,8 @@ def _loaded(type_name: str, folder: Path) -> Any:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """A file as a module of a name of its own, whose classes can be made and whose functions Spark sends as they are:
-    by their text, since other processes would not find a module of this name.
+    """A file as a module under a name of its own. The module is not left in `sys.modules`, so Spark sends its functions
+    by value: other processes could not import it.
     """
     name = f"databus_plugin_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -153,22 +148,22 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def _checked(kind: Kind, type_name: str, found: Any) -> Any:
+def _checked(kind: Kind, type_name: str, loaded: Any) -> Any:
     base = _BASES[kind]
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f'type "{type_name}": {found!r} is no subclass of databus.pipeline.{base.__name__}')
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
-    if issubclass(found, Output) and not issubclass(found, TakesFrames):
-        way = "write" if found.part_writer is Output.part_writer else "commit"
-        missing += [way] if getattr(found, way) is getattr(Output, way) else []
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise ConfigError(f'type "{type_name}": {loaded!r} is no subclass of databus.pipeline.{base.__name__}')
+    missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+    if issubclass(loaded, Output) and not issubclass(loaded, TakesFrames):
+        way = "write" if loaded.part_writer is Output.part_writer else "commit"
+        missing += [way] if getattr(loaded, way) is getattr(Output, way) else []
     if missing:
         raise ConfigError(f'type "{type_name}": has no {" and no ".join(missing)}, which its contract asks for')
-    for own, meant in misspelt(found) if issubclass(found, Output) else ():
+    for own, meant in misspelt(loaded) if issubclass(loaded, Output) else ():
         raise ConfigError(
             f'type "{type_name}": has {own}, which no contract knows; did you mean {meant}? Begin a name of your own '
             f"with an underscore"
         )
-    model = getattr(found, "config_model", None)
+    model = getattr(loaded, "config_model", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise ConfigError(f'type "{type_name}": has no `config_model` with its options')
-    return found
+    return loaded

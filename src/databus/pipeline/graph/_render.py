@@ -1,4 +1,4 @@
-"""The graph as text for Graphviz and for Mermaid, each edge with what it carries."""
+"""The graph as a tree, or as text for Graphviz and Mermaid; each edge says what it carries."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -17,7 +17,7 @@ def render(graph: Graph, form: Literal["tree", "dot", "mermaid"]) -> str:
 
 
 def _tree(graph: Graph) -> str:
-    """From sources to outputs. What several lead to has its branches where it stands first."""
+    """From sources to outputs. A node with several edges into it is expanded only at the first."""
     nodes = graph.config.nodes
     below: dict[str, list[tuple[str, str]]] = {path: [] for path in nodes}
     roots = {
@@ -44,7 +44,7 @@ def _tree(graph: Graph) -> str:
     for name, children in roots.items():
         out += [f"source {name} ({graph.config.sources[name].type})", *lines(children, "")]
     captured = {path for children in roots.values() for path, _ in children}
-    for path in [each for each in graph.inputs if each not in captured]:
+    for path in [input_path for input_path in graph.inputs if input_path not in captured]:
         out += [f"input {nodes[path].name} ({nodes[path].type})", *lines(below[path], "")]
     return "\n".join(out) + "\n"
 
@@ -62,8 +62,8 @@ def physical_edges(graph: Graph) -> list[tuple[str, str]]:
     return [
         (name, path)
         for name in graph.config.sources
-        for path, each in graph.inputs.items()
-        if each.needs_relay and each.choice().may_select(f"{name}/*")
+        for path, input_node in graph.inputs.items()
+        if input_node.needs_relay and input_node.choice().may_select(f"{name}/*")
     ]
 
 

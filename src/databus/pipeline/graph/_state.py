@@ -1,4 +1,4 @@
-"""A pipeline's state folder: checkpoints, logs, and the lock that lets one process at a time have it."""
+"""A pipeline's state folder: checkpoints, logs, and the lock that allows only one process at a time."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ _NOTE_BYTES_MAX: Final = 4096
 
 
 class StateLock:
-    """Held while a pipeline runs; the kernel lets go of it however the process ends."""
+    """Held while a pipeline runs; the kernel releases it however the process ends."""
 
     def __init__(self, folder: Path, pipeline: str) -> None:
         self._path = folder / _LOCK
@@ -24,7 +24,7 @@ class StateLock:
         self._fd: int | None = None
 
     def take(self) -> None:
-        """Take it. Raises `LockHeld` naming who has it."""
+        """Take it. Raises `LockHeld`, which names the holder."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -42,7 +42,7 @@ class StateLock:
         os.pwrite(fd, note.encode(), 0)
 
     def release(self) -> None:
-        """Let go; callable twice."""
+        """Release it; callable twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -60,21 +60,21 @@ def while_stopped(folder: Path, pipeline: str) -> Iterator[None]:
 
 
 def _named(note: str) -> str:
-    """A holder's note for people, as it stands where it is of another version."""
+    """The holder's note as text; an unknown form is shown as it is."""
     try:
-        held = json.loads(note)
-        return f"as process {held['pid']} on {held['host']}"
+        holder = json.loads(note)
+        return f"as process {holder['pid']} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
         return f"as {note}"
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a pipeline with this state folder runs, here or, on a shared disk that knows locks, elsewhere."""
+    """Whether a pipeline with this state folder runs, on this machine or, on a shared disk with locks, elsewhere."""
     return holder_of(folder) is not None
 
 
 def holder_of(folder: Path) -> str | None:
-    """What the pipeline that runs with this state folder has noted of itself; None where none runs."""
+    """The note of the pipeline that runs with this state folder; None if none runs."""
     try:
         fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,8 @@
-"""Looking, while a pipeline runs, whether the batches of its outputs follow each other and have all rows of the log.
+"""Checks, while a pipeline runs, that the batches of its outputs follow each other and have all rows of the log.
 
-Breaks between batches are seen as they come. Rows are counted by the relay, for a thread of its own here, which rests
-99 times as long as it worked, so that it takes a hundredth of a core at most. What is found is an event,
-`journal_break`, and counts in `databus_journal_breaks`. `databus audit` looks at all that the journal has.
+Gaps between batches are seen as they come. The relay counts rows, asked by a thread that rests 99 times as long as it
+worked, so that it takes a hundredth of a core at most. A gap is an event, `journal_break`, and counts in
+`databus_journal_breaks`. `databus audit` checks the whole journal.
 """
 
 import threading
@@ -18,6 +18,7 @@ from databus.pipeline.telling import OnEvent, last_batches
 _EVERY_S: Final = 10.0
 _REST: Final = 99.0
 _PENDING_MAX: Final = 1_000
+"""Counts that wait to be compared with the log; older ones are dropped."""
 _END_S_MAX: Final = 1.0
 
 Key = tuple[str, str]
@@ -25,7 +26,7 @@ Key = tuple[str, str]
 
 
 class BatchReports:
-    """Use as a context manager. graph, relay: as they are when asked; report: takes events."""
+    """Use as a context manager. graph, relay: what they are now; report: takes events."""
 
     def __init__(
         self, graph: Callable[[], Graph], relay: Callable[[], str | None], report: OnEvent, every_s: float = _EVERY_S
@@ -53,7 +54,7 @@ class BatchReports:
         self._thread.join(_END_S_MAX)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take an event of the run, from any thread; no batch waits for more than that."""
+        """Take an event of the run, from any thread, without waiting for the relay."""
         if event["event"] == "advanced":
             with self._lock:
                 self._chain(event["output"], event["physical"]).take(event)
@@ -65,24 +66,24 @@ class BatchReports:
         wait_s = self._every_s
         while not self._wants_end.wait(wait_s):
             began_s = time.monotonic()
-            self._tell_breaks()
+            self._report_breaks()
             self._compare()
             wait_s = max(self._every_s, (time.monotonic() - began_s) * _REST)
-        self._tell_breaks()
+        self._report_breaks()
 
-    def _tell_breaks(self) -> None:
+    def _report_breaks(self) -> None:
         with self._lock:
-            found = list(self._breaks())
-        for (output, physical), start, end, message in found:
+            breaks = list(self._breaks())
+        for (output, physical), start, end, message in breaks:
             self._say(output, physical, start, end, message)
 
     def _breaks(self) -> Iterator[tuple[Key, Pair, Pair, str]]:
         for key, chain in self._chains.items():
-            self._pending += [(key, each) for each in chain.settled() if chain.is_counted]
+            self._pending += [(key, counted) for counted in chain.settled() if chain.is_counted]
             chain.is_counted = True
             for start, end, table in chain.breaks:
-                what = f"{key[1]}/{table}" if table else f"the tables of {key[1]}"
-                yield key, start, end, f"no batch has the changes of {what} from {start} to {end} (SCN, _seq)"
+                tables = f"{key[1]}/{table}" if table else f"the tables of {key[1]}"
+                yield key, start, end, f"no batch has the changes of {tables} from {start} to {end} (SCN, _seq)"
             for start, end in chain.unbalanced:
                 yield key, start, end, f"the batch from {start} to {end} (SCN, _seq) wrote more rows than came"
             chain.breaks.clear()
@@ -90,7 +91,7 @@ class BatchReports:
         del self._pending[:-_PENDING_MAX]
 
     def _compare(self) -> None:
-        """Compare rows with the log; where its relay does not answer, the next time."""
+        """Compare rows with the log; if its relay does not answer, again next time."""
         from databus.link import RelayClient
 
         url, graph = self._relay(), self._graph()
@@ -102,19 +103,19 @@ class BatchReports:
         for number, (key, counted) in enumerate(pending):
             if self._wants_end.is_set() or f"outputs.{key[0]}" not in graph.config.nodes:
                 continue
-            found = Audited(Chain(*key))
+            audited = Audited(Chain(*key))
             try:
-                found.compare_one(graph, client, counted)
+                audited.compare_one(graph, client, counted)
             except DatabusError as error:
                 if error.retryable:
                     with self._lock:
                         self._pending = pending[number:] + self._pending
                     return
-                continue  # the log has lost it meanwhile
-            if found.missing or found.surplus:
-                self._say(*key, counted.start, counted.end, found.why_not_whole)
+                continue  # the log no longer has that range
+            if audited.missing or audited.surplus:
+                self._say(*key, counted.start, counted.end, audited.why_not_whole)
 
     def _say(self, output: str, physical: str, start: Pair, end: Pair, message: str) -> None:
-        told = {"output": output, "physical": physical, "start": start, "end": end}
+        batch = {"output": output, "physical": physical, "start": start, "end": end}
         at_us = time.time_ns() // 1000
-        self._report({"event": "journal_break", **told, "at_us": at_us, "error": "JournalBreak", "message": message})
+        self._report({"event": "journal_break", **batch, "at_us": at_us, "error": "JournalBreak", "message": message})

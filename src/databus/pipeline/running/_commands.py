@@ -1,13 +1,13 @@
-"""What can be asked of a running pipeline, verb by verb. Start with `Commands.answer`."""
+"""The commands that a running pipeline takes, by verb. Start with `Commands.answer`."""
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from databus.core import InputError, StateDiffers
+from databus.formats import hint_for
 from databus.pipeline.engine import can_throttle
-from databus.pipeline.graph import Graph, Kind, PipelineConfig
+from databus.pipeline.graph import Graph, PipelineConfig
 from databus.pipeline.running._dead_letters import steer_letters
 from databus.pipeline.running._shown import SHOWN, shown, written_hash
 from databus.pipeline.telling import Rest, Resting, Throttle
@@ -23,35 +23,37 @@ _LIMIT_MAX: Final = 2**31 - 1
 
 
 class Run(Protocol):
-    """What commands do to a run; each method is called by any thread and does not block."""
+    """What commands need of a run; each method is called by any thread and does not block."""
 
     @property
     def config(self) -> PipelineConfig:
-        """Of its file, as it was read last."""
+        """Of its file, as it was last read."""
 
     @property
     def graph(self) -> Graph:
-        """The same, joined."""
+        """The graph of the same file."""
 
     def look(self) -> None:
-        """Have it see to what is wanted of its outputs."""
+        """Have it start and stop outputs as `Resting` now says."""
 
     def retry(self, outputs: Collection[str]) -> None:
-        """Have what has failed tried again."""
+        """Try again what has failed."""
 
     def end_when_drained(self) -> None:
-        """Have it end when no output has anything to do."""
+        """Have it end once no output has anything left to write."""
 
     def ask_to_stop(self, why: str) -> None:
         """Have it end."""
 
     def rebuild(self, output: str, tables: Sequence[str]) -> list[str]:
-        """Have tables of an output made anew, by patterns; returns their full names. Blocks until they are removed."""
+        """Have tables of an output rebuilt, by patterns; returns their full names. Blocks until they are removed."""
 
 
 class Commands:
-    """Called by several threads. status: what is published; with True positions and backlog too, which takes seconds.
-    reload: takes the file again, and is told who asked.
+    """Called by several threads.
+
+    status: the published status; with True also positions and backlog, which takes seconds. reload: reads the file
+    again, given who asked.
     """
 
     def __init__(
@@ -67,10 +69,10 @@ class Commands:
         self._reload = reload
 
     def answer(self, verb: str, request: Mapping[str, Any], asker: str = "") -> Mapping[str, Any]:
-        """Do it, and answer which outputs it is about. Raises `InputError` for what cannot be asked.
+        """Carry out a command; the answer names the outputs concerned. Raises `InputError` for an invalid one.
 
-        asker: who has sent the request. A request may say for whom (`by`), why (`reason`), and in which states the
-        outputs were seen (`if_seen`, by name); it is refused with `StateDiffers` where one is in another state now.
+        asker: who sent the request. A request may say for whom (`by`), why (`reason`), and which states the sender saw
+        (`if_seen`, by output); it is refused with `StateDiffers` if one has changed since.
         """
         if verb not in VERBS:
             raise InputError(f"this pipeline knows no {verb!r}; it knows {', '.join(VERBS)}")
@@ -92,7 +94,7 @@ class Commands:
 
     @cached_property
     def _audit(self) -> "Audit":
-        from databus.relay import Audit  # late: most runs are never asked for anything
+        from databus.relay import Audit  # late: most runs never get a command
 
         return Audit(self._run.config.state)
 
@@ -115,10 +117,10 @@ class Commands:
             return {**self._reload("databus reload"), "pid": self._status(False)["pid"]}
         if verb in OF_TABLES:
             return self._of_tables(verb, request)
-        given = request.get("outputs") or []
-        if not isinstance(given, list) or len(given) > _OUTPUTS_MAX:
+        outputs_given = request.get("outputs") or []
+        if not isinstance(outputs_given, list) or len(outputs_given) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")
-        named = [str(each) for each in given]
+        named = [str(name) for name in outputs_given]
         outputs = together(self._run.config, named)
         answer = {"outputs": outputs, "pid": self._status(False)["pid"]}
         match verb:
@@ -143,10 +145,10 @@ class Commands:
         outputs, tables = (request.get(name) or [] for name in ("outputs", "tables"))
         if not isinstance(outputs, list) or len(outputs) != 1:
             raise InputError("`outputs`: expected one name, of the output whose tables are meant")
-        if not isinstance(tables, list) or not all(isinstance(each, str) for each in tables):
+        if not isinstance(tables, list) or not all(isinstance(pattern, str) for pattern in tables):
             raise InputError("`tables`: expected names or patterns of tables")
         if verb == "rebuild" and not tables:
-            raise InputError("`tables`: expected names or patterns of those that are to be made anew")
+            raise InputError("`tables`: expected names or patterns of the tables to rebuild")
         output = str(outputs[0])
         done: Mapping[str, Any]
         if verb == "rebuild":
@@ -169,44 +171,41 @@ class Commands:
     def _drain(self, outputs: Iterable[str], *, is_all: bool) -> list[str]:
         if not is_all:
             self._check_not_paused(outputs, "so nothing would be written")
-        drained = [each for each in outputs if self._resting.of([each]) is not Rest.PAUSED]
+        drained = [name for name in outputs if self._resting.of([name]) is not Rest.PAUSED]
         self._resting.drain(drained)
         if is_all:
             self._run.end_when_drained()
         return drained
 
     def _check_not_paused(self, outputs: Iterable[str], why: str) -> None:
-        paused = [each for each in outputs if self._resting.of([each]) is Rest.PAUSED]
+        paused = [name for name in outputs if self._resting.of([name]) is Rest.PAUSED]
         if paused:
             raise InputError(f"{', '.join(paused)}: paused, {why}; `databus resume` it first")
 
 
 def together(config: PipelineConfig, named: Collection[str]) -> list[str]:
-    """The outputs of these names, all where there are none, with those that share their lanes.
+    """The outputs of these names, or all without names, with those that share their lanes.
 
-    Raises `InputError` for a name that is none.
+    Raises `InputError` for an unknown name.
     """
-    nodes = [each for each in config.nodes.values() if each.kind is Kind.OUTPUT]
-    names = [each.name for each in nodes]
+    outputs = config.outputs
     for name in named:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names)}"
-            raise InputError(f'the pipeline that runs has no output called "{name}"; {hint}')
-    lanes = {each.config.lane for each in nodes if each.name in named and each.config.lane is not None}
-    return [each.name for each in nodes if not named or each.name in named or each.config.lane in lanes]
+        if name not in outputs:
+            raise InputError(f'the pipeline that runs has no output called "{name}"; {hint_for(name, outputs)}')
+    lanes = {outputs[name].config.lane for name in named} - {None}
+    return [name for name, node in outputs.items() if not named or name in named or node.config.lane in lanes]
 
 
 def _limit(request: Mapping[str, Any], name: str) -> int | None:
-    most = request.get(name)
-    if most is None:
+    limit = request.get(name)
+    if limit is None:
         return None
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _LIMIT_MAX:
-        raise InputError(f"`{name}`: {str(most)[:100]!r} is not a whole number in 1..{_LIMIT_MAX}")
-    return most
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
+        raise InputError(f"`{name}`: {str(limit)[:100]!r} is not a whole number in 1..{_LIMIT_MAX}")
+    return limit
 
 
 def _who(request: Mapping[str, Any]) -> dict[str, str]:
-    """For whom somebody asks, as they say; only the asker itself is known."""
+    """For whom a request is made, as it claims; nothing checks that, unlike the asker."""
     by = request.get("by")
-    return {str(name): str(each) for name, each in by.items()} if isinstance(by, dict) else {}
+    return {str(name): str(value) for name, value in by.items()} if isinstance(by, dict) else {}

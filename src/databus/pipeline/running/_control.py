@@ -1,10 +1,10 @@
-"""The control socket of a running pipeline: one line of JSON asks, one line answers.
+"""The control socket of a running pipeline: one line of JSON as the request, one as the answer.
 
     {"verb": "pause", "outputs": ["copy"]}
     {"outputs": ["copy"]}        or        {"error": "InputError", "message": "..."}
 
-It is in the pipeline's state folder, and only its owner may open it. A path that a socket cannot have, for its length,
-is reached through the folder, opened. Start with `ControlServer` and `ask`.
+It is in the pipeline's state folder, and only its owner may open it. A path too long for a socket is reached through a
+descriptor of the folder. Start with `ControlServer` and `ask`.
 """
 
 import json
@@ -12,13 +12,21 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable, StateDiffers, TransientError
+from databus.core import (
+    Clock,
+    DatabusError,
+    FatalError,
+    InputError,
+    ServiceUnavailable,
+    StateDiffers,
+    SystemClock,
+    TransientError,
+)
 from databus.operate import logger_of
 from databus.pipeline.graph import holder_of
 from databus.pipeline.telling import in_background
@@ -29,24 +37,24 @@ _REQUEST_BYTES_MAX: Final = 1 << 16
 _ANSWER_BYTES_MAX: Final = 1 << 24
 _REQUEST_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 120.0
-_ASK_AGAIN_S: Final = 0.05
-_ACCEPT_AGAIN_S: Final = 1.0  # where no file may be opened any more, for one
+_ASK_AGAIN_MS: Final = 50
+_ACCEPT_AGAIN_S: Final = 1.0
+"""After an error of `accept`, such as too many open files."""
 _AT_ONCE: Final = 8
+"""Commands that are answered at the same time."""
 _CREDENTIALS: Final = struct.Struct("3i")
 _KINDS: Final[Mapping[str, type[DatabusError]]] = {
-    each.__name__: each for each in (StateDiffers, InputError, ServiceUnavailable, FatalError)
+    kind.__name__: kind for kind in (StateDiffers, InputError, ServiceUnavailable, FatalError)
 }
 
 _logger = logger_of("databus.pipeline")
 
 Handle = Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
-"""Does what a verb asks, with the request and who sent it, and answers; raises `DatabusError`. Called by several
-threads.
-"""
+"""Carries out a verb, given the request and who sent it; raises `DatabusError`. Called by several threads."""
 
 
 class ControlServer:
-    """Answers from threads of its own while it is entered. A folder that can have no socket is said, and no error."""
+    """Use as a context manager; answers from threads of its own. Where no socket can be, a warning is logged."""
 
     def __init__(self, folder: Path, handle: Handle) -> None:
         self._folder = folder
@@ -56,7 +64,7 @@ class ControlServer:
         self._ending = threading.Event()
 
     def __enter__(self) -> None:
-        """Listen; whoever holds the state's lock may remove what a killed process has left."""
+        """Listen. This process holds the state's lock, so it may remove the socket that a killed one left behind."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with suppress(FileNotFoundError):
@@ -96,7 +104,7 @@ class ControlServer:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            with connection, suppress(OSError):  # who asked may have gone
+            with connection, suppress(OSError):  # the sender may be gone
                 answer = self._answered(connection)
                 connection.settimeout(_REQUEST_S_MAX)
                 connection.sendall(json.dumps(answer, default=str).encode() + b"\n")
@@ -112,7 +120,7 @@ class ControlServer:
         try:
             answer = self._handle(verb, request, _asker(connection))
         except DatabusError as error:
-            kind = next((name for name, each in _KINDS.items() if isinstance(error, each)), None)
+            kind = next((name for name, error_class in _KINDS.items() if isinstance(error, error_class)), None)
             kind = kind or ("ServiceUnavailable" if isinstance(error, TransientError) else "FatalError")
             answer = {"error": kind, "message": str(error)}
         except Exception as error:
@@ -122,9 +130,9 @@ class ControlServer:
 
 
 def ask(folder: Path, verb: str, **request: Any) -> dict[str, Any]:
-    """What the pipeline that runs with this state answers.
+    """The answer of the pipeline that runs with this state.
 
-    Raises what it raised, `InputError` where none runs, `ServiceUnavailable` where one does not answer.
+    Raises what it raised, `InputError` if none runs, `ServiceUnavailable` if it does not answer.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -141,17 +149,18 @@ def ask(folder: Path, verb: str, **request: Any) -> dict[str, Any]:
     return answer
 
 
-def _connect(connection: socket.socket, folder: Path) -> None:
-    """Waits for a while where too many others ask: each of these has `_REQUEST_S_MAX` to say what it wants."""
-    deadline = time.monotonic() + 2 * _REQUEST_S_MAX
+def _connect(connection: socket.socket, folder: Path, clock: Clock | None = None) -> None:
+    """Waits while too many others are connecting: each of them has `_REQUEST_S_MAX` to send its request."""
+    clock = clock or SystemClock()
+    deadline = clock.monotonic_s() + 2 * _REQUEST_S_MAX
     with _short(folder) as path:
         while True:
             try:
                 return connection.connect(path)
-            except BlockingIOError:  # as many wait as may
-                if time.monotonic() > deadline:
+            except BlockingIOError:  # the listener's queue is full
+                if clock.monotonic_s() > deadline:
                     raise
-                time.sleep(_ASK_AGAIN_S)  # a socket does not tell when it has room
+                clock.sleep_ms(_ASK_AGAIN_MS)  # nothing signals when the queue has room
 
 
 def _unanswered(folder: Path, error: Exception) -> DatabusError:
@@ -168,24 +177,25 @@ def _unanswered(folder: Path, error: Exception) -> DatabusError:
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """The path of the socket, as a socket can have it."""
+    """The path of the socket, short enough for the system."""
     path = str(folder / SOCKET)
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield path
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{fd}/{SOCKET}"  # of Linux; elsewhere it is an error that says so
+        yield f"/proc/self/fd/{fd}/{SOCKET}"  # Linux only; elsewhere an error says so
     finally:
         os.close(fd)
 
 
-def _line(connection: socket.socket, bytes_max: int, s_max: float) -> bytes:
+def _line(connection: socket.socket, bytes_max: int, s_max: float, clock: Clock | None = None) -> bytes:
     """Up to the end of a line. Raises `ValueError` for one that is too long or has no end, `TimeoutError`."""
-    deadline = time.monotonic() + s_max
+    clock = clock or SystemClock()
+    deadline = clock.monotonic_s() + s_max
     read = b""
     while not read.endswith(b"\n"):
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.settimeout(max(deadline - clock.monotonic_s(), 0.001))
         piece = connection.recv(1 << 16)
         if not piece or len(read) + len(piece) > bytes_max:
             raise ValueError("the line has no end" if not piece else f"the line is longer than {bytes_max} bytes")

@@ -1,50 +1,49 @@
-"""Dead letters of a pipeline's outputs, for who looks after it: listed, shown, replayed and dropped."""
+"""Dead letters of a pipeline's outputs: listed, shown, replayed and dropped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from databus.core import DatabusError, InputError, StateDiffers
 from databus.filters import matches
 from databus.flow import LetterFile, Letters
-from databus.pipeline.graph import Graph, Kind, PipelineConfig
-from databus.plugins import KeepsLetters, Output
+from databus.pipeline.graph import Graph, PipelineConfig
+from databus.plugins import KeepsLetters
 
 
 class Replayed(NamedTuple):
-    """How many letters were written, and how many refused again; reasons: how many of these for which reason."""
+    """Counts of letters."""
 
     written: int
     refused: int
+    """Refused again."""
     reasons: Mapping[str, int]
+    """How many were refused for which reason."""
 
 
 class OutputLetters:
-    """The letters of one output. Raises `InputError` for one that keeps none."""
+    """The letters of one output. Raises `InputError` for an output that keeps none."""
 
     def __init__(self, graph: Graph, output: str) -> None:
-        node = graph.config.nodes.get(f"outputs.{output}")
-        if node is None or node.kind is not Kind.OUTPUT:
-            names = ", ".join(node.name for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT)
-            raise InputError(f"{graph.config.name}: has no output {output!r}; there are {names}")
-        made: Output = node.plugin(node.config, graph.config.context_of(node.name))
-        if not isinstance(made, KeepsLetters):
+        plugin = graph.config.output_of(output)
+        if not isinstance(plugin, KeepsLetters):
             raise InputError(f"outputs.{output}: keeps no dead letters")
         self.name = output
-        self._output, self._letters, self._replay = made, made.letters, made.replay
+        self._output, self._letters, self._replay = plugin, plugin.letters, plugin.replay
 
     def files(self, patterns: Sequence[str] = ()) -> list[LetterFile]:
-        """Those of tables that match one of the patterns; of all tables without any."""
+        """The files of tables that match one of the patterns; without patterns, of all tables."""
         return self._letters.files(_wanted(patterns))
 
     def read(self, patterns: Sequence[str] = ()) -> Iterator[Letters]:
-        """The letters themselves; without those that are forgotten meanwhile."""
-        return (found for file in self.files(patterns) if (found := self._letters.find(file)) is not None)
+        """The letters themselves, but for those that are dropped meanwhile."""
+        return (letters for file in self.files(patterns) if (letters := self._letters.find(file)) is not None)
 
     def replay(self, patterns: Sequence[str] = ()) -> Replayed:
-        """Write them once more; those that are refused again stay.
+        """Write them again; those that are refused again stay.
 
-        Of a file that the pipeline takes letters from meanwhile, none is written; the next replay does.
+        A file from which the pipeline takes letters at the same time is skipped; the next replay writes it.
         """
         written, reasons = 0, Counter[str]()
         try:
@@ -52,16 +51,16 @@ class OutputLetters:
                 letters = self._letters.find(file)
                 if letters is None:
                     continue
-                left = self._replay(letters)
-                self._letters.keep(file, left)
-                written += file.count - len(left)
-                reasons.update(each.reason for each in left)
+                refused = self._replay(letters)
+                self._letters.keep(file, refused)
+                written += file.count - len(refused)
+                reasons.update(letter.reason for letter in refused)
         finally:
             self._output.close()
         return Replayed(written, reasons.total(), dict(reasons.most_common()))
 
     def drop(self, patterns: Sequence[str] = ()) -> int:
-        """Forget them; returns how many there were."""
+        """Drop them; returns how many there were."""
         files = self.files(patterns)
         for file in files:
             self._letters.keep(file, ())
@@ -71,46 +70,44 @@ class OutputLetters:
 def steer_letters(
     graph: Graph, verb: str, output: str, patterns: Sequence[str], seen: int | None = None
 ) -> dict[str, Any]:
-    """Have the letters of an output written once more (`replay`), or forgotten (`drop`); what came of it.
+    """Write the letters of an output again (`replay`), or drop them (`drop`); returns the counts.
 
-    seen: how many there were when somebody looked. Raises `StateDiffers` where there are others.
+    seen: how many letters the sender saw. Raises `StateDiffers` if the number has changed.
     """
     letters = OutputLetters(graph, output)
-    if seen is not None and (now := sum(file.count for file in letters.files(patterns))) != seen:
-        raise StateDiffers(f"outputs.{output}: there are {now} letters now, no longer {seen}; look again, then decide")
+    if seen is not None and (count := sum(file.count for file in letters.files(patterns))) != seen:
+        raise StateDiffers(
+            f"outputs.{output}: there are {count} letters now, no longer {seen}; look again, then decide"
+        )
     if verb == "drop":
         return {"dropped": letters.drop(patterns)}
     return dict(letters.replay(patterns)._asdict())
 
 
 def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
-    """The outputs that may have any."""
-    folders = []
-    for node in graph.config.nodes.values():
-        if node.kind is Kind.OUTPUT:
-            try:
-                folders.append(OutputLetters(graph, node.name))
-            except InputError:
-                continue
-    return folders
+    """The outputs that keep dead letters."""
+    outputs = []
+    for name in graph.config.outputs:
+        with suppress(InputError):
+            outputs.append(OutputLetters(graph, name))
+    return outputs
 
 
 def with_letters(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs of a status with `dead_letters`, how many there are; None of one that keeps none, or cannot be asked."""
+    """Outputs of a status with `dead_letters`, their count; None if the output keeps none, or cannot be asked."""
     return {name: {**output, "dead_letters": _count(config, name)} for name, output in outputs.items()}
 
 
 def _count(config: PipelineConfig, output: str) -> int | None:
-    node = config.nodes.get(f"outputs.{output}")
-    if node is None:
+    if output not in config.outputs:
         return None
-    made = node.plugin(node.config, config.context_of(node.name))
+    plugin = config.output_of(output)
     try:
-        return made.letters.count() if isinstance(made, KeepsLetters) else None
+        return plugin.letters.count() if isinstance(plugin, KeepsLetters) else None
     except (DatabusError, OSError):
         return None
     finally:
-        made.close()
+        plugin.close()
 
 
 def _wanted(patterns: Sequence[str]) -> Callable[[str], bool]:

@@ -1,10 +1,10 @@
-"""Events of a run for those who follow it over HTTP: server-sent events, one stream for each who asks.
+"""Events of a run over HTTP: server-sent events, one stream for each client.
 
     id: 7
     event: batch
     data: {"event": "batch", "output": "copy", "rows": 12, ...}
 
-Whoever is slow loses events, and is told how many by an event `lost`; nobody waits for them.
+A slow client loses events, and an event `lost` says how many; the run never waits for a client.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from databus.core import TooManyRequests
 
 STREAMS_MAX: Final = 20
 _WAITING_MAX: Final = 1_000
-"""Events that wait for one who reads slowly."""
+"""Events that wait for a slow client."""
 _SILENT_S_MAX: Final = 15.0
-"""After it a comment is sent, by which both sides find out that the other has gone."""
+"""Then a comment is sent, so that both sides notice when the other is gone."""
 _WRITE_S_MAX: Final = 30.0
 
 
@@ -34,7 +34,7 @@ class _Stream:
 
 
 class EventStreams:
-    """`put` is called by any thread, everything else by that of the loop."""
+    """`put` is called by any thread, everything else by the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class EventStreams:
         self._is_ending = False
 
     def put(self, event: Mapping[str, Any]) -> None:
-        """Send an event to all who follow."""
+        """Send an event to all clients."""
         if self._streams:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._put, dict(event))
@@ -63,7 +63,7 @@ class EventStreams:
             stream.has_come.set()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one who wants to follow, until either side ends it."""
+        """Answer a client until either side ends the stream."""
         if len(self._streams) >= STREAMS_MAX:
             raise TooManyRequests(f"{STREAMS_MAX} streams of events are open already")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
@@ -81,7 +81,7 @@ class EventStreams:
         return response
 
     async def _next(self, stream: _Stream) -> bytes:
-        """What has come meanwhile, all of it in one go."""
+        """All events that have come meanwhile, in one piece."""
         with suppress(TimeoutError):
             await asyncio.wait_for(stream.has_come.wait(), _SILENT_S_MAX)
         stream.has_come.clear()

@@ -3,11 +3,11 @@
 | path | answers |
 |---|---|
 | `/admin/live` | `GOOD`, as long as the process answers |
-| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, source and relay that is not well |
+| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, source and relay in trouble |
 | `/metrics` | Prometheus |
 | `/status` | what `databus status --json` prints; it asks the relay and the targets |
-| `/status/light` | the same without positions and backlog: nobody is asked for it |
-| `/events` | what happens, as server-sent events |
+| `/status/light` | the same without positions and backlog: it asks nobody |
+| `/events` | the events of the run, as server-sent events |
 | `/graph`, `/journal`, `/audit`, `/letters`, `/config` | what `databus.pipeline.running._shown` says |
 | POST `/pause`, `/resume`, `/drain`, `/stop`, `/reload`, `/replay`, `/drop` | what `Commands` does |
 """
@@ -48,8 +48,10 @@ Status = Mapping[str, Any]
 
 
 class HealthServer:
-    """Answers from a thread of its own, whoever has one of the tokens. status: asked for what there is to say; with
-    True, also for the backlog, which the relay is asked for and may take seconds. handle: does what commands ask.
+    """Answers, from a thread of its own, requests with one of the tokens.
+
+    status: the status of now; with True also with the backlog, for which the relay is asked, which may take seconds.
+    handle: carries out commands.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class HealthServer:
         self.url = ""
 
     def start(self) -> None:
-        """Bind and serve. Raises `ConfigError` if the address cannot be had."""
+        """Bind and serve. Raises `ConfigError` if the address cannot be bound."""
         self._thread.start()
         self._bound.wait(_START_S_MAX)
         if self._error is not None:
@@ -82,8 +84,8 @@ class HealthServer:
         if self._thread.is_alive() and self._ending is not None:
             self._loop.call_soon_threadsafe(self._end, self._ending)
             self._thread.join(_STOP_S_MAX)
-        for each in (self._workers, self._commanders):
-            each.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._workers, self._commanders):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, ending: asyncio.Event) -> None:
         self.events.end()
@@ -133,7 +135,7 @@ class HealthServer:
     async def _answer(
         self, answer: Callable[[], web.Response], request: web.Request, *, asks_relay: bool
     ) -> web.Response:
-        """asks_relay: it may take seconds; what does not is not to wait until those that do are answered."""
+        """asks_relay: it may take seconds, so a worker does it; quick answers must not queue behind slow ones."""
         try:
             admit(request, self._tokens.headers, "pipeline")
             return await self._loop.run_in_executor(self._workers, answer) if asks_relay else answer()
@@ -148,11 +150,11 @@ class HealthServer:
             return error_response(error)
 
     async def _do(self, verb: str, handle: Handle, request: web.Request) -> web.Response:
-        """What a command asks for: parameters of a GET, JSON of a POST."""
+        """Carry out a command: its parameters are the query of a GET, the JSON of a POST."""
         try:
             admit(request, self._tokens.headers, "pipeline")
-            asked = await _body_of(request) if request.method == "POST" else dict(request.query)
-            work = partial(handle, verb, asked, f"address {request.remote}")
+            request_body = await _body_of(request) if request.method == "POST" else dict(request.query)
+            work = partial(handle, verb, request_body, f"address {request.remote}")
             return json_answer(await self._loop.run_in_executor(self._commanders, work))
         except DatabusError as error:
             return error_response(error)
@@ -182,7 +184,7 @@ class HealthServer:
 
 
 async def _body_of(request: web.Request) -> dict[str, Any]:
-    """The JSON object of a request; no form can send one that says so."""
+    """The JSON object of a request. Its content type is required: no HTML form of another site can send it."""
     if request.content_type != "application/json":
         raise MalformedRequest("a command is JSON: send the header `Content-Type: application/json`")
     try:
@@ -195,13 +197,13 @@ async def _body_of(request: web.Request) -> dict[str, Any]:
 
 
 def json_answer(value: Mapping[str, Any]) -> web.Response:
-    """An answer in JSON; whatever is no JSON in it, as text."""
+    """An answer in JSON; values that JSON has no form for become text."""
     body = json.dumps(value, default=str, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
     return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 def site_url(runner: web.AppRunner) -> str:
-    """Where it listens; the port is known only then."""
+    """The address at which it listens; with port 0 the system has chosen the port."""
     host, port = runner.addresses[0][:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -257,8 +259,8 @@ class _Collector:
         for name, source in self._status["sources"].items():
             captured.add_metric((name,), float(source["is_well"]))
         for name, output in self._status["outputs"].items():
-            for each in OutputState:
-                state.add_metric((name, each), float(output["state"] == each))
+            for output_state in OutputState:
+                state.add_metric((name, output_state), float(output["state"] == output_state))
             rows.add_metric((name,), output["rows"])
             batches.add_metric((name,), output["batches"])
             retries.add_metric((name,), output["retries"])
@@ -276,7 +278,7 @@ class _Collector:
 
 
 def _flow_families(outputs: Mapping[str, Any]) -> Iterator[Metric]:
-    """What came to outputs, what became of it on the way, and how long it took."""
+    """Rows and bytes that outputs were sent, what filters dropped, and the time of each stage."""
     rows = CounterMetricFamily(
         "databus_output_rows_read",
         "Rows that came to it since the pipeline started, those included that filters drop.",

@@ -1,7 +1,7 @@
 """OpenLineage events of a run: START, RUNNING, FAIL and COMPLETE of each output, to a file or an address.
 
-A thread of its own makes and sends them, so that no batch waits for whoever takes them. One that is away costs events:
-so many wait, the oldest are dropped and counted. Start with `OpenLineage.take`; `event_of` is pure.
+A thread of its own makes and sends them, so that no batch waits for the receiver. While that is away, the newest
+`_WAITING_MAX` events wait; older ones are dropped and counted. Start with `OpenLineage.take`; `event_of` is pure.
 """
 
 import json
@@ -35,7 +35,7 @@ _ANSWER_S_MAX: Final = 10.0
 _AGAIN_S: Final = (1.0, 60.0)
 _END_S_MAX: Final = 3.0
 _ALL: Final = ""
-"""In the place of an output: each that has begun and not ended."""
+"""Instead of an output's name: all that have begun and not ended."""
 
 _logger = logger_of("databus.pipeline")
 
@@ -54,11 +54,11 @@ def event_of(
     moment: Moment, run_id: str, namespace: str, pipeline: str, lineages: Iterable[TableLineage]
 ) -> dict[str, Any]:
     """The event. lineages: of the tables that come to the output."""
-    mine = [each for each in lineages if each.output == moment.output]
+    lineages_here = [lineage for lineage in lineages if lineage.output == moment.output]
     facets = {}
     if moment.message:
-        told = {"message": moment.message, "programmingLanguage": "Python"}
-        facets["errorMessage"] = {**_facet("ErrorMessageRunFacet", "1-0-1"), **told}
+        error_facet = {"message": moment.message, "programmingLanguage": "Python"}
+        facets["errorMessage"] = {**_facet("ErrorMessageRunFacet", "1-0-1"), **error_facet}
     kind = {"processingType": "STREAMING", "integration": "DATABUS", "jobType": "JOB"}
     return {
         "eventType": moment.kind,
@@ -71,8 +71,8 @@ def event_of(
             "name": f"{pipeline}.{moment.output}",
             "facets": {"jobType": {**_facet("JobTypeJobFacet", "2-0-4"), **kind}},
         },
-        "inputs": [_input(each) for each in mine],
-        "outputs": [_output(each) for each in mine],
+        "inputs": [_input(lineage) for lineage in lineages_here],
+        "outputs": [_output(lineage) for lineage in lineages_here],
     }
 
 
@@ -80,21 +80,21 @@ def _facet(name: str, version: str) -> dict[str, str]:
     return {"_producer": PRODUCER, "_schemaURL": f"{_FACETS}/{version}/{name}.json#/$defs/{name}"}
 
 
-def _input(found: TableLineage) -> dict[str, Any]:
-    namespace, name = found.source
-    columns = [] if found.schema is None else [(each.name, each.type) for each in found.schema.columns]
+def _input(lineage: TableLineage) -> dict[str, Any]:
+    namespace, name = lineage.source
+    columns = [] if lineage.schema is None else [(column.name, column.type) for column in lineage.schema.columns]
     return {"namespace": namespace, "name": name, "facets": _schema(columns)}
 
 
-def _output(found: TableLineage) -> dict[str, Any]:
-    namespace, name = found.target
-    given = {"namespace": found.source[0], "name": found.source[1]}
+def _output(lineage: TableLineage) -> dict[str, Any]:
+    namespace, name = lineage.target
+    dataset = {"namespace": lineage.source[0], "name": lineage.source[1]}
     fields = {
-        each.name: {"inputFields": [{**given, "field": field} for field in each.origins]}
-        for each in found.columns or ()
-        if each.origins is not None
+        column.name: {"inputFields": [{**dataset, "field": field} for field in column.origins]}
+        for column in lineage.columns or ()
+        if column.origins is not None
     }
-    facets: dict[str, Any] = _schema([(each.name, each.type) for each in found.columns or ()])
+    facets: dict[str, Any] = _schema([(column.name, column.type) for column in lineage.columns or ()])
     if fields:
         facets["columnLineage"] = {**_facet("ColumnLineageDatasetFacet", "1-2-0"), "fields": fields}
     return {"namespace": namespace, "name": name, "facets": facets}
@@ -108,7 +108,7 @@ def _schema(columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 class Sink:
-    """Where events go: a file, whose lines they become, or an address. token: that it wants."""
+    """Where events go: a file, one line for each, or an address. token: for the address."""
 
     def __init__(self, to: str, token: str | None, folder: Path) -> None:
         self._url = to if to.startswith(("http://", "https://")) else None
@@ -118,7 +118,7 @@ class Sink:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def put(self, event: Mapping[str, Any]) -> None:
-        """Hand one over. Raises OSError, HTTPException."""
+        """Send one. Raises OSError, HTTPException."""
         text = json.dumps(event, separators=(",", ":")).encode()
         if self._url is None:
             with self._file.open("ab") as file:
@@ -130,7 +130,7 @@ class Sink:
 
 
 class OpenLineage:
-    """Of one run, from now on until it ends; use as a context manager."""
+    """The lineage of one run; use as a context manager."""
 
     def __init__(self, graph: Graph, every_s: float = _EVERY_S, again_s: float = _AGAIN_S[0]) -> None:
         self.graph: Callable[[], Graph] = lambda: graph
@@ -145,15 +145,15 @@ class OpenLineage:
         self._again_s = again_s
         self._relay = config.relay.url
         self._runs: dict[str, str] = {}  # by output
-        self._told_s: dict[str, float] = {}
+        self._sent_s: dict[str, float] = {}  # by output: when its last event was made
         self._moments: deque[Moment] = deque()
         self._waiting: deque[dict[str, Any]] = deque()
         self._changed = threading.Condition()
         self._is_ending = False
         self.dropped = 0
-        """Events that nobody took."""
+        """Events that were never delivered."""
         self.trouble = ""
-        """Why none is taken now."""
+        """Why events cannot be delivered now."""
         self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
 
     def __enter__(self) -> Self:
@@ -169,28 +169,28 @@ class OpenLineage:
             self._thread.join(_END_S_MAX + _ANSWER_S_MAX)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take an event of the run, from any thread; nobody waits here for whoever takes lineage."""
+        """Take an event of the run, from any thread, without waiting for the receiver."""
         if not self.is_wanted:
             return
         if event["event"] == "relay":
             self._relay = event["url"]
-        found = list(self._moments_of(event))
-        if found:
+        moments = list(self._moments_of(event))
+        if moments:
             with self._changed:
-                self._moments += found
+                self._moments += moments
                 self._changed.notify_all()
 
     def _moments_of(self, event: Mapping[str, Any]) -> Iterable[Moment]:
         at_us, outputs = event.get("at_us") or time.time_ns() // 1000, event.get("outputs", ())
         match event["event"]:
             case "started":
-                return [Moment("START", each, at_us) for each in outputs]
+                return [Moment("START", output, at_us) for output in outputs]
             case "failed":
-                return [Moment("FAIL", each, at_us, event["message"]) for each in outputs]
-            case "batch" if any(each["kind"] == "schema" for each in event.get("changes", ())):
+                return [Moment("FAIL", output, at_us, event["message"]) for output in outputs]
+            case "batch" if any(control["kind"] == "schema" for control in event.get("changes", ())):
                 return [Moment("RUNNING", event["output"], at_us)]
             case "stopped":
-                failed = [Moment("FAIL", each, at_us, "; ".join(event["reasons"])) for each in event["failed"]]
+                failed = [Moment("FAIL", output, at_us, "; ".join(event["reasons"])) for output in event["failed"]]
                 return [*failed, Moment("COMPLETE", _ALL, at_us)]
         return ()
 
@@ -212,7 +212,11 @@ class OpenLineage:
 
     def _due(self) -> list[Moment]:
         now_s, at_us = time.monotonic(), time.time_ns() // 1000
-        return [Moment("RUNNING", each, at_us) for each, s in self._told_s.items() if now_s - s >= self._every_s]
+        return [
+            Moment("RUNNING", output, at_us)
+            for output, sent_s in self._sent_s.items()
+            if now_s - sent_s >= self._every_s
+        ]
 
     def _make(self, moments: Sequence[Moment]) -> None:
         if not moments:
@@ -226,15 +230,15 @@ class OpenLineage:
     def _put(self, moment: Moment, graph: Graph, lineages: Sequence[TableLineage]) -> None:
         output, is_new = moment.output, moment.output not in self._runs
         if is_new != (moment.kind == "START"):
-            return  # its query was started again, or has ended already
+            return  # START comes once, whatever restarts; after the end nothing comes
         run_id = self._runs.setdefault(output, str(uuid4()))
         if len(self._waiting) >= _WAITING_MAX:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append(event_of(moment, run_id, self._namespace, graph.config.name, lineages))
-        self._told_s[output] = time.monotonic()
+        self._sent_s[output] = time.monotonic()
         if moment.kind in ("FAIL", "COMPLETE"):
-            del self._runs[output], self._told_s[output]
+            del self._runs[output], self._sent_s[output]
 
     def _client(self, graph: Graph) -> "RelayClient | None":
         from databus.link import RelayClient
@@ -246,13 +250,13 @@ class OpenLineage:
             return None
 
     def _send(self) -> bool:
-        """Hand over what waits; whether all was taken."""
+        """Send the waiting events; returns whether all were delivered."""
         while self._waiting:
             try:
                 self._sink.put(self._waiting[0])
             except (OSError, HTTPException, URLError) as error:
                 if str(error) != self.trouble:
-                    _logger.warning("lineage is not taken; tried again", why=str(error))
+                    _logger.warning("lineage events cannot be delivered; they are sent again", why=str(error))
                 self.trouble = str(error)
                 return False
             self._waiting.popleft()
@@ -262,4 +266,4 @@ class OpenLineage:
     def _give_up(self) -> None:
         self.dropped += len(self._waiting)
         if self.dropped:
-            _logger.warning("lineage events were dropped, which nobody took", count=self.dropped)
+            _logger.warning("lineage events were dropped: they could not be delivered", count=self.dropped)

@@ -1,7 +1,7 @@
-"""The pipeline's own relay: a child process that lives as long as the pipeline does, and is restarted when it dies.
+"""The pipeline's own relay: a child process that lives as long as the pipeline, and is restarted when it dies.
 
-It hangs on a pipe from us: however this process ends, the pipe closes, and the relay stops by itself, with its log in
-order. The port of its first start is kept, so that queries find it again.
+It reads a pipe from this process: however this process ends, the pipe closes, and the relay stops by itself in good
+order. It keeps the port of its first start, so that queries reach it again.
 """
 
 import json
@@ -35,19 +35,19 @@ _STOP_S_MAX: Final = 20.0
 _RESTART_MS: Final = (50, 5_000)
 _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
-"""How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
+"""How long the previous relay may still hold the port or the database. After that, a refusal is due to the options."""
 _OWNED_S_MAX: Final = 20.0
-"""How long it may still own the log: what `databus.relay.__main__` gives it to stop, and some more."""
+"""How long it may still own the log: somewhat longer than `databus.relay.__main__` lets it take to stop."""
 _LAG_S: Final = 1.5  # lag is measured once a second
 _ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000  # of what is shown in an error
-_CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
+_CANNOT_CONTINUE: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
 
 
 class OwnRelay:
-    """Start, watch, stop; `url` is where it answers. Used by one thread, which `on_death` tells of an end.
+    """Start, watch, stop; `url` is where it answers. Used by one thread.
 
-    wants_stop: set by another thread to end a start that is under way.
+    on_death: called, by another thread, when it has ended by itself. wants_stop: ends a start that is under way.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OwnRelay:
         self._last_error = ""
         self.url = ""
         self.log_file = config.state / "relay.log"
-        self._log_begins = 0  # what stands before it was said by relays of other runs
+        self._log_begins = 0  # what is before it in the file is of earlier relays
 
     @property
     def pid(self) -> int | None:
@@ -82,13 +82,13 @@ class OwnRelay:
         Raises `ServiceUnavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason
         if it refuses its configuration, its port or its folder.
         """
-        self._wait_for_the_one_before()
+        self._wait_for_previous()
         self._log_begins = self.log_file.stat().st_size if self.log_file.exists() else 0
         began = self._clock.monotonic_s()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
         while True:
-            self._spawn()
-            if self._wait_until_it_answers(deadline):
+            process = self._spawn()
+            if self._wait_until_it_answers(process, deadline):
                 break
             if self._wants_stop.is_set():
                 return
@@ -103,40 +103,37 @@ class OwnRelay:
                     f"`run.start_ms_max`. {self._last_error}What it said, at the end of {self.log_file}:\n"
                     f"{self._log_end() or 'nothing'}"
                 )
-            self._clock.wait(self._wants_stop, pause_s)  # the one before it may still be letting go of the port
+            self._clock.wait(self._wants_stop, pause_s)  # the previous one may still hold the port
         self._started_at = self._clock.monotonic_s()
         self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
-        process = self._process
-        assert process is not None  # noqa: S101 - just started
         threading.Thread(target=self._watch, args=(process,), name="relay-watch", daemon=True).start()
 
-    def _wait_for_the_one_before(self) -> None:
-        """Let it end: after kill -9 of a pipeline its relay ends by itself, and gives the folder back at last.
+    def _wait_for_previous(self) -> None:
+        """Let the previous relay end: after kill -9 of a pipeline it stops by itself, and releases its folder last.
 
-        Without this a start would be refused as one with a wrong file is, which what starts pipelines again takes for
-        final.
+        Without this wait the start would fail like one with a wrong file, and a supervisor would not try again.
         """
         deadline = self._clock.monotonic_s() + _OWNED_S_MAX
         while FolderLock.is_held(self._config.relay_folder) and self._clock.monotonic_s() < deadline:
-            if self._clock.wait(self._wants_stop, _ASK_S):  # nothing tells of a lock that is given back
+            if self._clock.wait(self._wants_stop, _ASK_S):  # nothing signals that a lock is released
                 return
 
     def restart(self) -> None:
-        """Start it again after its death, later the sooner it died."""
+        """Start it again after its death; the sooner it died, the longer the wait."""
         if self._clock.monotonic_s() - self._started_at > _SETTLED_S:
             self._backoff.reset()
         self._clock.wait(self._wants_stop, self._backoff.next_ms() / 1e3)
         self.start()
 
     def _drop(self) -> int | None:
-        """Forget one that has ended; returns its exit code."""
+        """Give up the process, which has ended; returns its exit code."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
         return None if process is None else process.returncode
 
     def stop(self) -> None:
-        """End it in good order, or, if it takes too long, by force; callable twice."""
+        """Stop it in good order, or by force if that takes too long; callable twice."""
         self._is_stopping = True
         process, self._process = self._process, None
         if process is None:
@@ -154,20 +151,21 @@ class OwnRelay:
         if not self._is_stopping:
             self._on_death()
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> "subprocess.Popen[bytes]":
         self._config.state.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile() as told, self.log_file.open("ab") as log:  # it may hold secrets: no file has a name for it
-            pickle.dump(self._relay_config(), told)
-            told.seek(0)
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [sys.executable, "-m", "databus.relay", "--configured", str(told.fileno())],
+        with TemporaryFile() as config_file, self.log_file.open("ab") as log:  # unnamed: it may hold secrets
+            pickle.dump(self._relay_config(), config_file)
+            config_file.seek(0)
+            self._process = process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", "databus.relay", "--configured", str(config_file.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                pass_fds=(told.fileno(),),
+                pass_fds=(config_file.fileno(),),
                 cwd=self._config.folder,
-                start_new_session=True,  # Ctrl-C is for us; we tell it when the queries have stopped
+                start_new_session=True,  # Ctrl-C is for this process, which stops the relay after the queries
             )
+        return process
 
     def _relay_config(self) -> "RelayConfig":
         """Raises `ConfigError`."""
@@ -187,15 +185,13 @@ class OwnRelay:
             file=config.path,
         )
 
-    def _wait_until_it_answers(self, deadline: float) -> bool:
-        process = self._process
-        assert process is not None  # noqa: S101 - just started
+    def _wait_until_it_answers(self, process: "subprocess.Popen[bytes]", deadline: float) -> bool:
         while self._clock.monotonic_s() < deadline:
             if process.poll() is not None:
                 return False
             if self._answers(process.pid):
                 return True
-            if self._clock.wait(self._wants_stop, _ASK_S):  # a file in a folder is all that tells, once at each start
+            if self._clock.wait(self._wants_stop, _ASK_S):  # only a file in its folder says when it answers
                 return False
         process.kill()
         process.wait()
@@ -216,14 +212,14 @@ class OwnRelay:
         return True
 
     def states(self) -> list[Mapping[str, Any]]:
-        """What each physical source is doing, as /controlSources/status says it."""
+        """The state of each physical source, as in /controlSources/status."""
         return states_of(self.url, self._config.access)
 
     def wait_until_caught_up(self, is_stopping: threading.Event) -> bool:
-        """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
-        while snapshots do. Returns False where that was not long enough.
+        """Wait until it has captured what the sources hold now, or cannot continue. Returns whether it has in time.
 
-        A source that can tell how much waits is asked. For others it has to do that nothing comes for a while.
+        The time is `start_ms_max`, and as long again whenever a snapshot has read more rows. A source that knows its
+        backlog is asked; for others it must do that nothing new comes for a while.
         """
         began = self._clock.monotonic_s()
         patience_s = self._config.sections.run.start_ms_max / 1e3
@@ -241,8 +237,8 @@ class OwnRelay:
                 rows_read, deadline = read, self._clock.monotonic_s() + patience_s
             if scns and not waiting and self._clock.monotonic_s() - began > _LAG_S:  # lag is measured once a second
                 return True
-            tells = bool(states) and all(_tells(state) for state in states)
-            if self._clock.wait(is_stopping, _ASK_S if tells else _LAG_S / 3):
+            knows_backlog = bool(states) and all(_knows_backlog(state) for state in states)
+            if self._clock.wait(is_stopping, _ASK_S if knows_backlog else _LAG_S / 3):
                 return True
         return False
 
@@ -250,7 +246,7 @@ class OwnRelay:
         try:
             return states_of(self.url, self._config.access, look=True)
         except ServiceUnavailable:
-            return []  # it is being restarted
+            return []  # it is restarting
 
     def _last_words(self) -> str:
         lines = self._log_end().strip().splitlines()
@@ -265,38 +261,38 @@ class OwnRelay:
 
 
 def states_of(url: str, access: "Access", *, look: bool = False) -> list[Mapping[str, Any]]:
-    """What each physical source of a relay is doing; look: with its lag of now. Raises what `RelayClient` does."""
+    """The state of each physical source of a relay; look: with its lag of now. Raises what `RelayClient` does."""
     from databus.link import RelayClient
 
     return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states(look=look)
 
 
 def _waiting(state: Mapping[str, Any]) -> int | None:
-    """How many changes, or bytes of its log, a source says are not captured; None where it says neither."""
+    """How many changes, or bytes of its log, a source has that are not captured; None if it does not know."""
     left: int | None = state["lagBytes"] if state["lagChanges"] is None else state["lagChanges"]
     return left
 
 
-def _tells(state: Mapping[str, Any]) -> bool:
-    """Whether a source says how much waits."""
+def _knows_backlog(state: Mapping[str, Any]) -> bool:
+    """Whether a source knows its backlog."""
     return _waiting(state) is not None
 
 
 def _is_done(state: Mapping[str, Any]) -> bool:
-    """Whether a source has nothing more to capture, as it says itself just now, or cannot get on."""
+    """Whether a source has nothing more to capture, as measured just now, or cannot continue."""
     if state["state"] == "RUNNING":
         is_known = state["lagIsNew"] and state["SCN"] is not None and _waiting(state) == 0
         return bool(is_known and not state["snapshots"])
-    return state["state"] in _CANNOT_GET_ON
+    return state["state"] in _CANNOT_CONTINUE
 
 
 def _is_owned(state: Mapping[str, Any]) -> bool:
-    """Whether another log owns the database, which it does until somebody does what the error says."""
+    """Whether another log owns the database; it does until somebody follows the error message."""
     return bool(state["state"] == "ERROR_RETRY" and state["error"] == LockHeld.__name__)
 
 
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
-    """Whether a source has more to capture and can: what has stopped is not waited for."""
+    """Whether a source has more to capture and can capture it; a stopped one is not waited for."""
     if state["state"] == "RUNNING":
         return bool(_waiting(state) or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
-    return state["state"] not in _CANNOT_GET_ON
+    return state["state"] not in _CANNOT_CONTINUE

@@ -1,4 +1,4 @@
-"""Which physical sources there are: those of the file, or those that a relay elsewhere names, now and later."""
+"""The physical sources of a pipeline: those of its file, or those of a relay elsewhere, now and later."""
 
 import threading
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from databus.pipeline.graph import PipelineConfig
 from databus.pipeline.running._own_relay import states_of
 from databus.pipeline.telling import in_background
 
-_ASK_S: Final = 0.2  # a relay that is not there tells nothing
+_ASK_S: Final = 0.2
 _LOOK_AGAIN_S: Final = 5.0
 
 
 class Physicals:
-    """relay_url: where the relay answers now; None where there is none."""
+    """relay_url: where the relay answers now; None without a relay."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class Physicals:
         self._clock = clock or SystemClock()
 
     def wait(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
-        """The physical sources; those of a relay elsewhere once they are enough, or all that it named in its time.
+        """The physical sources; of a relay elsewhere once `is_enough` says so, or all that it has after `start_ms_max`.
 
-        Raises `TransientError` if the relay does not answer within `start_ms_max`, or names none.
+        Raises `TransientError` if the relay does not answer within `start_ms_max`, or has none.
         """
         if self._config.sources or self._relay_url() is None:
             return list(self._config.sources)
@@ -48,20 +48,20 @@ class Physicals:
                 return names
             if is_late:
                 raise self._none_named()
-            if self._clock.wait(self._is_stopping, _ASK_S):  # a relay that is not there tells nothing
+            if self._clock.wait(self._is_stopping, _ASK_S):  # nothing signals that a relay has come
                 return []
 
     def watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
-        """Tell, from a thread of its own and until the run stops, of all that there are whenever there are more."""
+        """Call `on_new` with all of them whenever the relay has more, from a thread of its own until the run stops."""
         if not self._config.sources and self._relay_url() is not None:
             in_background("new-sources", lambda: self._watch(known, on_new))
 
     def _watch(self, known: list[str], on_new: Callable[[list[str]], None]) -> None:
-        while not self._clock.wait(self._is_stopping, _LOOK_AGAIN_S):  # a relay names its sources when it is asked
+        while not self._clock.wait(self._is_stopping, _LOOK_AGAIN_S):  # a relay only answers; it does not notify
             try:
                 names = self._asked()
             except DatabusError:
-                continue  # the queries tell of a relay that is not there
+                continue  # the queries report that the relay is away
             if not set(known).issuperset(names):
                 known = sorted({*known, *names})
                 on_new(known)
@@ -85,5 +85,6 @@ class Physicals:
         from databus.link import RelayClient
 
         url = self._relay_url()
-        assert url is not None  # noqa: S101 - the callers looked
+        if url is None:
+            return []
         return sorted({source.physical for source in RelayClient(url, access=self._config.access).sources()})

@@ -1,11 +1,10 @@
-"""Everything that others can know of a run: its status file, and the HTTP server where one is wanted."""
+"""What a run publishes: its status file, its journals, and an HTTP server if one is configured."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import ConfigError, CorruptData, DatabusError, ServiceUnavailable
+from databus.core import Clock, ConfigError, CorruptData, DatabusError, ServiceUnavailable, SystemClock
 from databus.disk import free_ratio
 from databus.filters import names_for_relay
 from databus.pipeline.checks import http_address, load_pipeline
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
 
 _STOPPED: Final = dict.fromkeys(("starting", "running"), "stopped")
-"""What is left, once a run has ended, of what an output did."""
+"""States that an output cannot be in any more once the run has ended, and what is shown instead."""
 
 ENDED: Final = "ended"
-"""The state of a run that had an end of its own, and has come to it: with `once`, everything is written."""
+"""The state of a run with `once` that has written everything."""
 
 _ENVELOPE: Final = frozenset({"event", "pipeline"})
 
@@ -35,10 +34,11 @@ _NOT_ASKED_YET: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "mess
 
 
 class Published:
-    """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at, instead of what the file says."""
+    """Takes every event. Use as a context manager; `http`: HOST:PORT to serve at, instead of the file's."""
 
-    def __init__(self, config: PipelineConfig, http: str | None) -> None:
+    def __init__(self, config: PipelineConfig, http: str | None, clock: Clock | None = None) -> None:
         self._config = config
+        self._clock = clock or SystemClock()
         self._http = http or config.sections.run.http
         self._is_option = bool(http)
         self._server: HealthServer | None = None
@@ -46,23 +46,23 @@ class Published:
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
         self._journal = Journal(config.state)
         self._batches = BatchJournal(config.state)
-        self._about = _about(config)
+        self._about = {**_about(config), "started_us": self._now_us()}
         self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
         self.answer: Handle | None = None
-        """Does what commands ask over HTTP; set once there is a run that takes them."""
+        """Carries out commands from HTTP; set once there is a run that takes them."""
         self.look: OnEvent = lambda _: None
-        """Told of each event besides, quickly; set once there are queries."""
+        """Takes each event too, and returns quickly; set once there are queries."""
 
     def __enter__(self) -> Self:
         if self._http is not None:
-            self._server = server = self._made(self._http)
+            self._server = server = self._server_at(self._http)
             server.start()
             self._about["http"] = server.url
         self._file.start()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._about["ended_us"] = time.time_ns() // 1000
+        self._about["ended_us"] = self._now_us()
         if self._about["state"] != ENDED:
             self._about["state"] = "stopped"
         if isinstance(error, DatabusError):
@@ -72,7 +72,10 @@ class Published:
         if self._server is not None:
             self._server.stop()
 
-    def _made(self, address: str) -> "HealthServer":
+    def _now_us(self) -> int:
+        return self._clock.now_ns() // 1000
+
+    def _server_at(self, address: str) -> "HealthServer":
         from databus.pipeline.running._health import HealthServer
         from databus.relay import Tokens, tokens_in
 
@@ -88,7 +91,7 @@ class Published:
         return self.answer(verb, request, asker)
 
     def expect(self, plans: Sequence[QueryPlan]) -> None:
-        """There are these queries."""
+        """These queries are about to run."""
         for plan in plans:
             tables = []
             if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
@@ -96,7 +99,7 @@ class Published:
             self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)
 
     def change(self, config: PipelineConfig, plans: Sequence[QueryPlan], new: Sequence[QueryPlan]) -> None:
-        """The file is another: there are no outputs but its, and no queries but these, of which some are new."""
+        """A reload took another file: there are only its outputs, and only these queries, some of them new."""
         self._config = config
         self._progress.keep(sorted(config.sections.outputs), {plan.name for plan in plans if plan not in new})
         self.expect(new)
@@ -114,7 +117,7 @@ class Published:
             case "doing":
                 self._about["doing"] = event["what"]
             case "reload":
-                self._about["reload"] = {name: each for name, each in event.items() if name not in _ENVELOPE}
+                self._about["reload"] = {name: value for name, value in event.items() if name not in _ENVELOPE}
             case "stopping":
                 self._about["state"] = "stopping"
             case "stopped":
@@ -125,30 +128,30 @@ class Published:
                 self._progress.take(event)
 
     def sources(self, states: States, why_none: str) -> None:
-        """Take what the relay says of the sources that this pipeline reads, or why it says nothing. What was known of
-        them stays then, and says that it is of before.
+        """Take the relay's states of the sources that this pipeline reads, or why it does not answer. The last known
+        states stay then, beside the relay's error.
         """
         self._about["relay_error"] = why_none
         if not why_none:
             self._sources = {str(state["name"]): {**state, "is_well": is_well(state)} for state in states}
 
     def status(self, *, asks_relay: bool) -> dict[str, Any]:
-        """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
+        """The status of now; asks_relay: with positions and the backlog, which may take seconds."""
         outputs: Mapping[str, Any] = self._progress.to_json()
         if asks_relay:
             outputs = with_letters(self._config, with_positions(self._config, outputs))
-            outputs = with_backlog(outputs, self._about["relay"], self._config.access)
+            outputs = with_backlog(outputs, self._about["relay"], self._config.access, clock=self._clock)
         free = free_ratio(self._config.state)
         return {**self._about, "disk_free": free, "sources": self._sources, "outputs": outputs}
 
 
 def status_of(path: "Path") -> dict[str, Any] | None:
-    """What a pipeline's last run said of itself, by the pipeline's file, with what its targets say; None where it never
-    ran, and no target knows it.
+    """The status of a pipeline's last run, by its file, with what its targets know; None if it never ran, and no target
+    knows it.
 
-    With the backlog, unless the relay ended with the run. Where it does not run, `state` is `ended` if the last run was
-    to end by itself and has written everything, else `stopped`. Raises `ConfigError` for a file with problems; while it
-    runs by what the file was before, only what it says itself comes back.
+    With the backlog, unless the relay ended with the run. If the pipeline does not run, `state` is `ended` after a run
+    with `once` that has written everything, else `stopped`. Raises `ConfigError` for a file with problems; but if it
+    runs by an earlier state of the file, returns its status file alone.
     """
     try:
         config = load_pipeline(path).config
@@ -160,7 +163,7 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     status = read_status(config.state)
     is_running = is_held(config.state)
     if status is None:
-        status = {**_about(config), "state": "stopped", "pid": None, "started_us": None, "sources": {}, "outputs": {}}
+        status = {**_about(config), "state": "stopped", "pid": None, "sources": {}, "outputs": {}}
         is_known = any(known.positions or isinstance(known.error, CorruptData) for known in positions_of(config))
         if not is_running and not is_known:
             return None
@@ -175,9 +178,9 @@ def status_of(path: "Path") -> dict[str, Any] | None:
 
 
 def relay_status_of(path: "Path") -> dict[str, Any]:
-    """What a relay says of its sources, by its file, in the words of `status_of`; `state` is `stopped` where none runs.
+    """The state of a relay's sources, by its file, in the form of `status_of`; `state` is `stopped` if none runs.
 
-    It is asked where it says that it answers, or, where its folder is not here, where its file says.
+    Its address is that in its folder, or, without the folder on this machine, that in its file.
     """
     from databus.link import Access
     from databus.relay import load_relay, relay_url
@@ -200,7 +203,7 @@ def _about(config: PipelineConfig) -> dict[str, Any]:
         "pipeline": config.name,
         "project": config.sections.project,
         "pid": os.getpid(),
-        "started_us": time.time_ns() // 1000,
+        "started_us": None,
         "state": "running",
         "doing": "",
         "relay": config.relay.url,

@@ -1,10 +1,10 @@
-"""The queries of a run: those that are wanted run, the others rest. Start with `Queries.look`.
+"""The queries of a run: which of them are to run, and which rest. Start with `Queries.look`.
 
-What is wanted follows from the graph, the physical sources and what rests. `look` compares it with what runs, stops
-what is not wanted between two batches, and starts what is missing, once nothing that it would meet in a target is left.
+Which are wanted follows from the graph, the physical sources and the outputs at rest. `look` compares that with what
+runs, stops what is not wanted between two batches, and starts what is missing as soon as no earlier writer of the same
+target is left.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from typing import Any, Final
 from databus.core import Clock, DatabusError, InputError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.operate import logger_of
 from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
-from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig
+from databus.pipeline.graph import Graph, NodeSpec, PipelineConfig
 from databus.pipeline.running._published import Published
 from databus.pipeline.running._reload_changes import Changes, changes
 from databus.pipeline.telling import Reminders, Rest, Resting, Throttle, in_background, why_refused
 
 Say = Callable[..., None]
 _CUT_S_MAX: Final = 10.0
-"""How long a query may take to end once its batch was cut off."""
+"""How long a query may take to end after its batch was cut off."""
 _EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped", Rest.REBUILDING: "paused"}
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A query that is to run."""
+    """A query that shall run."""
 
     plan: QueryPlan
     once: bool
@@ -41,11 +41,11 @@ class _Wanted:
 
 @dataclass(eq=False)
 class _Leaving:
-    """An output as it was before a reload, until its queries have ended and it is closed."""
+    """An output from before a reload, until its queries have ended and it is closed."""
 
     handle: OutputHandle
     is_moved: bool
-    """None has its options now, so that what it writes to may be what another is to write to."""
+    """No output has its options now, so another output may be about to write to its target."""
     cut_at_s: float
     """When the batch that is being written is cut off."""
     is_cut: bool = False
@@ -53,15 +53,15 @@ class _Leaving:
     is_closed: bool = False
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether it does not end although it was cut off."""
+        """Whether it was cut off and still has not ended."""
         return now_s > self.cut_at_s + _CUT_S_MAX and not self.is_closed
 
 
 class Queries:
-    """Used by one thread, which `on_end` tells of each query that has ended, for `ended` to be called.
+    """Used by one thread.
 
-    unfed: outputs that no query writes to, as an error; None where there are none. on_closed: is told, by any thread,
-    that `look` has something to do.
+    on_end: called, by any thread, with each query that has ended; has that one thread call `ended`. on_closed: called,
+    by any thread, when `look` has something to do.
     """
 
     def __init__(
@@ -88,37 +88,38 @@ class Queries:
         self._ended: set[QueryThread] = set()
         self._given_up: set[QueryThread] = set()
         self._at_rest: dict[str, Rest] = {}
-        self._throttled: dict[str, Throttle] = {}  # by query, as was said
+        self._throttled: dict[str, Throttle] = {}  # by query, as reported last
         self._leaving: list[_Leaving] = []
-        self._waits: dict[str, list[_Leaving]] = {}  # by name of an output: what has to be closed before it starts
+        self._waits: dict[str, list[_Leaving]] = {}  # by output: what must be closed before it starts
         self._logger = logger_of("databus.pipeline").bind(pipeline=graph.config.name)
         self.unfed: UnknownSource | None = None
+        """The outputs that no query writes to, as an error; None if there are none."""
         self.handles = {path: _handle(graph, path, self._clock) for path in _outputs_of(graph)}
 
     @property
     def threads(self) -> list[QueryThread]:
-        """Those that run, and those that have ended by themselves."""
+        """The queries that run, and those that have ended by themselves."""
         return [*self._threads.values()]
 
     @property
     def all_handles(self) -> list[OutputHandle]:
-        """Those of now, and those that a reload has left behind and that are not closed yet."""
-        return [*self.handles.values(), *(each.handle for each in self._leaving)]
+        """The outputs of now, and those from before a reload that are not closed yet."""
+        return [*self.handles.values(), *(leaving.handle for leaving in self._leaving)]
 
     @property
     def is_changing(self) -> bool:
-        """Whether something that a reload has left behind is not closed yet."""
+        """Whether an output from before a reload is not closed yet."""
         return bool(self._leaving)
 
     @property
     def overdue_names(self) -> set[str]:
-        """Outputs that a reload is to change, and whose batch does not even end when it is cut off."""
-        return {each.handle.name for each in self._leaving if each.is_overdue(self._clock.monotonic_s())}
+        """Outputs from before a reload whose batch does not end although it was cut off."""
+        return {leaving.handle.name for leaving in self._leaving if leaving.is_overdue(self._clock.monotonic_s())}
 
     @property
     def left(self) -> list[QueryThread]:
-        """Those that have not ended, and are not given up."""
-        return [each for each in self.threads if each not in self._ended and each not in self._given_up]
+        """The queries that have not ended and are not given up."""
+        return [thread for thread in self.threads if thread not in self._ended and thread not in self._given_up]
 
     @property
     def rests(self) -> bool:
@@ -128,15 +129,17 @@ class Queries:
     @property
     def is_drained(self) -> bool:
         """Whether all that is wanted has been started, and has ended."""
-        return self._settings is not None and not self.left and all(map(self._has, self._wanted().values()))
+        return (
+            self._settings is not None and not self.left and all(map(self._has, self._wanted(self._settings).values()))
+        )
 
     def begin(self, settings: RunSettings, physicals: Sequence[str]) -> None:
-        """From now on queries can run over these physical sources."""
+        """Start queries over these physical sources."""
         self._settings = settings
-        self.found(physicals)
+        self.take_physicals(physicals)
 
-    def found(self, physicals: Sequence[str]) -> None:
-        """There are these physical sources."""
+    def take_physicals(self, physicals: Sequence[str]) -> None:
+        """These are the physical sources now."""
         self._physicals = physicals
         self._plans = plan_queries(self._graph, physicals)
         for path in self.handles:
@@ -153,17 +156,17 @@ class Queries:
         }
 
     def change(self, graph: Graph) -> Changes:
-        """Go over to another graph, without waiting for what has to end first; what has not changed goes on untouched.
+        """Take another graph, without waiting for what has to end first; outputs that have not changed continue.
 
-        Raises `ServiceUnavailable` before `begin`, and changes nothing then.
+        Raises `ServiceUnavailable` before `begin`; then nothing has changed.
         """
         if self._settings is None:
             raise ServiceUnavailable("the pipeline is starting; ask again when `databus status` shows its outputs")
         plans = plan_queries(graph, self._physicals)
-        found = changes(self._graph, self._plans, graph, plans)
-        new_paths = [f"outputs.{name}" for name in (*found.changed, *found.added)]
+        difference = changes(self._graph, self._plans, graph, plans)
+        new_paths = [f"outputs.{name}" for name in (*difference.changed, *difference.added)]
         made = {path: _handle(graph, path, self._clock) for path in new_paths}
-        self._leave(found, graph)
+        self._leave(difference, graph)
         self._graph, self._plans = graph, plans
         self._settings = replace(self._settings, config=graph.config, graph=graph)
         self.handles = {path: made.get(path) or self.handles[path] for path in _outputs_of(graph)}
@@ -173,69 +176,75 @@ class Queries:
         kept = {plan.name for plan in plans if plan not in new}
         self._at_rest = {name: rest for name, rest in self._at_rest.items() if name in kept}
         self._published.change(graph.config, plans, new)
-        self._say("reloaded", **found.to_json())
+        self._say("reloaded", **difference.to_json())
         self._look_for_unfed()
         self.look()
-        return found
+        return difference
 
-    def _leave(self, found: Changes, graph: Graph) -> None:
-        """Have what has changed or is gone closed once its queries have ended, and what is new wait for it."""
+    def _leave(self, difference: Changes, graph: Graph) -> None:
+        """Have changed and removed outputs closed once their queries have ended; new ones wait for that."""
         cut_at_s = self._clock.monotonic_s() + graph.config.sections.run.stop_batch_ms_max / 1e3
         old, new = self._graph.config.nodes, graph.config.nodes
-        moved = [name for name in found.changed if _options(old[f"outputs.{name}"]) != _options(new[f"outputs.{name}"])]
-        for name in (*found.changed, *found.removed):
+        moved = [
+            name for name in difference.changed if _options(old[f"outputs.{name}"]) != _options(new[f"outputs.{name}"])
+        ]
+        for name in (*difference.changed, *difference.removed):
             handle = self.handles[f"outputs.{name}"]
-            self._leaving.append(_Leaving(handle, name in moved or name in found.removed, cut_at_s))
-        for name in (*found.changed, *found.added):
-            is_elsewhere = name in moved or name in found.added
+            self._leaving.append(_Leaving(handle, name in moved or name in difference.removed, cut_at_s))
+        for name in (*difference.changed, *difference.added):
+            is_elsewhere = name in moved or name in difference.added
             plugin = new[f"outputs.{name}"].plugin
             self._waits[name] = [
-                each
-                for each in self._leaving
-                if each.handle.name == name
-                or (is_elsewhere and each.is_moved and isinstance(each.handle.output, plugin))
+                leaving
+                for leaving in self._leaving
+                if leaving.handle.name == name
+                or (is_elsewhere and leaving.is_moved and isinstance(leaving.handle.output, plugin))
             ]
 
     def look(self) -> None:
-        """Have run what is wanted, and rest what is not; never blocks."""
+        """Start the queries that are wanted, and have the others rest; never blocks."""
         if self._settings is None:
             return
-        wanted = self._wanted()
+        wanted = self._wanted(self._settings)
         for name, thread in self._threads.items():
             if thread not in self._ended and not self._is(thread, wanted.get(name)):
                 thread.rest()
-        self._see_off()
+        self._close_left()
         self._forget(wanted)
-        busy = {output for each in self.threads if each.is_resting for output in each.outputs}
+        busy = {output for thread in self.threads if thread.is_resting for output in thread.outputs}
         busy.update(self._waits)
-        new = [each for each in wanted.values() if not self._has(each) and not busy.intersection(each.outputs)]
+        new = [query for query in wanted.values() if not self._has(query) and not busy.intersection(query.outputs)]
         if new:
             self._start(self._settings, new)
-        self._tell_rest()
+        self._report_rest()
 
-    def _see_off(self) -> None:
-        """Close what a reload has left behind as soon as nothing writes to it; cut off what takes too long."""
-        self._leaving = [each for each in self._leaving if not each.is_closed]
-        self._waits = {name: left for name, each in self._waits.items() if (left := _open(each))}
-        for each in self._leaving:
-            mine = [thread for thread in self.threads if thread.writes_by(each.handle)]
-            if not each.is_closing and not any(thread not in self._ended or thread.is_writing for thread in mine):
-                each.is_closing = True
-                in_background(f"close {each.handle.name}", partial(self._close, each))
-            elif not each.is_cut and self._clock.monotonic_s() > each.cut_at_s:
-                each.is_cut = True
-                self._logger.warning("a batch is cut off; it comes again", output=each.handle.name)
-                for thread in mine:
+    def _close_left(self) -> None:
+        """Close outputs from before a reload as soon as nothing writes to them; cut off what takes too long."""
+        self._leaving = [leaving for leaving in self._leaving if not leaving.is_closed]
+        self._waits = {
+            name: still_open
+            for name, leaving_of_output in self._waits.items()
+            if (still_open := _open(leaving_of_output))
+        }
+        for leaving in self._leaving:
+            threads = [thread for thread in self.threads if thread.writes_by(leaving.handle)]
+            if not leaving.is_closing and not any(thread not in self._ended or thread.is_writing for thread in threads):
+                leaving.is_closing = True
+                in_background(f"close {leaving.handle.name}", partial(self._close, leaving))
+            elif not leaving.is_cut and self._clock.monotonic_s() > leaving.cut_at_s:
+                leaving.is_cut = True
+                self._logger.warning("a batch is cut off; it comes again", output=leaving.handle.name)
+                for thread in threads:
                     in_background(f"stop {thread.plan.name}", thread.stop)
 
     def _close(self, leaving: _Leaving) -> None:
-        with suppress(DatabusError):  # its query has told of it already
+        with suppress(DatabusError):  # its query has reported that already
             leaving.handle.close()
         leaving.is_closed = True
         self._on_closed()
 
     def ended(self, thread: QueryThread) -> None:
-        """A query has ended; by itself, or as `look` had it."""
+        """A query has ended, by itself or because `look` stopped it."""
         self._ended.add(thread)
         if thread.error is None and not thread.is_resting:
             self._say("ended", query=thread.plan.name, outputs=thread.outputs)
@@ -243,41 +252,41 @@ class Queries:
         self.look()
 
     def retry(self, outputs: Collection[str]) -> None:
-        """Forget what has failed that writes to these outputs, so that it is started again."""
+        """Forget the failed queries of these outputs, so that they start again."""
         for thread in self.left:
             if set(thread.outputs).intersection(outputs):
                 thread.try_tables_again()
         self._threads = {
-            name: each
-            for name, each in self._threads.items()
-            if each.error is None or each not in self._ended or not set(each.outputs).intersection(outputs)
+            name: thread
+            for name, thread in self._threads.items()
+            if thread.error is None or thread not in self._ended or not set(thread.outputs).intersection(outputs)
         }
         self.look()
 
     def idle(self, output: str) -> OutputHandle | None:
-        """By which an output is written, if nothing writes by it, nor is about to. Raises `InputError` for one that is
-        gone.
-        """
+        """The handle of an output if nothing writes to it, nor is about to. Raises `InputError` if it is gone."""
         handle = self.handles.get(f"outputs.{output}")
         if handle is None:
             raise InputError(f"outputs.{output}: is not in the file any more")
-        mine = [each for each in self.threads if each.writes_by(handle)]
-        is_busy = output in self._waits or any(each not in self._ended or each.is_writing for each in mine)
+        threads = [thread for thread in self.threads if thread.writes_by(handle)]
+        is_busy = output in self._waits or any(thread not in self._ended or thread.is_writing for thread in threads)
         return None if is_busy else handle
 
     @property
     def refused(self) -> list[str]:
-        """A line for each output and query with tables that the output refuses."""
-        found = [(handle.name, each) for handle in self.handles.values() for each in handle.refused.values() if each]
-        return [f"{name}: {why_refused(each)}" for name, each in found]
+        """A line for each output and query with tables that the target refuses."""
+        refusals = [
+            (handle.name, refused) for handle in self.handles.values() for refused in handle.refused.values() if refused
+        ]
+        return [f"{name}: {why_refused(refused)}" for name, refused in refusals]
 
     def remind(self) -> None:
-        """Have the log say again, now and again, what has failed."""
-        for each in self.threads:
-            each.remind()
+        """Have the log repeat, from time to time, what has failed."""
+        for thread in self.threads:
+            thread.remind()
 
     def give_up(self, thread: QueryThread, why: str) -> None:
-        """Have a query failed that does not end."""
+        """Count a query that does not end as failed."""
         self._given_up.add(thread)
         thread.give_up(why)
 
@@ -290,22 +299,21 @@ class Queries:
         """The outputs that no query writes to."""
         return _unfed_by(self._plans, self.handles)
 
-    def _wanted(self) -> dict[str, _Wanted]:
-        assert self._settings is not None  # noqa: S101 - the caller looked
-        found = {}
+    def _wanted(self, settings: RunSettings) -> dict[str, _Wanted]:
+        wanted = {}
         for plan in self._plans:
             rest = self._resting.of(_names(plan))
             if rest in (None, Rest.DRAINING):
                 throttle = self._resting.throttle_of(_names(plan))
-                found[plan.name] = _Wanted(plan, self._settings.once or rest is Rest.DRAINING, throttle)
-        return found
+                wanted[plan.name] = _Wanted(plan, settings.once or rest is Rest.DRAINING, throttle)
+        return wanted
 
     def _has(self, wanted: _Wanted) -> bool:
         thread = self._threads.get(wanted.plan.name)
         return thread is not None and self._is(thread, wanted)
 
     def _is(self, thread: QueryThread, wanted: _Wanted | None) -> bool:
-        """Whether a query is the one that is wanted."""
+        """Whether a query is what is wanted under its name."""
         if wanted is None or thread.is_resting or thread.plan != wanted.plan:
             return False
         if (thread.once, thread.throttle) != (wanted.once, wanted.throttle):
@@ -313,25 +321,27 @@ class Queries:
         return all(thread.writes_by(self.handles[feed.output]) for feed in wanted.plan.feeds)
 
     def _forget(self, wanted: Mapping[str, _Wanted]) -> None:
-        """Forget what has ended and is not what is wanted under its name."""
-        ended = [(name, each) for name, each in self._threads.items() if each in self._ended and not each.is_writing]
-        gone = [name for name, each in ended if not self._is(each, wanted.get(name))]
+        """Forget queries that have ended and are not what is wanted under their names."""
+        ended = [
+            (name, thread) for name, thread in self._threads.items() if thread in self._ended and not thread.is_writing
+        ]
+        gone = [name for name, thread in ended if not self._is(thread, wanted.get(name))]
         for name in gone:
             self._ended.discard(self._threads.pop(name))
 
     def _start(self, settings: RunSettings, wanted: Sequence[_Wanted]) -> None:
-        self._published.expect([each.plan for each in wanted])
-        for each in wanted:
-            feeds = [(feed, self.handles[feed.output]) for feed in each.plan.feeds]
-            thread = QueryThread(replace(settings, once=each.once), each.plan, feeds, self._on_end, each.throttle)
-            self._tell_throttle(each)
-            self._threads[each.plan.name] = thread
-            self._at_rest.pop(each.plan.name, None)
+        self._published.expect([query.plan for query in wanted])
+        for query in wanted:
+            feeds = [(feed, self.handles[feed.output]) for feed in query.plan.feeds]
+            thread = QueryThread(replace(settings, once=query.once), query.plan, feeds, self._on_end, query.throttle)
+            self._report_throttle(query)
+            self._threads[query.plan.name] = thread
+            self._at_rest.pop(query.plan.name, None)
             thread.start()
-        self._say("running", queries=[each.plan.name for each in wanted])
+        self._say("running", queries=[query.plan.name for query in wanted])
 
-    def _tell_throttle(self, wanted: _Wanted) -> None:
-        """Say that a query is throttled otherwise than before."""
+    def _report_throttle(self, wanted: _Wanted) -> None:
+        """Report a throttle that has changed."""
         name, throttle = wanted.plan.name, wanted.throttle
         if self._throttled.get(name) == throttle:
             return
@@ -339,20 +349,20 @@ class Queries:
             del self._throttled[name]
         else:
             self._throttled[name] = throttle
-        most = {} if throttle is None else throttle.to_json()
-        listed = " and ".join(f"{count} {unit}" for unit, count in most.items())
-        message = f"a batch has {listed} at most, until it is resumed" if most else "as the file says"
-        self._say("throttled", query=name, outputs=wanted.outputs, throttle=most, message=message)
+        limits = {} if throttle is None else throttle.to_json()
+        listed = " and ".join(f"{count} {unit}" for unit, count in limits.items())
+        message = f"a batch has {listed} at most, until it is resumed" if limits else "as the file says"
+        self._say("throttled", query=name, outputs=wanted.outputs, throttle=limits, message=message)
 
     def _stop_what_is_drained(self) -> None:
-        """What was to go on up to the relay's end, and has come there, rests."""
-        busy = {output for each in self.left for output in each.outputs}
-        failed = {output for each in self.threads if each.errors for output in each.outputs}
-        draining = [each for each in _names_of(self.handles) if self._resting.of([each]) is Rest.DRAINING]
-        self._resting.stop([each for each in draining if each not in busy and each not in failed])
+        """Outputs that drain and have reached the relay's end are stopped."""
+        busy = {output for thread in self.left for output in thread.outputs}
+        failed = {output for thread in self.threads if thread.errors for output in thread.outputs}
+        draining = [name for name in _names_of(self.handles) if self._resting.of([name]) is Rest.DRAINING]
+        self._resting.stop([name for name in draining if name not in busy and name not in failed])
 
-    def _tell_rest(self) -> None:
-        """Say, once each, which queries rest."""
+    def _report_rest(self) -> None:
+        """Report each query that rests, once."""
         for plan in self._plans:
             rest = self._resting.of(_names(plan))
             event = None if rest is None else _EVENTS.get(rest)
@@ -364,10 +374,10 @@ class Queries:
             self._logger.info("query rests", query=plan.name, outputs=_names(plan), rest=rest.value)
 
     def _look_for_unfed(self) -> None:
-        """Say which outputs read no physical source that there is; a relay elsewhere may get one later."""
+        """Report outputs without a physical source to read; a relay elsewhere may get one later."""
         unfed, self.unfed = self.unfed_names, None
         if unfed and self._settings is not None:
-            places = ", ".join(f"outputs.{each}" for each in unfed)
+            places = ", ".join(f"outputs.{output}" for output in unfed)
             self.unfed = UnknownSource(
                 f"{places}: no source to read; the relay at {self._settings.relay()} has {', '.join(self._physicals)}. "
                 "See to `tables` of the inputs, or have the relay capture what they name"
@@ -376,8 +386,8 @@ class Queries:
             self._logger.warning("no source to read", outputs=unfed, message=str(self.unfed))
 
 
-def _open(leaving: Sequence[_Leaving]) -> list[_Leaving]:
-    return [each for each in leaving if not each.is_closed]
+def _open(outputs: Sequence[_Leaving]) -> list[_Leaving]:
+    return [leaving for leaving in outputs if not leaving.is_closed]
 
 
 def _names(plan: QueryPlan) -> list[str]:
@@ -385,7 +395,7 @@ def _names(plan: QueryPlan) -> list[str]:
 
 
 def _names_of(handles: Mapping[str, OutputHandle]) -> list[str]:
-    return [each.name for each in handles.values()]
+    return [handle.name for handle in handles.values()]
 
 
 def _unfed_by(plans: Sequence[QueryPlan], handles: Mapping[str, OutputHandle]) -> list[str]:
@@ -394,33 +404,33 @@ def _unfed_by(plans: Sequence[QueryPlan], handles: Mapping[str, OutputHandle]) -
 
 
 def _outputs_of(graph: Graph) -> list[str]:
-    return [path for path, node in graph.config.nodes.items() if node.kind is Kind.OUTPUT]
+    return [node.path for node in graph.config.outputs.values()]
 
 
 def _options(node: NodeSpec) -> Any:
-    """What an output is by itself, whatever comes to it."""
+    """An output's own options, without those that say what it is sent."""
     return node.plugin, node.config.model_copy(update={"from_": [], "lane": None})
 
 
 def _handle(graph: Graph, path: str, clock: Clock) -> OutputHandle:
-    node: Any = graph.config.nodes[path]
-    output = node.plugin(node.config, graph.config.context_of(node.name))
-    return OutputHandle(node.name, output, graph.config.state, clock)
+    name = graph.config.nodes[path].name
+    return OutputHandle(name, graph.config.output_of(name), graph.config.state, clock)
 
 
 class Hanging:
-    """Used by one thread. say: is told of each output that does not answer any longer, or again."""
+    """Outputs that do not answer. Used by one thread. say: reports each that stops answering, or answers again."""
 
-    def __init__(self, queries: Queries, config: Callable[[], PipelineConfig], say: Callable[..., None]) -> None:
+    def __init__(self, queries: Queries, config: Callable[[], PipelineConfig], say: Say, clock: Clock) -> None:
         self._queries = queries
         self._config = config
         self._say = say
         self._hanging: set[str] = set()
-        self._reminders = Reminders()
+        self._clock = clock
+        self._reminders = Reminders(clock)
         self._logger: Any = logger_of("databus.pipeline").bind(pipeline=config().name)
 
     def look(self) -> None:
-        """Say which outputs do not answer any longer, or again; queries that were to end by themselves are given up."""
+        """Report changes. A query with an end that waits for an output that hangs is given up."""
         limit_s = self._config().sections.run.write_ms_max / 1e3
         busy_s: dict[str, float] = {}
         for handle in self._queries.all_handles:
@@ -432,13 +442,13 @@ class Hanging:
                 self._logger.error("an output does not answer", output=name, seconds=round(seconds))
             if hangs and name not in self._hanging:
                 self._hanging.add(name)
-                self._say("hanging", output=name, since_us=time.time_ns() // 1000 - round(seconds * 1e6))
+                self._say("hanging", output=name, since_us=self._clock.now_ns() // 1000 - round(seconds * 1e6))
             elif not hangs and name in self._hanging:
                 self._hanging.discard(name)
                 self._reminders.end(name)
                 self._logger.info("an output answers again", output=name)
                 self._say("answered", output=name)
-        for each in self._queries.left:
-            if each.once and self._hanging.intersection(each.outputs):
+        for thread in self._queries.left:
+            if thread.once and self._hanging.intersection(thread.outputs):
                 why = f"did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was given comes again"
-                self._queries.give_up(each, f"{', '.join(each.outputs)}: {why} at the next start")
+                self._queries.give_up(thread, f"{', '.join(thread.outputs)}: {why} at the next start")

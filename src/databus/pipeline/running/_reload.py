@@ -1,7 +1,7 @@
-"""Taking the pipeline's file again while it runs: asked for, by a signal, or when it changes. Start with `Reloads`.
+"""Reloading the pipeline's file while it runs: by a command, a signal, or when the file changes. Start with `Reloads`.
 
-The file is read and examined whole in the thread that asks; what runs is not touched meanwhile. Then the thread of the
-run takes the new graph, or nothing at all.
+The thread that asks reads and checks the whole file; the run continues meanwhile. Then the run's own thread takes the
+new graph, or nothing at all.
 """
 
 import threading
@@ -19,7 +19,8 @@ from databus.pipeline.telling import in_background
 _OTHERS_S_MAX: Final = 60.0
 _TAKE_S_MAX: Final = 30.0
 _LOOK_S: Final = 1.0
-_READS_MAX: Final = 3  # an editor may write a file in several steps
+_READS_MAX: Final = 3
+"""An editor may write a file in several steps."""
 
 T = TypeVar("T")
 
@@ -27,24 +28,24 @@ _logger = logger_of("databus.pipeline")
 
 
 class Run(Protocol):
-    """What takes a new graph."""
+    """The part of a run that a reload needs."""
 
     @property
     def config(self) -> PipelineConfig:
-        """Of its file, as it was taken last."""
+        """Of its file, as it was last taken."""
 
     def check_reloads(self) -> None:
-        """Raises `InputError` where it takes no other graph any more."""
+        """Raises `InputError` if it does not take another graph."""
 
     def change(self, graph: Graph) -> Changes:
-        """Go over to another graph, whose `refusals` are none. Raises as `Handed.wait`, and changes nothing then."""
+        """Take another graph, without `refusals`. Raises as `Handed.wait`; then nothing has changed."""
 
-    def tell_reload(self, told: Mapping[str, Any]) -> None:
+    def report_reload(self, outcome: Mapping[str, Any]) -> None:
         """Publish how a reload ended."""
 
 
 class Handed(Generic[T]):
-    """Something to do for another thread. It takes it in time, or who handed it over has it back; never both."""
+    """Work handed to another thread. Either that takes it in time, or it is withdrawn; never both."""
 
     def __init__(self, do: Callable[[], T]) -> None:
         self._do = do
@@ -65,14 +66,14 @@ class Handed(Generic[T]):
             self._done = self._do()
         except DatabusError as error:
             self._error = error
-        except Exception as error:  # such as of a plugin's class; what runs goes on
+        except Exception as error:  # such as in a plugin; the run continues
             _logger.exception("what was handed over ended by a defect")
             self._error = FatalError(f"a defect: {type(error).__name__}: {error}; see the pipeline's log")
         finally:
             self._has_ended.set()
 
     def wait(self) -> T:
-        """What came of it. Raises what it raised, `ServiceUnavailable` where nobody took it."""
+        """The result. Raises what it raised, `ServiceUnavailable` if it was not taken in time."""
         if not self._has_ended.wait(_TAKE_S_MAX):
             with self._lock:
                 self._is_withdrawn = not self._is_taken
@@ -88,7 +89,7 @@ class Handed(Generic[T]):
 
 
 class Reloads:
-    """Called by any thread; one reload at a time, others wait for it."""
+    """Called by any thread; one reload at a time, the others wait."""
 
     def __init__(self, path: Path, master: str | None, run: Run) -> None:
         self._path = path
@@ -96,20 +97,20 @@ class Reloads:
         self._run = run
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._hangups = threading.Semaphore(2)  # one that is at work, and one that waits: it reads what is there then
+        self._hangups = threading.Semaphore(2)  # one at work, and one that waits and reads the newest file
 
     def __enter__(self) -> None:
-        """Watch the file from now on."""
+        """Start to watch the file."""
         in_background("watch-file", self._watch)
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
 
     def reload(self, by: str) -> Mapping[str, Any]:
-        """Take the file as it is now; returns the changes and what the file was warned of.
+        """Take the file as it is now; returns the changes and the file's warnings.
 
-        Raises `ConfigError` with a line for each problem, `InputError` or `ServiceUnavailable` where it cannot be taken
-        now; nothing has changed then.
+        Raises `ConfigError` with a line for each problem, `InputError` or `ServiceUnavailable` if it cannot be taken
+        now; then nothing has changed.
         """
         if not self._lock.acquire(timeout=_OTHERS_S_MAX):
             raise ServiceUnavailable("another reload is at work, and does not end; ask again later")
@@ -117,34 +118,34 @@ class Reloads:
             outcome = self._reloaded()
         except DatabusError as error:
             _logger.warning("the file was not taken; nothing has changed", by=by, why=str(error))
-            self._run.tell_reload({"by": by, "problem": str(error)})
+            self._run.report_reload({"by": by, "problem": str(error)})
             raise
         finally:
             self._lock.release()
         _logger.info("the file was taken", by=by, **outcome)
-        self._run.tell_reload({"by": by, "problem": "", **outcome})
+        self._run.report_reload({"by": by, "problem": "", **outcome})
         return outcome
 
     def hangup(self) -> None:
-        """Take it in the background, as SIGHUP asks for; never blocks."""
+        """Reload in the background, as SIGHUP asks for; never blocks."""
         in_background("reload", self._hangup)
 
     def _hangup(self) -> None:
         if self._hangups.acquire(blocking=False):
             try:
-                self._quietly("SIGHUP")
+                self._reload_quietly("SIGHUP")
             finally:
                 self._hangups.release()
 
-    def _quietly(self, by: str) -> DatabusError | None:
-        """Reload; why it failed is in the log and in the status."""
+    def _reload_quietly(self, by: str) -> DatabusError | None:
+        """Reload; an error goes to the log and the status."""
         try:
             self.reload(by)
         except DatabusError as error:
             return error
         except Exception as error:
             _logger.exception("a reload ended by a defect", by=by)
-            self._run.tell_reload({"by": by, "problem": f"a defect: {type(error).__name__}: {error}"})
+            self._run.report_reload({"by": by, "problem": f"a defect: {type(error).__name__}: {error}"})
         return None
 
     def _reloaded(self) -> Mapping[str, Any]:
@@ -152,39 +153,39 @@ class Reloads:
         graph, warnings = self._examined()
         refused = refusals(self._run.config, graph.config)
         if refused:
-            raise ConfigError("\n".join(each.in_file(self._path) for each in refused))
+            raise ConfigError("\n".join(refusal.in_file(self._path) for refusal in refused))
         changes = self._run.change(graph)
         return {**changes.to_json(), "warnings": warnings}
 
     def _examined(self) -> tuple[Graph, list[str]]:
-        """The file's graph; read once more where it was written meanwhile."""
+        """The file's graph; the file is read again if it was written meanwhile."""
         for _ in range(_READS_MAX):
-            before = _seen(self._path)
+            before = _fingerprint(self._path)
             try:
                 graph, warnings = examined_pipeline(self._path, master=self._master)
             except ConfigError:
-                if _seen(self._path) == before:
+                if _fingerprint(self._path) == before:
                     raise
                 continue
-            if _seen(self._path) == before:
+            if _fingerprint(self._path) == before:
                 return graph, [warning.in_file(self._path) for warning in warnings]
         raise ServiceUnavailable(f"{self._path}: it is being written; ask again when that is done")
 
     def _watch(self) -> None:
-        """Take the file when it has changed and rests, as long as `run.reload` says so."""
-        taken = last = _seen(self._path)
+        """Take the file when it has changed and is not being written, while `run.reload` is `on_change`."""
+        taken = last = _fingerprint(self._path)
         while not self._ending.wait(_LOOK_S):
-            now, before = _seen(self._path), last
+            now, before = _fingerprint(self._path), last
             last = now
             if self._run.config.sections.run.reload != "on_change":
                 taken = now
-            elif now not in (taken, None) and now == before:
-                error = self._quietly("a change of the file")
+            elif now not in (taken, None) and now == before:  # unchanged for one look: nobody is writing it
+                error = self._reload_quietly("a change of the file")
                 taken = taken if isinstance(error, ServiceUnavailable) else now
 
 
-def _seen(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file does; None where there is none."""
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Differs if the file was changed; None if there is no file."""
     try:
         stat = path.stat()
     except OSError:

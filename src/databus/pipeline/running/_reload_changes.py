@@ -1,7 +1,7 @@
-"""What has changed between the file that a pipeline runs by and the file as it is now. Pure; no I/O.
+"""The differences between the file that a pipeline runs by and the file as it is now. Pure; no I/O.
 
-What has changed stops and starts again by whole outputs: with all that its queries read, and with the outputs of its
-lane. Start with `changes`; `refusals` says what a running pipeline cannot take.
+A change stops and restarts whole outputs, with all that their queries read and with the other outputs of their lanes.
+Start with `changes`; `refusals` has what a running pipeline cannot take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from databus.pipeline.engine import QueryPlan
-from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig, Problem
+from databus.pipeline.graph import Graph, NodeSpec, PipelineConfig, Problem
 
 _OF_QUERIES: Final = frozenset({"trigger_ms", "retry_ms_min", "retry_ms_max", "retries_max"})
-"""Options of `run` that a query takes when it is made."""
-_RESTART: Final = "End the pipeline (`databus stop`) and start it with the new file; outputs go on where they stand"
+"""Options of `run` that a query reads when it starts."""
+_RESTART: Final = "End the pipeline (`databus stop`) and start it with the new file; outputs continue at their places"
 _WHY: Final = {
-    "name": "targets know this pipeline by it, and would begin anew under another",
-    "state": "the state that is there holds what runs now",
+    "name": "targets know this pipeline by it, and under another name they would begin from the start",
+    "state": "the state folder is in use by this run",
     "relay": "the queries read the relay as it was when the pipeline started",
-    "spark": "Spark runs with what it was started with",
+    "spark": "Spark keeps the options that it was started with",
     "run.http": "the server listens already",
 }
 
@@ -43,7 +43,7 @@ class Changes:
 
 
 def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: Sequence[QueryPlan]) -> Changes:
-    """Of two graphs without problems, over the same physical sources."""
+    """The differences of two graphs without problems, over the same physical sources."""
     before, after = _made_of(old, old_plans), _made_of(new, new_plans)
     same = {name for name in after if name in before and before[name] == after[name]}
     return Changes(
@@ -55,7 +55,7 @@ def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: S
 
 
 def refusals(old: PipelineConfig, new: PipelineConfig) -> list[Problem]:
-    """What the pipeline that runs by the old file cannot take while it runs, each with what to do."""
+    """Changes that a pipeline cannot take while it runs, each with what to do."""
     names = [] if new.name == old.name else ["name"]
     names += [] if new.state == old.state else ["state"]
     for section in ("relay", "spark"):
@@ -77,8 +77,8 @@ def _why(where: str) -> str:
 
 
 def _made_of(graph: Graph, plans: Sequence[QueryPlan]) -> dict[str, Any]:
-    """By output: all that decides what its queries do, in a form that can be compared."""
-    nodes = [node for node in graph.config.nodes.values() if node.kind is Kind.OUTPUT]
+    """By output: all that its queries depend on, in a form that can be compared."""
+    nodes = graph.config.outputs.values()
     run = graph.config.sections.run.model_dump(include=set(_OF_QUERIES))
     lanes: dict[str, list[NodeSpec]] = {}
     for node in nodes:
@@ -86,8 +86,8 @@ def _made_of(graph: Graph, plans: Sequence[QueryPlan]) -> dict[str, Any]:
     outputs = {}
     for lane, members in lanes.items():
         paths = {node.path for node in members}
-        mine = [plan for plan in plans if any(feed.output in paths for feed in plan.feeds)]
-        made_of = (lane, members, [_chain(graph, plan) for plan in mine], run, _stores(graph.config, members))
+        plans_of_lane = [plan for plan in plans if any(feed.output in paths for feed in plan.feeds)]
+        made_of = (lane, members, [_chain(graph, plan) for plan in plans_of_lane], run, _stores(graph.config, members))
         outputs.update(dict.fromkeys((node.name for node in members), made_of))
     return outputs
 
@@ -97,7 +97,7 @@ def _lane_of(node: NodeSpec) -> str:
 
 
 def _stores(config: PipelineConfig, members: Sequence[NodeSpec]) -> Mapping[str, Any] | None:
-    """Options of object stores, where an output may write to one."""
+    """Options of object stores, if one of these outputs may write to one."""
     takes = any(getattr(node.config, "takes_stores", False) for node in members)
     return config.sections.storage if takes else None
 
@@ -110,6 +110,6 @@ def _chain(graph: Graph, plan: QueryPlan) -> tuple[Any, ...]:
 
 
 def _filter(graph: Graph, path: str, branch: str | None) -> tuple[Any, ...]:
-    """Of a route, one branch: the others are of other queries. The form also has the text of files."""
-    each = graph.filters[path]
-    return path, branch, None if each.branches else graph.config.nodes[path], each.form(branch)
+    """Of a route, only this branch: the others belong to other queries. The form includes the text of files."""
+    spec = graph.filters[path]
+    return path, branch, None if spec.branches else graph.config.nodes[path], spec.form(branch)

@@ -1,7 +1,7 @@
-"""Telling the relay how far each output is, so that who looks at the relay sees pipelines beside its consumers.
+"""Reports to the relay how far each output is, so that the relay shows pipelines beside its consumers.
 
-A thread of its own looks once a second at what the ledgers say, and tells what is new. No batch waits for it. Where a
-relay does not answer, or has no groups, it is not shown, and nothing else is different.
+A thread of its own reads the ledgers once a second, and reports what is new. No batch waits for it. If the relay does
+not answer, or has no groups, it does not show them; the pipeline is not affected.
 """
 
 import threading
@@ -17,35 +17,36 @@ from databus.places import Position, patterns_in
 
 _EVERY_S: Final = 1.0
 _AGAIN_S: Final = 60.0
-"""So often is said what is not new: the relay forgets names that nobody uses. And so often is tried what it refused."""
+"""When an unchanged report is repeated, since the relay forgets unused names, and a refused one is tried again."""
 _ANSWER_MS_MAX: Final = 1_000
 _END_S_MAX: Final = 2.0
 _NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What was said of an output last, when, and whether the relay took it."""
+class _LastReport:
+    """The last report of an output."""
 
     report: Mapping[str, Any]
     at_s: float
+    """When it was sent, by the monotonic clock."""
     is_refused: bool
 
     def is_enough(self, report: Mapping[str, Any], now_s: float) -> bool:
-        """Whether nothing has to be said now."""
+        """Whether no report is due now."""
         return now_s - self.at_s < _AGAIN_S and (self.is_refused or report == self.report)
 
 
 class Reports:
-    """Reports from now on, until `end`. handles: gives the outputs of now."""
+    """Reports from now on, until `end`. handles: the outputs of now."""
 
     def __init__(self, settings: RunSettings, handles: Callable[[], Iterable[OutputHandle]]) -> None:
         self._settings = settings
         self._clock = settings.clock
         self._handles = handles
         self._wants_end = threading.Event()
-        self._told: dict[str, _Told] = {}
-        self._failed: set[str] = set()  # of which the log has spoken: outputs, and the relay as ""
+        self._last: dict[str, _LastReport] = {}
+        self._failed: set[str] = set()  # what the log has a message of: outputs, and the relay as ""
         self._url: str | None = None
         self._coordinator: CoordinatorClient | None = None
         self._logger = logger_of("databus.pipeline").bind(pipeline=settings.config.name)
@@ -53,7 +54,7 @@ class Reports:
         self._thread.start()
 
     def end(self) -> None:
-        """Report once more, and end; does not wait for long."""
+        """Report a last time, and end; waits `_END_S_MAX` at most."""
         self._wants_end.set()
         self._thread.join(_END_S_MAX)
 
@@ -67,22 +68,22 @@ class Reports:
     def _report_all(self) -> None:
         for handle in list(self._handles()):
             report = report_of({} if handle.ledger is None else handle.ledger.positions)
-            told = self._told.get(handle.name)
-            if report is None or (told is not None and told.is_enough(report, self._clock.monotonic_s())):
+            last = self._last.get(handle.name)
+            if report is None or (last is not None and last.is_enough(report, self._clock.monotonic_s())):
                 continue
             begins = (
-                {"guard": handle.guards} if handle.guards and (told is None or told.is_refused) else {}
-            )  # one that ended stays so
+                {"guard": handle.guards} if handle.guards and (last is None or last.is_refused) else {}
+            )  # a guard that ended must not begin again
             try:
                 self._report(handle.name, {**report, **begins})
             except DatabusError as error:
                 is_away = isinstance(error, TransientError) and not isinstance(error, TooManyRequests)
                 self._note("" if is_away else handle.name, error)
                 if is_away:
-                    return  # the other outputs would wait as long
-                self._told[handle.name] = _Told(report, self._clock.monotonic_s(), is_refused=True)
+                    return  # each other output would wait for the same timeout
+                self._last[handle.name] = _LastReport(report, self._clock.monotonic_s(), is_refused=True)
             else:
-                self._told[handle.name] = _Told(report, self._clock.monotonic_s(), is_refused=False)
+                self._last[handle.name] = _LastReport(report, self._clock.monotonic_s(), is_refused=False)
                 self._failed -= {"", handle.name}
 
     def _report(self, output: str, report: Mapping[str, Any]) -> None:
@@ -98,8 +99,8 @@ class Reports:
             raise answer.to_error()
 
     def _note(self, what: str, error: DatabusError) -> None:
-        """Say once that the relay does not take it."""
-        self._coordinator = None  # another one may be named by now
+        """Log once that the relay does not take a report."""
+        self._coordinator = None  # the relay may name another coordinator by now
         if what in self._failed:
             return
         self._failed.add(what)
@@ -109,8 +110,8 @@ class Reports:
 
 
 def report_of(positions: Mapping[str, Position]) -> Mapping[str, Any] | None:
-    """What is said of an output with these positions; None where nothing has been written. In each physical source it
-    is where its last table is.
+    """The report of an output with these positions; None if nothing was written. In each physical source the output is
+    as far as its last table.
     """
     last: dict[str, SourceCheckpoint] = {}
     sources: set[str] = set()

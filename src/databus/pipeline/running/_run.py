@@ -1,7 +1,6 @@
 """Running a pipeline: lock, relay, Spark, queries; and their end. Start with `run`."""
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,23 +50,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LET_GO_UNASKED_S_MAX: Final = 25.0
-"""How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
+"""How long the end may take if no stop was asked for, as with `once`: the relay alone may take twenty seconds."""
 _LOOK_S: Final = 0.5
 _REST_LOOK_S: Final = 0.05
 _RELAY_DIED: Final = "relay died"
-_LOOK: Final = "something else is wanted of the outputs"
+_LOOK: Final = "look at the queries"
 
 
 @dataclass(frozen=True)
 class _Newcomers:
-    """A relay elsewhere has these physical sources, more than before."""
+    """A relay elsewhere now has these physical sources, more than before."""
 
     physicals: list[str]
 
 
 @dataclass(frozen=True)
 class _Retry:
-    """What has failed that writes to these outputs is to be tried again."""
+    """Failed queries of these outputs shall be tried again."""
 
     outputs: Collection[str]
 
@@ -91,20 +90,21 @@ def run(
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
-    on_event: told of each batch, start, retry and failure, from several threads. events_file: the same as JSON lines.
-    on_sources: told twice a second what the relay says of its physical sources, or why it says nothing.
-    session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
-    A batch that is being written when the run is stopped is waited for, but not for ever: after that the event
-    `stopped` names its outputs as `abandoned`, the state stays locked, and the process should end; the batch comes
-    again at the next start. What is not stopped in time itself, such as Spark, is named as `cut_off`.
-    on_overdue: told where the run has not ended `STOP_S_MAX` after it was asked to, and of a second signal, which
-    without it raises `KeyboardInterrupt`.
-    dry_in: a folder for the state of a dry run: outputs are replaced by counters, one for each edge of the graph, whose
-    names are those of outputs in events; neither targets nor the pipeline's own state are touched.
-    http: HOST:PORT where health, metrics and status are served meanwhile; instead of `run.http` in the file.
-    An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
+    on_event: called with each batch, start, retry and failure, by several threads. events_file: the same as JSON lines.
+    on_sources: called twice a second with the relay's states of its sources, or with the error if it does not answer.
+    session: one to use instead of an own one; it is not stopped. stop: whatever is put there ends the run.
+    on_overdue: called if the run has not ended `STOP_S_MAX` after it was asked to, and at a second signal, which
+    otherwise raises `KeyboardInterrupt`. http: HOST:PORT of health, metrics and status, instead of the file's
+    `run.http`. dry_in: a folder for the state of a dry run: outputs are replaced by counters, one for each edge of the
+    graph, which events name instead of outputs; neither targets nor the pipeline's own state are touched.
+
+    When the run is stopped, it waits for the batch that is being written, up to a bound. After that the event `stopped`
+    names its outputs as `abandoned`, the state stays locked, and the process should end; the next start repeats the
+    batch. `cut_off` names what else did not stop in time, such as Spark.
+
+    An output whose query fails for good does not stop the others. The exit code is that of the worst error, which with
     `once` may be that of a source that the relay cannot capture. Raises `ConfigError` for a file with problems,
-    `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
+    `LockHeld` if the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
     if dry_in is not None:
@@ -143,8 +143,7 @@ def run(
 
 
 def _close(handle: OutputHandle) -> None:
-    """Close an output."""
-    with suppress(DatabusError):  # its query has told of it already
+    with suppress(DatabusError):  # its query has reported that already
         handle.close()
 
 
@@ -180,7 +179,7 @@ class _Run:
         self.is_dry = False
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
-        self.overdue = Overdue(on_overdue, self._still_running, self._code)
+        self.overdue = Overdue(on_overdue, self._still_running, self._code, self._clock)
         self._relay = (
             OwnRelay(self._config, lambda: self._events.put(_RELAY_DIED), self._is_stopping, self._clock)
             if self._config.embeds_relay
@@ -190,14 +189,14 @@ class _Run:
         self._sources = (
             None
             if self._config.relay.url is None and self._relay is None
-            else SourceWatch(self._states_of_sources, self._say_source, shows)
+            else SourceWatch(self._states_of_sources, self._say_source, shows, self._clock)
         )
         self._spark: SparkStart | None = None
         self._lost_spark: DatabusError | None = None
         self._losing_spark = threading.Lock()
         self._logger = logger_of("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look, self._clock)
-        self._hanging = Hanging(self._queries, lambda: self._config, self._say)
+        self._hanging = Hanging(self._queries, lambda: self._config, self._say, self._clock)
         self._renewals = Renewals(self._logger, self._clock)
 
     @property
@@ -226,19 +225,18 @@ class _Run:
         """See `Run`."""
         self.check_reloads()
         rebuilt = rebuild_at_rest(self._graph, output, tables, partial(self._at_rest, output))
-        message = f"made anew: {', '.join(rebuilt)}"
-        self._say("rebuilt", output=output, tables=rebuilt, message=message)
+        self._say("rebuilt", output=output, tables=rebuilt, message=f"rebuilt: {', '.join(rebuilt)}")
         return rebuilt
 
     @contextmanager
     def _at_rest(self, output: str) -> Iterator[OutputHandle]:
-        """Have an output rest, with those that share its query. Raises `ServiceUnavailable` if that takes too long."""
-        deadline = time.monotonic() + self._config.sections.run.stop_batch_ms_max / 1e3
+        """Have an output and those that share its query rest. Raises `ServiceUnavailable` if a batch does not end."""
+        deadline = self._clock.monotonic_s() + self._config.sections.run.stop_batch_ms_max / 1e3
         try:
             with self._resting.rebuilding(together(self._config, [output])):
                 self.look()
                 while (handle := self._handed(partial(self._queries.idle, output))) is None:
-                    if self._is_stopping.wait(_REST_LOOK_S) or time.monotonic() > deadline:
+                    if self._clock.wait(self._is_stopping, _REST_LOOK_S) or self._clock.monotonic_s() > deadline:
                         raise ServiceUnavailable(
                             f"outputs.{output}: the batch that is being written has not ended; nothing was removed. "
                             f"Ask again, or give it more time by `run.stop_batch_ms_max`"
@@ -271,18 +269,18 @@ class _Run:
         self._graph, self._config = graph, graph.config
         return changes
 
-    def tell_reload(self, told: Mapping[str, Any]) -> None:
+    def report_reload(self, outcome: Mapping[str, Any]) -> None:
         """See `databus.pipeline.running._reload.Run`."""
-        self._say("reload", **told)
+        self._say("reload", **outcome)
 
     def _states_of_sources(self) -> States:
-        """What the relay says of its sources: our own of all, one elsewhere of those that are read here."""
+        """The relay's states of its sources; of a relay elsewhere only of those that are read here."""
         if self._relay is not None:
             return self._relay.states()
-        inputs = self._graph.inputs.values()  # those of the file as it was taken last
-        patterns = [full_pattern(each) for node in inputs for each in node.choice().include]
-        asked = states_of(self._config.relay.url or "", self._config.access)
-        return [state for state in asked if any(patterns_meet(f"{state['name']}/*", other) for other in patterns)]
+        inputs = self._graph.inputs.values()  # of the file as it was last taken
+        patterns = [full_pattern(pattern) for node in inputs for pattern in node.choice().include]
+        states = states_of(self._config.relay.url or "", self._config.access)
+        return [state for state in states if any(patterns_meet(f"{state['name']}/*", other) for other in patterns)]
 
     @property
     def _relay_url(self) -> str | None:
@@ -314,12 +312,12 @@ class _Run:
         self._spark = spark_start(self._config, self._master, self._renewals, self._logger)
 
     def _run(self, session: "SparkSession | Engine | None") -> None:
-        for each in check_renamed(self._graph):
-            if not each.is_warning:  # some of what this name wrote may stand under the other one
-                raise ConfigError(each.in_file(self._config.path))
-            self._say("renamed", message=str(each))
-            self._logger.warning(str(each))
-        if session is None and not self._once:  # beside the relay; `once` may have nothing to read
+        for problem in check_renamed(self._graph):
+            if not problem.is_warning:  # some of what this output wrote may be under another name
+                raise ConfigError(problem.in_file(self._config.path))
+            self._say("renamed", message=str(problem))
+            self._logger.warning(str(problem))
+        if session is None and not self._once:  # while the relay starts; with `once` there may be nothing to read
             self._start_spark()
         if self._relay is not None:
             self._begin("starting the relay")
@@ -334,8 +332,8 @@ class _Run:
             return
         self._begin("starting Spark")
         engine = None if session is None else engine_on(session)
-        if self._spark is not None and (made := self._spark.wait(self._is_stopping)) is not None:
-            engine = SparkEngine(made)
+        if self._spark is not None and (own_session := self._spark.wait(self._is_stopping)) is not None:
+            engine = SparkEngine(own_session)
         if engine is not None:
             self._run_queries(engine, physicals)
 
@@ -344,14 +342,14 @@ class _Run:
         sources = self._sources
         unread = () if sources is None else sources.uncaptured_without_logs()
         if not unread or any(state["status"] == "retrying" for state in unread):
-            self._names(physicals)  # of a relay elsewhere, which may be away, or have none yet
+            self._names(physicals)  # waits for a relay elsewhere, which may be away or have no sources yet
         if starts_spark and not unread:
             self._start_spark()
         if self._relay is not None:
             self._begin("waiting until the relay has captured what is there")
             if not self._relay.wait_until_caught_up(self._is_stopping):
                 self._logger.warning(
-                    "the relay has not captured all that is there; what it lacks is of the next run, or say a longer "
+                    "the relay has not captured all that is there; the next run gets the rest, or give it a longer "
                     "run.start_ms_max"
                 )
         self._uncaptured = () if sources is None else sources.uncaptured_without_logs()
@@ -360,7 +358,7 @@ class _Run:
         return not self._uncaptured
 
     def _let_go(self) -> None:
-        """Stop everything that the queries needed, at once and within a bound."""
+        """Stop everything that the queries needed, all at the same time and within a bound."""
         names = {handle.name for handle in self._queries.all_handles}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
         ends = {
@@ -371,27 +369,29 @@ class _Run:
         spark = self._spark
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
-        if spark is not None and (made := spark.end()) is not None:
-            ends["stopping Spark"] = partial(end_spark, made)
+        if spark is not None and (session := spark.end()) is not None:
+            ends["stopping Spark"] = partial(end_spark, session)
         if spark is not None and spark.is_given_up:
             self._cut_off.append("starting Spark")
         if self._sources is not None:
             self._sources.stop()
         seconds_max = LET_GO_S_MAX if self._is_asked_to_stop else _LET_GO_UNASKED_S_MAX
         threads = [in_background(name, end) for name, end in ends.items()]
-        left = left_after(seconds_max, threads, lambda left: self._begin(", ".join(each.name for each in left)))
+        unended = left_after(
+            seconds_max, threads, lambda waited_for: self._begin(", ".join(thread.name for thread in waited_for))
+        )
         self._begin("")
-        self._cut_off += sorted(each.name for each in left)
-        if left:
+        self._cut_off += sorted(thread.name for thread in unended)
+        if unended:
             self.abandoned += [name for name in sorted(names) if f"closing {name}" in self._cut_off]
             self._logger.warning("not waited for any longer", cut_off=self._cut_off)
 
     def ask_to_stop(self, why: str) -> None:
-        """Have the run end, from any thread; says what it waits for. Never blocks, and is callable more than once."""
+        """Have the run end, from any thread, and report what it waits for. Never blocks; callable more than once."""
         if self._is_asked_to_stop:
             return
         self._is_asked_to_stop = True
-        waits_for = self._doing if self._is_stopping.is_set() else ""  # what comes before the end is not waited for
+        waits_for = self._doing if self._is_stopping.is_set() else ""  # what runs before the end is not waited for
         self._is_stopping.set()
         self._events.put(None)
         self.overdue.begin()
@@ -399,7 +399,7 @@ class _Run:
         in_background("log-stopping", lambda: self._logger.info("stopping", why=why))
 
     def _begin(self, doing: str) -> None:
-        """Say what is being done that may take a while."""
+        """Report what may take a while."""
         if doing != self._doing:
             self._doing = doing
             self._say("doing", what=doing)
@@ -427,12 +427,12 @@ class _Run:
             return
         with BatchReports(lambda: self._graph, lambda: self._relay_url, self._report) as batches:
             self._published.look = batches.take
-            self._run_until_told(settings, names, physicals)
+            self._run_until_stopped(settings, names, physicals)
         if self._once and self._sources is not None:
             self._uncaptured = self._sources.uncaptured()
 
-    def _run_until_told(self, settings: RunSettings, names: list[str], physicals: Physicals) -> None:
-        """Run the queries until there is nothing left to do, or somebody ends it."""
+    def _run_until_stopped(self, settings: RunSettings, names: list[str], physicals: Physicals) -> None:
+        """Run the queries until nothing is left to do, or the run is stopped."""
         self._queries.begin(settings, names)
         self._begin("")
         reports = Reports(settings, lambda: () if self.is_dry else self._queries.handles.values())
@@ -446,10 +446,10 @@ class _Run:
             reports.end()
 
     def _has_lost_spark(self) -> bool:
-        """Whether Spark's process has ended under the queries; from any thread. The run ends then, in order, so that a
-        supervisor starts it again: nothing of a session lives on without its process.
+        """Whether Spark's process has ended while queries run; from any thread. Then the run ends in order, so that a
+        supervisor restarts it: a session cannot continue without its process.
         """
-        with self._losing_spark:  # a query that is told of it ends when the run knows, and is not taken for drained
+        with self._losing_spark:  # the query that asks must not end before the run knows, or it counts as drained
             lost = None if self._spark is None else self._spark.lost()
             if lost is not None and self._lost_spark is None and not self._is_asked_to_stop:
                 self._lost_spark = lost
@@ -462,16 +462,16 @@ class _Run:
         return self._queries.unfed is not None and not self._once and self._relay is None
 
     def _end_queries(self) -> None:
-        """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
+        """Stop the queries, all at the same time, and wait for them within a bound; reports which are waited for."""
         left = [thread for thread in self._queries.threads if thread.is_alive()]
-        for each in left:
-            in_background(f"stop {each.plan.name}", each.stop)
+        for thread in left:
+            in_background(f"stop {thread.plan.name}", thread.stop)
         try:
-            left = left_after(QUERIES_S_MAX, left, lambda left: self._begin(_waited_for(left)))
-        finally:  # also when a second signal ends the wait: an output that still writes cannot be closed
-            self.abandoned = sorted({name for each in left for name in each.outputs})
+            left = left_after(QUERIES_S_MAX, left, lambda waited_for: self._begin(_waited_for(waited_for)))
+        finally:  # also if a second signal ends the wait: an output that still writes cannot be closed
+            self.abandoned = sorted({name for thread in left for name in thread.outputs})
         if left:
-            self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
+            self._logger.warning("not waited for any longer; the next run repeats the batch", outputs=self.abandoned)
 
     @property
     def _unfed(self) -> DatabusError | None:
@@ -481,20 +481,20 @@ class _Run:
         return max((code for code, _ in self._reasons()), default=0)
 
     def _reasons(self) -> list[tuple[int, str]]:
-        """Why the run does not end well, with the exit code of each; the one that decides comes last."""
+        """The errors of the run, each with its exit code; the one that decides comes last."""
         failed = [
             (error.exit_code, f"{', '.join(thread.outputs)}: {error}")
             for thread in self._queries.threads
             for error in thread.errors
         ]
         unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
-        unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]
-        refused = [(InputError.exit_code, each) for each in self._queries.refused]
+        unread = [(exit_code_of([state]), f"source {state['name']}: {state['message']}") for state in self._uncaptured]
+        refused = [(InputError.exit_code, message) for message in self._queries.refused]
         lost = [] if self._lost_spark is None else [(self._lost_spark.exit_code, str(self._lost_spark))]
         return sorted([*failed, *refused, *unfed, *unread, *lost], key=itemgetter(0))
 
     def _still_running(self) -> str:
-        """What an end by force would cut off."""
+        """What ending the process now would cut off."""
         writing = {
             name
             for thread in self._queries.threads
@@ -506,12 +506,12 @@ class _Run:
 
     @property
     def _has_to_do(self) -> bool:
-        rests = self._queries.rests and not self._once  # somebody may resume it
+        rests = self._queries.rests and not self._once  # until `databus resume`
         return bool(self._queries.left) or self._queries.is_changing or rests or self._waits_for_sources
 
     def _watch(self) -> None:
-        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies, and see to
-        physical sources that come later and to what is asked by commands.
+        """Wait until all queries have ended or the run shall stop. Meanwhile restart the relay if it dies, and take new
+        physical sources and commands.
         """
         while self._has_to_do and not self._is_stopping.is_set():
             try:
@@ -534,7 +534,7 @@ class _Run:
             if event.halts:
                 self.ask_to_stop(f"{', '.join(event.outputs)} has failed, and says `on_failure: halt`")
         elif isinstance(event, _Newcomers):
-            self._queries.found(event.physicals)
+            self._queries.take_physicals(event.physicals)
         elif isinstance(event, _Retry):
             self._queries.retry(event.outputs)
         elif isinstance(event, Handed):
@@ -547,17 +547,17 @@ class _Run:
             self._relay.restart()
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
 
-    def _say_source(self, told: Mapping[str, Any]) -> None:
-        self._say("source", **told)
+    def _say_source(self, event: Mapping[str, Any]) -> None:
+        self._say("source", **event)
 
     def _say(self, event: str, **more: Any) -> None:
         self._report({"event": event, "pipeline": self._config.name, "at_us": self._clock.now_ns() // 1000, **more})
 
 
-def _waited_for(left: list[QueryThread]) -> str:
-    writing = sorted({name for each in left if each.is_writing for name in each.outputs})
+def _waited_for(waited_for: list[QueryThread]) -> str:
+    writing = sorted({name for thread in waited_for if thread.is_writing for name in thread.outputs})
     if writing:
         return f"waiting for the batch that {', '.join(writing)} {'is' if len(writing) == 1 else 'are'} writing"
-    return f"waiting for Spark to end the {'query' if len(left) == 1 else 'queries'} of " + ", ".join(
-        sorted({name for each in left for name in each.outputs})
+    return f"waiting for Spark to end the {'query' if len(waited_for) == 1 else 'queries'} of " + ", ".join(
+        sorted({name for thread in waited_for for name in thread.outputs})
     )

@@ -1,6 +1,6 @@
-"""What a pipeline shows besides its status: graph, history, audit log, dead letters, configuration.
+"""What a pipeline shows beside its status: graph, history, audit log, dead letters, configuration.
 
-All of it is in files, so a pipeline that does not run shows it too. Start with `shown` and `PipelineFile`.
+All of it comes from files, so it is shown for a pipeline that does not run, too. Start with `shown` and `PipelineFile`.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ _SECRET_NAME: Final = re.compile(
     r"|jaas|(account|access|storage|shared|master|encryption|customer)[._]?key(?!_id)|(^|[._])sas($|[._])|(^|[._])key\.pem",
     re.I,
 )
-"""Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
+"""Of an option, or of one that contains it. All headers are hidden: any of a web hook's may be secret."""
 _REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
 _LOG_IN: Final = re.compile(r"(?<=//)[^/?#\s]+@")
 _BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
-"""Of an address of HTTP: that of a web hook is a secret in many services."""
+"""The path of an HTTP address: for many services the address of a web hook is a secret."""
 
 if TYPE_CHECKING:
     from databus.link import RelayClient, Start
@@ -48,18 +48,18 @@ Request = Mapping[str, Any]
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:
-    """Nodes by path (`outputs.copy`), and edges with what they carry."""
+    """Nodes by path (`outputs.copy`), and edges with the tables that pass."""
     config = graph.config
     nodes = [
-        {"id": f"sources.{name}", "kind": "source", "name": name, "type": each.type}
-        for name, each in config.sources.items()
+        {"id": f"sources.{name}", "kind": "source", "name": name, "type": source.type}
+        for name, source in config.sources.items()
     ]
     nodes += [
-        {"id": path, "kind": each.kind.word, "name": each.name, "type": each.type, **_lane_of(each)}
-        for path, each in config.nodes.items()
+        {"id": path, "kind": node.kind.word, "name": node.name, "type": node.type, **_lane_of(node)}
+        for path, node in config.nodes.items()
     ]
     edges = [{"from": f"sources.{name}", "to": path, "label": "log"} for name, path in physical_edges(graph)]
-    edges += [{"from": each.source, "to": each.target, "label": edge_label(graph, each)} for each in graph.edges]
+    edges += [{"from": edge.source, "to": edge.target, "label": edge_label(graph, edge)} for edge in graph.edges]
     return {"pipeline": config.name, "nodes": nodes, "edges": edges}
 
 
@@ -69,69 +69,69 @@ def _lane_of(node: NodeSpec) -> dict[str, str]:
 
 
 def _journal(graph: Graph, request: Request) -> dict[str, Any]:
-    """The newest events first. output: of that one alone."""
+    """The newest events first. output: only of this one."""
     output, before_us = request.get("output"), _number(request, "before_us", 0, 1 << 62)
-    found = (
+    events = (
         event
         for event in read_journal(graph.config.state, _number(request, "since_us", 0, 1 << 62))
         if (not output or output == event.get("output") or output in event.get("outputs", ()))
         and (not before_us or event["at_us"] < before_us)
     )
-    return {"events": _newest(found, request)}
+    return {"events": _newest(events, request)}
 
 
 def _audit(graph: Graph, request: Request) -> dict[str, Any]:
-    from databus.relay import read_audit  # late: it brings a server along
+    from databus.relay import read_audit  # late: it imports a server
 
     return {"entries": _newest(read_audit(graph.config.state), request)}
 
 
 def _letters(graph: Graph, request: Request) -> dict[str, Any]:
-    """Counts by table of each output; with `rows`, letters themselves too, of an output if one is named."""
+    """Counts by output and table; with `rows` also the letters themselves. output: only of this one."""
     wanted, limit = request.get("output"), _number(request, "limit", 100, LIMIT_MAX)
-    outputs = [each for each in outputs_with_letters(graph) if wanted in (None, "", each.name)]
-    by_table = Counter[tuple[str, str]]()  # a table has many files, and what is done is done to all of them
-    for each in outputs:
-        for file in each.files():
-            by_table[each.name, file.source] += file.count
+    outputs = [letters_of for letters_of in outputs_with_letters(graph) if wanted in (None, "", letters_of.name)]
+    by_table = Counter[tuple[str, str]]()  # a command acts on all files of a table
+    for letters_of in outputs:
+        for file in letters_of.files():
+            by_table[letters_of.name, file.source] += file.count
     counts = [{"output": output, "table": table, "count": count} for (output, table), count in by_table.items()]
     if not request.get("rows"):
         return {"counts": counts}
     letters = (
         {
-            "output": each.name,
-            "table": found.source,
+            "output": letters_of.name,
+            "table": letters.source,
             "pair": letter.pair,
             "id": _cut(letter.id),
             "at_us": letter.at_us,
             "reason": _cut(letter.reason),
             "row": _cut(letter.row),
         }
-        for each in outputs
-        for found in each.read()
-        for letter in found.letters
+        for letters_of in outputs
+        for letters in letters_of.read()
+        for letter in letters.letters
     )
     return {"counts": counts, "letters": list(islice(letters, limit))}
 
 
 def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
-    """The file as it was written when it was taken, and what a reload would change: references stand for their values,
-    and whatever else sounds secret is hidden.
+    """The text of the file that runs, with references instead of their values, and what a reload would change. Whatever
+    may be secret is hidden.
     """
     path, written = graph.config.path, graph.config.written
-    told: dict[str, Any] = {"file": str(path), "config": without_secrets(written), "changes": [], "problem": ""}
-    told["hash"] = written_hash(path)  # before it is read: one that changes meanwhile is another one then
+    answer: dict[str, Any] = {"file": str(path), "config": without_secrets(written), "changes": [], "problem": ""}
+    answer["hash"] = written_hash(path)  # before it is read, so that a later change is noticed
     try:
-        told["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
-        refused = refusals(graph.config, load_pipeline(path).config) if told["changes"] else []
-        told["problem"] = "\n".join(each.in_file(path) for each in refused)
+        answer["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
+        refused = refusals(graph.config, load_pipeline(path).config) if answer["changes"] else []
+        answer["problem"] = "\n".join(refusal.in_file(path) for refusal in refused)
     except ConfigError as error:
-        told["problem"] = str(error)
-    return told
+        answer["problem"] = str(error)
+    return answer
 
 
 def written_hash(path: Path) -> str:
-    """By which a file is known as it is now; empty where it cannot be read."""
+    """A hash of a file as it is now; empty if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
@@ -139,7 +139,7 @@ def written_hash(path: Path) -> str:
 
 
 def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = False) -> Iterator[dict[str, Any]]:
-    """Where two configurations differ: `where`, and both values, None for what is not there.
+    """Where two configurations differ: `where`, and both values, None for a missing one.
 
     >>> list(differences({"a": {"b": 1, "password": "x"}}, {"a": {"password": "y"}}))
     [{'where': 'a.b', 'before': 1, 'after': None}, {'where': 'a.password', 'before': '(hidden)', 'after': '(hidden)'}]
@@ -151,11 +151,11 @@ def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = F
             yield from differences(before.get(name), after.get(name), inner, is_secret=secret)
     elif before != after:
         both = {"before": before, "after": after}
-        yield {"where": where, **{name: without_secrets(each, is_secret=is_secret) for name, each in both.items()}}
+        yield {"where": where, **{name: without_secrets(value, is_secret=is_secret) for name, value in both.items()}}
 
 
 def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
-    """A configuration as it is written, to be shown: a reference is no secret, nor is the name of a file.
+    """A configuration as it can be shown. References and names of files are not secret.
 
     >>> without_secrets({"password": "hunter2", "token_file": "t", "url": "http://me:pw@db/", "secret": "${S}"})
     {'password': '(hidden)', 'token_file': 't', 'url': 'http://(hidden)@db/', 'secret': '${S}'}
@@ -164,10 +164,10 @@ def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
     """
     if isinstance(value, dict):
         return {
-            name: without_secrets(each, is_secret=is_secret or _is_secret(str(name))) for name, each in value.items()
+            name: without_secrets(item, is_secret=is_secret or _is_secret(str(name))) for name, item in value.items()
         }
     if isinstance(value, list):
-        return [without_secrets(each, is_secret=is_secret) for each in value]
+        return [without_secrets(item, is_secret=is_secret) for item in value]
     if isinstance(value, str) and _REFERENCES.fullmatch(value):
         return value
     if is_secret and value not in (None, ""):
@@ -185,18 +185,18 @@ def _is_secret(name: str) -> bool:
 
 def _trace(graph: Graph, request: Request) -> dict[str, Any]:
     """See `trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest."""
-    from databus.pipeline.comparing import trace  # late: it brings the client along
+    from databus.pipeline.comparing import trace  # late: it imports the client
 
     since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
     start: Start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
     key = dict(parse_qsl(str(request.get("key", "")), keep_blank_values=True))
 
     def reads(full: str) -> bool:
-        return any(each.needs_relay and each.choice().selects(full) for each in graph.inputs.values())
+        return any(node.needs_relay and node.choice().selects(full) for node in graph.inputs.values())
 
-    # The relay may have tables of others: who sees this pipeline sees what it reads.
-    found = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start, may_show=reads)
-    return {"changes": _newest((each.to_json() for each in found), request)}
+    # The relay may have tables of other teams; only those that this pipeline reads may be shown.
+    changes = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start, may_show=reads)
+    return {"changes": _newest((change.to_json() for change in changes), request)}
 
 
 def _batches(graph: Graph, _: Request) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _batches(graph: Graph, _: Request) -> dict[str, Any]:
         client = _relay_of(graph)
     except ServiceUnavailable:
         client = None
-    return {"chains": [each.to_json() for each in audit(graph, client)]}
+    return {"chains": [chain.to_json() for chain in audit(graph, client)]}
 
 
 def _lineage(graph: Graph, _: Request) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _lineage(graph: Graph, _: Request) -> dict[str, Any]:
         client = _relay_of(graph)
     except ServiceUnavailable:
         client = None
-    return {"tables": [each.to_json() for each in table_lineages(graph, client)]}
+    return {"tables": [lineage.to_json() for lineage in table_lineages(graph, client)]}
 
 
 def _relay_of(graph: Graph) -> "RelayClient":
@@ -222,7 +222,7 @@ def _relay_of(graph: Graph) -> "RelayClient":
 
     url = graph.config.relay_url()
     if url is None:
-        raise ServiceUnavailable("its relay does not run; the log is asked through it")
+        raise ServiceUnavailable("its relay does not run, and only the relay can read the log")
     return RelayClient(url, access=graph.config.access, read_ms_max=_RELAY_MS_MAX)
 
 
@@ -236,15 +236,15 @@ SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
     "batches": _batches,
     "lineage": _lineage,
 }
-"""By the verb that asks for it."""
+"""By verb."""
 _SCANS: Final = frozenset({"trace", "batches"})
 _SCANS_MAX: Final = 2
 _SCANNING: Final = threading.BoundedSemaphore(_SCANS_MAX)
 
 
 def shown(verb: str, graph: Graph, request: Request) -> Mapping[str, Any]:
-    """Answer one of the verbs of `SHOWN`. Raises `InputError` for what cannot be asked, `ServiceUnavailable` where the
-    log is read for enough others: these take minutes, and whoever wants to stop the pipeline needs a thread too.
+    """Answer one of the verbs of `SHOWN`. Raises `InputError` for an invalid request, `ServiceUnavailable` while enough
+    others have the log read: that takes minutes, and a command to stop the pipeline needs a thread too.
     """
     if verb not in _SCANS:
         return SHOWN[verb](graph, request)
@@ -257,17 +257,17 @@ def shown(verb: str, graph: Graph, request: Request) -> Mapping[str, Any]:
 
 
 class PipelineFile:
-    """A pipeline by its file: the one that runs is asked; of one that does not, its files are read."""
+    """A pipeline by its file: if it runs, it is asked; else its files are read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ConfigError` where there is no such file, or nothing can be read of it."""
+        """Raises `ConfigError` if there is no such file, or it cannot be read."""
         self.path = path
         self.name = name_of(path)
         self._graph: tuple[tuple[int, ...], Graph] | None = None
         self._state: Path | None = None
 
     def ask(self, verb: str, **request: Any) -> Mapping[str, Any]:
-        """What it answers. Raises as `databus.pipeline.ask`, and `ConfigError` for a file with problems."""
+        """The answer. Raises as `databus.pipeline.ask`, and `ConfigError` for a file with problems."""
         state = self._state_now()
         if is_held(state):
             return ask(state, verb, **request)
@@ -278,18 +278,18 @@ class PipelineFile:
         raise InputError("this pipeline does not run; start it with `databus run`")
 
     def _state_now(self) -> Path:
-        """The folder of its state: that of before while the file has a mistake, or says another one in mid-run."""
+        """The state folder: the last known one while the file has a mistake, or names another one during a run."""
         known = self._state
         try:
-            found = state_of(self.path)
+            state = state_of(self.path)
         except ConfigError:
             if known is None:
                 raise
             return known
-        if known is not None and found != known and is_held(known):
+        if known is not None and state != known and is_held(known):
             return known
-        self._state = found
-        return found
+        self._state = state
+        return state
 
     def _status(self, state: Path) -> dict[str, Any]:
         status = read_status(state)
@@ -301,19 +301,19 @@ class PipelineFile:
         return {**status, "state": "stopped"}
 
     def _loaded(self) -> Graph:
-        """The graph, read again only when the file is another: it is asked for once a second."""
-        found = self.path.stat() if self.path.is_file() else None
-        if found is None:
+        """The graph, read again only if the file has changed: it is asked for once a second."""
+        if not self.path.is_file():
             raise ConfigError(f"{self.path}: No such file or directory")
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        stat = self.path.stat()
+        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._graph is None or self._graph[0] != seen:
             self._graph = seen, load_pipeline(self.path)
         return self._graph[1]
 
 
-def _newest(found: Iterator[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+def _newest(items: Iterator[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
     limit = _number(request, "limit", 100, LIMIT_MAX)
-    return list(deque(found, maxlen=limit))[::-1] if limit else []
+    return list(deque(items, maxlen=limit))[::-1] if limit else []
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:

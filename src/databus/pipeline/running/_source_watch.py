@@ -1,19 +1,20 @@
-"""What a pipeline's relay meets at its sources, told beside what the queries do: without it, a wrong password looks
-like a quiet database, whether the relay is the pipeline's own or a service elsewhere.
+"""Watches the states of the relay's sources. Without it, a wrong password looks like a quiet database.
+
+The relay may be the pipeline's own or a service elsewhere.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from databus.core import FatalError, InputError, ServiceUnavailable, TransientError
+from databus.core import Clock, FatalError, InputError, ServiceUnavailable, SystemClock, TransientError
 from databus.operate import logger_of
 from databus.pipeline.telling import Reminders
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
 _NOTHING_TO_DO: Final = frozenset({*_WELL, "PAUSED"})
-"""Nothing has to be done about a source in these."""
+"""States in which an operator has nothing to do."""
 _CODES: Final = {"SUSPENDED_ON_ERROR": FatalError.exit_code, "ERROR_RETRY": ServiceUnavailable.exit_code}
 
 
@@ -21,26 +22,28 @@ States = Sequence[Mapping[str, Any]]
 
 
 class SourceWatch:
-    """Looks at the sources' states twice a second, and when it is asked for an exit code. states: asks for them.
+    """Looks at the sources' states twice a second, and whenever it is asked for an exit code.
 
-    tell: is told each change for the worse or back, once, before an exit code that comes of it is given; by the thread
-    that looks. shows: are given all states at each look, and the reason why there are none where the relay does not
+    states: asks the relay. report: called once with each change for the worse or back, by the thread that looks, before
+    an exit code says the same. shows: called with all states at each look, and with the error if the relay does not
     answer.
     """
 
     def __init__(
         self,
         states: Callable[[], States],
-        tell: Callable[[Mapping[str, Any]], None],
+        report: Callable[[Mapping[str, Any]], None],
         shows: Sequence[Callable[[States, str], None]] = (),
+        clock: Clock | None = None,
     ) -> None:
         self._states = states
-        self._tell = tell
+        self._report = report
         self._shows = shows
-        self._told: dict[str, tuple[str, str]] = {}
+        self._clock = clock or SystemClock()
+        self._reported: dict[str, tuple[str, str]] = {}  # by source in trouble: state and message
         self._looking = threading.Lock()
         self._showing = threading.Lock()
-        self._reminders = Reminders()
+        self._reminders = Reminders(self._clock)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
         self._logger = logger_of("databus.pipeline")
@@ -50,16 +53,16 @@ class SourceWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, and show nothing of a look that is under way; callable twice."""
+        """Stop looking; a look that is under way shows nothing any more. Callable twice."""
         with self._showing:
             self._stopping.set()
 
     def uncaptured(self) -> States:
-        """The sources that something keeps from being captured now, the worst last."""
+        """The sources that cannot be captured now, the worst last."""
         return _uncaptured(self._looked())
 
     def uncaptured_without_logs(self) -> States:
-        """The same where nothing was ever captured, so that there is nothing to read; else none."""
+        """The same if nothing was ever captured of any source, so that there is nothing to read; else none."""
         states = self._looked()
         return () if any(state["SCN"] is not None for state in states) else _uncaptured(states)
 
@@ -67,16 +70,16 @@ class SourceWatch:
         is_over = False
         while not is_over:
             self._looked()
-            is_over = self._stopping.wait(_LOOK_S)
+            is_over = self._clock.wait(self._stopping, _LOOK_S)
 
     def _looked(self) -> States:
-        """The states, of which all that is new has been told."""
+        """The states; changes are reported before."""
         with self._looking:
             states, why_none = self._asked()
             for state in states:
                 self._look(state)
             with self._showing:
-                if not self._stopping.is_set():  # a relay that is being stopped is not one that does not answer
+                if not self._stopping.is_set():  # a relay that the run stops is not in trouble
                     self._look_at_relay(why_none)
                     for show in self._shows:
                         show(states, why_none)
@@ -85,7 +88,7 @@ class SourceWatch:
     def _asked(self) -> tuple[States, str]:
         try:
             return self._states(), ""
-        except (TransientError, InputError) as error:  # it is away, is being restarted, or refuses us
+        except (TransientError, InputError) as error:  # it is away, restarting, or refuses the token
             return [], str(error)
 
     def _look_at_relay(self, why_none: str) -> None:
@@ -96,31 +99,31 @@ class SourceWatch:
 
     def _look(self, state: Mapping[str, Any]) -> None:
         name, now = str(state["name"]), (str(state["state"]), str(state["message"] or ""))
-        before = self._told.get(name)
+        before = self._reported.get(name)
         event = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
         if not event["is_well"] and self._reminders.is_due(name, str(now)):
             self._logger.warning("source", **event)
         if now == before or (now[0] in _WELL and before is None) or now[0] == "INITIALIZING":
             return
         if now[0] in _WELL:
-            del self._told[name]
+            del self._reported[name]
         else:
-            self._told[name] = now
+            self._reported[name] = now
         if event["is_well"]:
             self._reminders.end(name)
             self._logger.info("source", **event)
-        self._tell(event)
+        self._report(event)
 
 
 def is_well(state: Mapping[str, Any]) -> bool:
-    """Whether nothing has to be done about a source, as the relay says of it."""
+    """Whether an operator has nothing to do about a source, by the relay's state of it."""
     return state["state"] in _NOTHING_TO_DO
 
 
 def exit_code_of(states: States) -> int:
-    """The worst of what keeps these sources from being captured; 0 where nothing does."""
+    """The exit code of the worst error of these sources; 0 if they are captured."""
     return max((_CODES.get(str(state["state"]), 0) for state in states), default=0)
 
 
 def _uncaptured(states: States) -> States:
-    return sorted((state for state in states if exit_code_of([state])), key=lambda each: exit_code_of([each]))
+    return sorted((state for state in states if exit_code_of([state])), key=lambda state: exit_code_of([state]))

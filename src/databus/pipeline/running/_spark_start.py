@@ -1,4 +1,4 @@
-"""Spark's start, beside whatever else a run does meanwhile; who waits for it may stop waiting, and then it ends."""
+"""Spark's start, in a thread beside the rest of a run's start; it can be given up before it is done."""
 
 import threading
 from collections.abc import Callable
@@ -13,60 +13,52 @@ from databus.core import Clock, ConfigError, DatabusError, ServiceUnavailable, S
 from databus.pipeline.checks import unguarded
 from databus.pipeline.engine import Engine, SparkEngine
 from databus.pipeline.graph import PipelineConfig
-from databus.pipeline.telling import in_background
+from databus.pipeline.telling import Reminders, in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_TOLD_EVERY_NS: Final = 60_000_000_000
-
-
 class Renewals:
-    """Looks whether files have changed. logger: told when they were sent, and while they cannot be.
-
-    send: sends them if they have changed, and returns whether they were sent; raises `ConfigError` while they cannot be
-    used together; until it is given, nobody is elsewhere. last_s: when files were sent last, by the monotonic clock.
-    """
+    """Sends renewed certificates and tokens to executors. logger: is told when, and while that is not possible."""
 
     def __init__(self, logger: Any, clock: Clock | None = None) -> None:
         self.send: Callable[[], bool] = lambda: False
+        """Sends files if they have changed, and returns whether it did; raises `ConfigError` while they do not go
+        together. Set if there are executors on other machines.
+        """
         self.last_s: float | None = None
+        """When files were last sent, by the monotonic clock."""
         self._logger = logger
         self._clock = clock or SystemClock()
-        self._silent_until_ns: int | None = None
+        self._reminders = Reminders(self._clock)
 
     def look(self) -> None:
-        """Send what has changed. What cannot be sent is told at once, and then once a minute."""
+        """Send files that have changed. An error is logged at once, and then once a minute."""
         try:
             is_sent = self.send()
         except ConfigError as error:
-            self._tell(error)
+            if self._reminders.is_due("", str(error)):
+                self._logger.warning(
+                    "the files by which the relay is asked have changed and cannot be used together; executors keep "
+                    "those that they were sent before",
+                    message=str(error),
+                )
             return
+        self._reminders.end("")
         if is_sent:
             self.last_s = self._clock.monotonic_s()
             self._logger.info("executors were sent the renewed files by which the relay is asked")
-
-    def _tell(self, error: ConfigError) -> None:
-        now_ns = self._clock.monotonic_ns()
-        if self._silent_until_ns is not None and now_ns < self._silent_until_ns:
-            return
-        self._silent_until_ns = now_ns + _TOLD_EVERY_NS
-        self._logger.warning(
-            "the files by which the relay is asked have changed and cannot be used together; executors keep those that "
-            "they were sent before",
-            message=str(error),
-        )
 
 
 _ASK_S: Final = 0.1
 
 OnProcess = Callable[["Popen[bytes]"], None]
-"""Told of Spark's process once it is started, seconds before there is a session."""
+"""Called with Spark's process once it is started, seconds before there is a session."""
 
 
 class SparkStart:
-    """Begins at once, in a thread of its own. make: makes the session, and tells of the process that it starts.
+    """Begins at once, in a thread of its own. make: makes the session, and passes on the process that it starts.
     log_folder: where its logs are.
     """
 
@@ -78,7 +70,7 @@ class SparkStart:
         in_background("start-spark", lambda: self._make(make))
 
     def wait(self, is_stopping: threading.Event) -> "SparkSession | None":
-        """The session; None once `is_stopping` is set. Raises what kept Spark from starting."""
+        """The session; None once `is_stopping` is set. Raises the error that kept Spark from starting."""
         while not is_stopping.is_set():
             if wait([self._made], _ASK_S).done:
                 if not isinstance(self._made.exception(), DatabusError | None) and (lost := self.lost()) is not None:
@@ -87,14 +79,14 @@ class SparkStart:
         return None
 
     def lost(self) -> ServiceUnavailable | None:
-        """What to say where the process that was started has ended; None while it runs, or where none was started."""
+        """An error if the process that was started has ended; None while it runs, or if none was started."""
         from databus.spark import how_spark_ended
 
         ended = [process for process in self._processes if process.poll() is not None]
         return ServiceUnavailable(how_spark_ended(ended[0].returncode, self._log_folder)) if ended else None
 
     def end(self) -> "SparkSession | None":
-        """The session, if it was made; else what was started so far is killed, and not waited for."""
+        """The session, if it was made; else kills what was started so far, without waiting."""
         if self._made.done():
             return None if self._made.exception() else self._made.result()
         self._is_given_up.set()
@@ -104,7 +96,7 @@ class SparkStart:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was ended before it was done."""
+        """Whether it was ended before there was a session."""
         return self._is_given_up.is_set()
 
     def _make(self, make: "Callable[[OnProcess], SparkSession]") -> None:
@@ -120,7 +112,7 @@ class SparkStart:
 
 
 def spark_start(config: PipelineConfig, master: str, renewals: Renewals, logger: Any) -> SparkStart:
-    """Begin to start Spark as a pipeline's file says."""
+    """Begin to start Spark with the options of a pipeline's file."""
     spark = config.sections.spark
     archive = None if spark.archive is None else config.folder / spark.archive
 
@@ -146,7 +138,7 @@ def spark_start(config: PipelineConfig, master: str, renewals: Renewals, logger:
 
 
 def engine_on(session: "SparkSession | Engine") -> Engine:
-    """What queries run on in a session that somebody else made: there too they may start at the same moment."""
+    """The engine on a session that the caller made. It is prepared for queries that start at the same moment."""
     from databus.spark import settle_session
 
     if isinstance(session, Engine):
@@ -159,5 +151,5 @@ def end_spark(spark: "SparkSession") -> None:
     """Stop Spark."""
     from py4j.protocol import Py4JError
 
-    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
+    with suppress(Py4JError, OSError):  # a signal to the whole process group may have ended the JVM first
         spark.stop()

@@ -1,4 +1,4 @@
-"""What a run tells: events, progress, status, its journal. Start with `_status.py`."""
+"""What a run reports: events, progress, status, journals; and how it is paused and stopped. Start with `_status.py`."""
 
 from databus.pipeline.telling._batch_journal import BatchJournal, last_batches, read_batches
 from databus.pipeline.telling._events import OnEvent, reporting

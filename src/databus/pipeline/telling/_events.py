@@ -1,4 +1,4 @@
-"""Events of progress: to whoever wants them, one at a time, and as JSON lines into a file. Start with `reporting`."""
+"""Events of a run: passed to listeners one at a time, and written to a file as JSON lines. Start with `reporting`."""
 
 import json
 import os
@@ -11,14 +11,15 @@ from typing import Any, Final
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 _PENDING_BYTES_MAX: Final = 1 << 20
+"""What is kept for a FIFO whose reader is slow; events beyond it are dropped."""
 _MODE: Final = 0o644
 
 
 @contextmanager
 def reporting(listeners: Sequence[OnEvent | None], file: Path | None) -> Iterator[OnEvent]:
-    """What takes events, from any thread, and tells the listeners and the file of one after the other.
+    """Give a function that takes events, from any thread, and passes them on to the listeners and the file in order.
 
-    Raises OSError where there cannot be that file.
+    Raises OSError if the file cannot be opened.
     """
     lock = threading.Lock()
     lines = None if file is None else _Lines(file)
@@ -39,7 +40,7 @@ def reporting(listeners: Sequence[OnEvent | None], file: Path | None) -> Iterato
 
 
 class _Lines:
-    """Lines of JSON, appended to a file. A FIFO delays nobody: events that its reader does not take are lost."""
+    """Lines of JSON, appended to a file. A FIFO never blocks the run: events that its reader does not take are lost."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -54,7 +55,7 @@ class _Lines:
             while self._pending:
                 self._pending = self._pending[os.write(self._fd, self._pending) :]
         except BlockingIOError:
-            return  # it is tried again with the next event
+            return  # the rest is written with the next event
 
     def close(self) -> None:
         os.close(self._fd)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class OutputState(StrEnum):
-    """What an output does, the worst first."""
+    """The state of an output, the worst first."""
 
     FAILED = "failed"
     HANGING = "hanging"
@@ -26,12 +26,13 @@ class OutputState(StrEnum):
     ENDED = "ended"
 
 
-_TOLD_MAX: Final = 5
+_REASONS_MAX: Final = 5
+"""Refused tables whose reason a message has."""
 _TABLES_MAX: Final = 1_000
 VISIBLE_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 """Bounds of the buckets in which batches are counted, by the time from a commit until the target has it."""
 UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.RETRYING})
-"""In these an output has something to say for itself."""
+"""States in which an output has an error to show."""
 
 _WORST_FIRST: Final = tuple(OutputState)
 _TABLE_AFTER: Final = {"table_retry": OutputState.RETRYING, "table_failed": OutputState.FAILED}
@@ -47,19 +48,22 @@ _STATE_AFTER: Final = {
 
 @dataclass
 class _Query:
+    """A query, or one of its tables in `behind`, which has a state of its own."""
+
     outputs: Sequence[str]
     tables: Sequence[str]
+    """What the relay is asked for; none for all."""
     state: OutputState = OutputState.STARTING
     since_us: int = 0
     error: str = ""
     message: str = ""
     behind: dict[str, "_Query"] = field(default_factory=dict)
-    """Tables that cannot be written while the others go on, by name."""
+    """Tables that cannot be written now while the others continue, by name."""
 
     @property
     def worst(self) -> "_Query":
-        """What it has to say for itself, or one of its tables."""
-        return min([self, *self.behind.values()], key=lambda each: _WORST_FIRST.index(each.state))
+        """The query itself or one of its tables, whichever is in the worst state."""
+        return min([self, *self.behind.values()], key=lambda state: _WORST_FIRST.index(state.state))
 
     def to_json(self) -> dict[str, Any]:
         worst = self.worst
@@ -74,7 +78,7 @@ class _Query:
 
 @dataclass
 class _Flow:
-    """What came to an output since the pipeline started, as tasks have counted it."""
+    """What an output was sent since the pipeline started, as tasks counted it."""
 
     rows: int = 0
     bytes: int = 0
@@ -84,13 +88,13 @@ class _Flow:
     """By stage, over all tasks together."""
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """A batch is in the target. Its counts are of those tables of which not all was written as it came."""
+        """A batch is in the target. `counts` has only the tables whose rows were not all written as they came."""
         counts: Mapping[str, Mapping[str, Any]] = event["counts"]
-        self.rows += sum(each.get("in", 0) for each in counts.values())
+        self.rows += sum(counts_of_table.get("in", 0) for counts_of_table in counts.values())
         self.rows += sum(rows for table, rows in event["rows"].items() if table not in counts)
         self.bytes += event.get("bytes", 0)
-        for each in counts.values():
-            self.dropped.update(each.get("dropped", {}))
+        for counts_of_table in counts.values():
+            self.dropped.update(counts_of_table.get("dropped", {}))
         for stage, ms in event.get("spent_ms", {}).items():
             self.ms[stage] += round(ms)
 
@@ -110,7 +114,7 @@ class _Visible:
         self.sum_s += max(lag_ms / 1e3, 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """As Prometheus has histograms: each bucket counts those below it too."""
+        """As Prometheus counts: each bucket includes those below it."""
         names = [*(f"{bound:g}" for bound in VISIBLE_S), "+Inf"]
         buckets = dict(zip(names, accumulate(self.counts), strict=True))
         return {"buckets": buckets, "sum_s": round(self.sum_s, 3), "count": sum(self.counts)}
@@ -124,15 +128,16 @@ class _Output:
     last_batch_us: int = 0
     journal_breaks: int = 0
     hangs_since_us: int = 0
+    """When the call began that does not return; 0 while it answers."""
     tables: dict[str, None] = field(default_factory=dict)
-    """Full names of those of which something was written."""
+    """Full names of tables of which rows were written."""
     flow: _Flow | None = None
-    """None where nothing has been counted."""
+    """None until something was counted."""
     visible: _Visible = field(default_factory=_Visible)
     throttle: Mapping[str, int] = field(default_factory=dict)
-    """How many `rows` and `bytes` a micro-batch may have by somebody's wish; empty where nobody has one."""
+    """The limits of `databus throttle`: `rows` and `bytes` of a micro-batch; empty without one."""
     refused: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """By query: full names of tables that are not written, and why."""
+    """By query: full names of the tables that the target refuses, and why."""
     queries: dict[str, _Query] = field(default_factory=dict)
 
     @property
@@ -164,7 +169,7 @@ class _Output:
 
 
 class Progress:
-    """Told of events by any thread; asked by any other."""
+    """Takes events from any thread, and answers any other."""
 
     def __init__(self, outputs: Iterable[str]) -> None:
         self._lock = threading.Lock()
@@ -172,41 +177,41 @@ class Progress:
         self._queries: dict[str, _Query] = {}
 
     def expect(self, query: str, outputs: Sequence[str], tables: Sequence[str]) -> None:
-        """There is this query. tables: what a relay is asked for; none for all."""
+        """A query is about to run. tables: what a relay is asked for; none for all."""
         with self._lock:
-            self._queries[query] = made = _Query(outputs, tables)
+            self._queries[query] = state = _Query(outputs, tables)
             for name in outputs:
                 output = self._outputs.setdefault(name, _Output())
-                output.queries[query] = made
+                output.queries[query] = state
                 output.refused.pop(query, None)
 
     def keep(self, outputs: Collection[str], queries: Collection[str]) -> None:
-        """There are these outputs and no others, and of the queries so far only these go on."""
+        """From now on there are only these outputs; of the queries so far only these continue."""
         with self._lock:
             self._queries = {name: query for name, query in self._queries.items() if name in queries}
             self._outputs = {name: self._outputs.get(name) or _Output() for name in outputs}
             for output in self._outputs.values():
                 output.queries = {name: query for name, query in output.queries.items() if name in queries}
-                output.refused = {name: each for name, each in output.refused.items() if name in queries}
+                output.refused = {name: tables for name, tables in output.refused.items() if name in queries}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take an event; one that says nothing about outputs changes nothing."""
+        """Take an event; those that are not about outputs are ignored."""
         with self._lock:
             match event["event"]:
                 case "batch":
                     self._batch(event)
                 case "hanging" | "answered" | "refused" | "advanced" | "throttled" | "journal_break":
                     for name in event.get("outputs") or [event["output"]]:
-                        if name in self._outputs:  # else it is no longer in the file
+                        if name in self._outputs:  # not if a reload has removed it
                             self._of_output(self._outputs[name], event)
                 case "table_retry" | "table_failed" | "table_well":
                     self._table(event)
-                case said if said in _STATE_AFTER:
-                    self._query(said, event)
+                case kind if kind in _STATE_AFTER:
+                    self._query(kind, event)
 
     def _batch(self, event: Mapping[str, Any]) -> None:
         output = self._outputs.get(event["output"])
-        if output is None:  # it is no longer in the file
+        if output is None:  # a reload has removed it
             return
         output.batches += 1
         output.rows += event.get("rows") or 0
@@ -219,7 +224,8 @@ class Progress:
         query = self._queries.get(event["query"])
         if query is None:
             return
-        if query.state not in (OutputState.RUNNING, OutputState.STARTING):  # of the query before, perhaps
+        if query.state not in (OutputState.RUNNING, OutputState.STARTING):
+            # A batch ends a retry; it may also come from the query before a restart.
             query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
 
     @staticmethod
@@ -245,27 +251,27 @@ class Progress:
             why = event["error"], event["message"]
             query.behind[event["table"]] = _Query(event["outputs"], [event["table"]], state, event["at_us"], *why)
 
-    def _query(self, said: str, event: Mapping[str, Any]) -> None:
+    def _query(self, kind: str, event: Mapping[str, Any]) -> None:
         query = self._queries.get(event["query"])
         if query is None:
             return
-        if said == "retry":
+        if kind == "retry":
             for name in query.outputs:
                 self._outputs[name].retries += 1
-        if said == "started":
-            query.behind.clear()  # what still cannot be written is told again
-        query.state, query.since_us = _STATE_AFTER[said], event["at_us"]
+        if kind == "started":
+            query.behind.clear()  # a table that still cannot be written is reported again
+        query.state, query.since_us = _STATE_AFTER[kind], event["at_us"]
         query.error, query.message = event.get("error", ""), event.get("message", "")
 
     def to_json(self) -> dict[str, Any]:
         """Each output by name."""
         with self._lock:
-            return {name: each.to_json() for name, each in sorted(self._outputs.items())}
+            return {name: output.to_json() for name, output in sorted(self._outputs.items())}
 
 
 def unwell(status: Mapping[str, Any]) -> list[str]:
-    """A line for each output that is not well or refuses tables, each source that the relay cannot capture, and a relay
-    that does not answer, with the reason.
+    """A line, with the reason, for each output that is not well or refuses tables, each source that the relay cannot
+    capture, and a relay that does not answer.
     """
     outputs = [
         (name, output["state"], output["message"] or output["error"])
@@ -288,11 +294,11 @@ def unwell(status: Mapping[str, Any]) -> list[str]:
 
 
 def why_refused(refused: Mapping[str, str]) -> str:
-    """What to say of tables, by full names, that an output refuses, each with the reason."""
+    """A message for the tables that an output refuses, by full name, each with its reason."""
     tables = sorted(refused)
     count = "1 table is" if len(tables) == 1 else f"{len(tables)} tables are"
-    listed = "; ".join(refused[table] for table in tables[:_TOLD_MAX])
-    more = f"; and {len(tables) - _TOLD_MAX} more" if len(tables) > _TOLD_MAX else ""
+    listed = "; ".join(refused[table] for table in tables[:_REASONS_MAX])
+    more = f"; and {len(tables) - _REASONS_MAX} more" if len(tables) > _REASONS_MAX else ""
     return (
         f"{count} not written, while the others go on: {listed}{more}. What is accepted later comes whole, by a "
         f"snapshot, when the output starts again (`databus pause`, then `databus resume`)"
@@ -300,17 +306,17 @@ def why_refused(refused: Mapping[str, str]) -> str:
 
 
 def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of an output with its backlog: by physical source, over its queries, the largest lag, the sum of the rows, and
-    whether all is held; None where it is not known.
+    """The backlog of an output by physical source, over its queries: the largest lag, the sum of the rows, and whether
+    the relay holds all of it; None where that is not known.
     """
     backlogs: dict[str, dict[str, Any]] = {}
-    for each in output.get("backlog", ()):
-        worst = backlogs.setdefault(each["physical"], {"lag_s": None, "rows": None, "held": None, "is_least": False})
-        worst["is_least"] |= each["is_least"]
-        if each["rows"] is not None:
-            worst["rows"] = (worst["rows"] or 0) + each["rows"]
-        if each["lag_s"] is not None:
-            worst["lag_s"] = max(worst["lag_s"] or 0.0, each["lag_s"])
-        if each["held"] is not None:
-            worst["held"] = each["held"] and worst["held"] is not False
+    for backlog in output.get("backlog", ()):
+        worst = backlogs.setdefault(backlog["physical"], {"lag_s": None, "rows": None, "held": None, "is_least": False})
+        worst["is_least"] |= backlog["is_least"]
+        if backlog["rows"] is not None:
+            worst["rows"] = (worst["rows"] or 0) + backlog["rows"]
+        if backlog["lag_s"] is not None:
+            worst["lag_s"] = max(worst["lag_s"] or 0.0, backlog["lag_s"])
+        if backlog["held"] is not None:
+            worst["held"] = backlog["held"] and worst["held"] is not False
     return backlogs

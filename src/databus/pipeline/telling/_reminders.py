@@ -1,4 +1,4 @@
-"""When the log is told of trouble that lasts: at once, then once a minute, and when it is over. Pure; no I/O."""
+"""When lasting trouble goes to the log: at once, then once a minute, and when it is over. Pure; no I/O."""
 
 import threading
 from typing import Final
@@ -9,7 +9,7 @@ _EVERY_S: Final = 60.0
 
 
 class Reminders:
-    """For any thread. Trouble is known by what it is about, such as the name of a query, and by what is wrong there."""
+    """For any thread. Trouble is identified by what it is about, such as the name of a query, and by its text."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -17,21 +17,21 @@ class Reminders:
         self._said_s: dict[str, dict[str, float]] = {}
 
     def is_due(self, about: str, what: str) -> bool:
-        """Take note of trouble; returns whether it is to be said now: it is new, or was said a minute ago."""
+        """Note trouble; returns whether to log it now: it is new, or was last logged a minute ago."""
         with self._lock:
             now_s, said_s = self._clock.monotonic_s(), self._said_s.setdefault(about, {})
             if now_s - said_s.get(what, -_EVERY_S) < _EVERY_S:
                 return False
-            for old in [each for each, at_s in said_s.items() if now_s - at_s >= _EVERY_S]:
-                del said_s[old]  # texts that differ each time, such as with a port in them, do not pile up
+            for old in [text for text, at_s in said_s.items() if now_s - at_s >= _EVERY_S]:
+                del said_s[old]  # texts that differ each time, such as by a port, must not pile up
             said_s[what] = now_s
             return True
 
     def is_known(self, about: str) -> bool:
-        """Whether there was trouble, and it is not over."""
+        """Whether there is trouble that is not over."""
         return about in self._said_s
 
     def end(self, about: str) -> bool:
-        """Take note that trouble is over; returns whether there was any."""
+        """Note that trouble is over; returns whether there was any."""
         with self._lock:
             return self._said_s.pop(about, None) is not None

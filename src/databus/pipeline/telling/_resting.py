@@ -1,9 +1,9 @@
-"""Which outputs rest, or write slowly: `databus pause`, `stop`, `drain` and `throttle` say so, `resume` takes it back.
+"""Which outputs rest or are slowed down, by `databus pause`, `stop`, `drain` and `throttle`; `resume` takes it back.
 
     paused.json: {"v": 1, "outputs": {"copy": 1764000000000000}}
 
-A paused output stays so until `resume`, also when the pipeline is started again: who paused it may still be at work in
-its target. A stopped one rests until the end of the run; a throttled one writes slowly until then.
+A paused output stays paused until `resume`, also if the pipeline is restarted: whoever paused it may still be working
+on its target. A stopped or throttled one stays so until the end of the run.
 """
 
 import json
@@ -24,30 +24,30 @@ _VERSION: Final = 1
 
 
 class Rest(StrEnum):
-    """What is wanted of an output instead of following its sources."""
+    """What an output does instead of following its sources."""
 
     PAUSED = "paused"
     STOPPED = "stopped"
     REBUILDING = "rebuilding"
-    """Tables of it are being made anew."""
+    """Some of its tables are being rebuilt."""
     DRAINING = "draining"
-    """It goes on up to the relay's present end, and is stopped then."""
+    """It continues up to the relay's present end, then stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How much a micro-batch may have at most, whatever the file says; None for what is not limited."""
+    """Limits of a micro-batch, instead of those in the file; None for no limit."""
 
     rows: int | None = None
     bytes: int | None = None
 
     def to_json(self) -> dict[str, int]:
         """For events and the status."""
-        return {name: most for name, most in (("rows", self.rows), ("bytes", self.bytes)) if most is not None}
+        return {name: limit for name, limit in (("rows", self.rows), ("bytes", self.bytes)) if limit is not None}
 
 
 class Resting:
-    """Asked and told by any thread. folder: the pipeline's state."""
+    """Used by any thread. folder: the pipeline's state."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -58,22 +58,22 @@ class Resting:
         self._throttles: dict[str, Throttle] = {}
 
     def of(self, outputs: Collection[str]) -> Rest | None:
-        """What is wanted of outputs that share a query; they rest together."""
+        """How outputs that share a query rest; they rest together. None if they do not."""
         with self._lock:
-            found = {Rest.PAUSED for each in outputs if each in self._paused_us}
-            found.update(self._others[each] for each in outputs if each in self._others)
-            found.update(Rest.REBUILDING for each in outputs if each in self._rebuilding)
-        return next((each for each in Rest if each in found), None)
+            wanted = {Rest.PAUSED for output in outputs if output in self._paused_us}
+            wanted.update(self._others[output] for output in outputs if output in self._others)
+            wanted.update(Rest.REBUILDING for output in outputs if output in self._rebuilding)
+        return next((rest for rest in Rest if rest in wanted), None)
 
     def pause(self, outputs: Collection[str]) -> None:
-        """From now on, durably. Raises `DiskFull` or `ServiceUnavailable`, and changes nothing then."""
+        """Pause from now on, durably. Raises `DiskFull` or `ServiceUnavailable`; then nothing has changed."""
         now_us = time.time_ns() // 1000
         with self._lock:
             self._save(dict.fromkeys(outputs, now_us) | self._paused_us)
             self._forget(outputs)
 
     def stop(self, outputs: Collection[str]) -> None:
-        """Until the end of the run."""
+        """Stop until the end of the run."""
         with self._lock:
             self._others |= dict.fromkeys(outputs, Rest.STOPPED)
 
@@ -83,31 +83,31 @@ class Resting:
             self._others |= dict.fromkeys(outputs, Rest.DRAINING)
 
     def resume(self, outputs: Collection[str]) -> None:
-        """They follow again. Raises as `pause` does."""
+        """Have them follow their sources again. Raises as `pause` does."""
         with self._lock:
-            left = {name: since for name, since in self._paused_us.items() if name not in outputs}
-            if left != self._paused_us:
-                self._save(left)
+            still_paused = {name: since for name, since in self._paused_us.items() if name not in outputs}
+            if still_paused != self._paused_us:
+                self._save(still_paused)
             self._forget(outputs)
-            self._throttles = {name: each for name, each in self._throttles.items() if name not in outputs}
+            self._throttles = {name: throttle for name, throttle in self._throttles.items() if name not in outputs}
 
     def throttle(self, outputs: Collection[str], throttle: Throttle) -> None:
-        """Have them write slowly until they are resumed, or the run ends."""
+        """Limit their micro-batches until they are resumed, or the run ends."""
         with self._lock:
             self._throttles |= dict.fromkeys(outputs, throttle)
 
     def throttle_of(self, outputs: Collection[str]) -> Throttle | None:
-        """How slowly outputs are to write that share a query; they are throttled together."""
+        """The limits of outputs that share a query; they are throttled together."""
         with self._lock:
-            return next((self._throttles[each] for each in outputs if each in self._throttles), None)
+            return next((self._throttles[output] for output in outputs if output in self._throttles), None)
 
     @contextmanager
     def rebuilding(self, outputs: Collection[str]) -> Iterator[None]:
-        """They rest meanwhile, whoever resumes them. Raises `InputError` where they do so already."""
+        """They rest meanwhile, even if they are resumed. Raises `InputError` if a rebuild is under way."""
         with self._lock:
             if self._rebuilding.intersection(outputs):
                 raise InputError(
-                    f"{', '.join(sorted(outputs))}: tables are being made anew already; ask again after that"
+                    f"{', '.join(sorted(outputs))}: tables are being rebuilt already; try again when that is done"
                 )
             self._rebuilding.update(outputs)
         try:
@@ -117,7 +117,7 @@ class Resting:
                 self._rebuilding.difference_update(outputs)
 
     def call(self, old: str, new: str) -> None:
-        """Have an output that is paused be so under another name. Raises as `pause` does."""
+        """Keep an output paused under its new name. Raises as `pause` does."""
         with self._lock:
             if old in self._paused_us:
                 self._save({new if name == old else name: since for name, since in self._paused_us.items()})
@@ -135,7 +135,7 @@ def _read(path: Path) -> dict[str, int]:
     try:
         value: Any = json.loads(path.read_bytes())
         if value["v"] != _VERSION:
-            raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
+            raise ValueError(f"version {value['v']}")  # noqa: TRY301 - the handler below names the file
         return {str(name): int(since) for name, since in value["outputs"].items()}
     except FileNotFoundError:
         return {}

@@ -1,9 +1,9 @@
-"""The state of a pipeline as others see it: a file in its state folder, and what the relay still has for each output.
+"""The status of a pipeline: a file in its state folder, and what the relay still has for each output.
 
     {"v": 1, "pipeline": "shop", "pid": 4711, "written_us": ..., "relay": "http://127.0.0.1:4000", "doing": "",
      "outputs": {"copy": {"state": "running", "rows": 12, ...}}}
 
-`databus run` writes the file; `read_status` is what `databus status` and the endpoints of a run answer with.
+`databus run` writes the file; `databus status` and the endpoints of a run answer with what `read_status` reads.
 """
 
 import json
@@ -40,13 +40,13 @@ _logger = logger_of("databus.pipeline")
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Put it into the state folder. Raises `DiskFull` or `ServiceUnavailable`."""
+    """Write the status file. Raises `DiskFull` or `ServiceUnavailable`."""
     text = json.dumps({"v": _VERSION, "written_us": time.time_ns() // 1000, **status}, default=str)
     replace_file(folder / FILE, [text.encode()], durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """What the last run wrote; None where none ever did. Raises `CorruptData`."""
+    """The status file of the last run; None if there was none. Raises `CorruptData`."""
     try:
         value = json.loads((folder / FILE).read_bytes())
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 
 
 class StatusFile:
-    """Writes what `status` says once a second, in a thread of its own, until it is stopped."""
+    """Writes the answer of `status` once a second, in a thread of its own, until it is stopped."""
 
     def __init__(self, folder: Path, status: Callable[[], Mapping[str, Any]]) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class StatusFile:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write once more; waits for a while only, should the disk hang. Callable twice."""
+        """Write a last time; waits `_LAST_S_MAX` at most, in case the disk hangs. Callable twice."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_LAST_S_MAX)
@@ -96,11 +96,11 @@ class StatusFile:
 def with_backlog(
     outputs: Mapping[str, Any], relay: str | None, access: "Access", *, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """The outputs with `backlog`: what the relay has that each of them has not, by query and physical source.
+    """The outputs with `backlog`: what the relay has and they have not written, by query and physical source.
 
-    rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: the age of the oldest
-    change that the database has committed and the output has not written; None where that is not known. held: whether
-    the relay still has what comes next; if not, `message` says why. oldest_us: commit time of the oldest that it has.
+    rows: changes of its tables; is_least: the count was cut short, there may be more. lag_s: the age of the oldest
+    change that the database has committed and the output has not written; None if unknown. held: whether the relay
+    still has the next change; if not, `message` says why. oldest_us: commit time of the oldest change that it has.
     """
     from databus.link import RelayClient
 
@@ -126,7 +126,7 @@ def with_backlog(
 
 
 def _captured_s(client: "RelayClient") -> dict[str, float]:
-    """How far the relay itself is behind the sources of which that is known."""
+    """How far the relay itself lags behind its sources, where it knows."""
     try:
         states = client.states()
     except DatabusError:
@@ -143,21 +143,22 @@ def _backlog(
     try:
         start = SourceCheckpoint.from_json(position, "position")
         head = client.head(physical, start=start)
-        asked = [name_if_there(table, physical) for table in tables]
-        left = client.range(physical, start, sources=asked or None, rows_max=_ROWS_COUNTED_MAX)
+        sources = [name_if_there(table, physical) for table in tables]
+        backlog = client.range(physical, start, sources=sources or None, rows_max=_ROWS_COUNTED_MAX)
     except (PositionPurged, PositionForeign) as error:
         return {**unknown, "held": False, "message": str(error)}
     except DatabusError as error:
         return {**unknown, "message": str(error)}
-    is_least = left.position.pair < head.published.pair
-    oldest_us = left.oldest_us
-    if oldest_us is None and (left.rows or is_least):  # by an older relay; or up to there nothing was found in time
-        oldest_us = start.ts_us if left.rows else left.position.ts_us
+    is_least = backlog.position.pair < head.published.pair
+    oldest_us = backlog.oldest_us
+    if oldest_us is None and (backlog.rows or is_least):
+        # An older relay does not say; or the count was cut short before the first row.
+        oldest_us = start.ts_us if backlog.rows else backlog.position.ts_us
     age_s = max(now_us - oldest_us, 0) / 1e6 if oldest_us else None
     return {
-        "rows": left.rows,
+        "rows": backlog.rows,
         "is_least": is_least,
-        "bytes": left.bytes,
+        "bytes": backlog.bytes,
         "lag_s": captured_s if oldest_us is None else age_s,
         "held": True,
         "oldest_us": head.oldest.ts_us,

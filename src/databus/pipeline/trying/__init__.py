@@ -1,4 +1,4 @@
-"""A pipeline tried out: its tests of filters, and runs that write nothing. Start with `run_filter_tests`."""
+"""Trying out a pipeline: tests of filters, and runs that write nothing. Start with `run_filter_tests`."""
 
 from databus.pipeline.trying._dry_run import EdgeRates, dry, edge_name
 from databus.pipeline.trying._filter_tests import (

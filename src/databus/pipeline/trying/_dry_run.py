@@ -1,6 +1,6 @@
-"""A graph with a counter at each edge in the place of its outputs: what would go where, and how fast.
+"""A graph with a counter at each edge instead of its outputs: how many rows would pass, and how fast.
 
-Nothing is written but a state folder of its own; targets are not opened. Start with `dry`.
+Only a state folder of its own is written; targets are not opened. Start with `dry`.
 """
 
 import threading
@@ -17,10 +17,10 @@ _COUNTER: Final = "mock"
 
 
 def dry(graph: Graph, state: Path) -> Graph:
-    """The same inputs and filters, and a counter for each edge. state: for this run alone.
+    """The same inputs and filters, and a counter for each edge. state: a folder for this run only.
 
-    Inputs begin with the oldest that the relay has, unless they say where. Raises `InputError` where the pipeline runs,
-    since its own relay's logs have one owner.
+    Inputs begin at the relay's oldest change, unless they say where. Raises `InputError` while the pipeline runs with
+    its own relay, whose logs have one owner.
     """
     config = graph.config
     holder = holder_of(config.state) if config.embeds_relay else None
@@ -33,18 +33,18 @@ def dry(graph: Graph, state: Path) -> Graph:
     counters = {edge_name(edge): _counter(edge, _lane_of(graph, edge)) for edge in graph.edges}
     nodes |= {node.path: node for node in counters.values()}
     sections = config.sections.model_copy(update={"outputs": {name: {"type": _COUNTER} for name in counters}})
-    made, _ = Graph.of(replace(config, state=state, sections=sections, nodes=nodes))
-    return made
+    dry_graph, _ = Graph.of(replace(config, state=state, sections=sections, nodes=nodes))
+    return dry_graph
 
 
 def edge_name(edge: Edge) -> str:
-    """Where an edge begins and ends, as the name of its counter."""
+    """The name of an edge's counter: where it begins and ends."""
     start = edge.source.partition(".")[2] + (f".{edge.branch}" if edge.branch else "")
     return f"{start}→{edge.target.partition('.')[2]}"
 
 
 def _lane_of(graph: Graph, edge: Edge) -> str | None:
-    """Of the output that it leads to: counters share queries as outputs do."""
+    """The lane of the output that it leads to: counters share queries as outputs do."""
     lane: str | None = getattr(graph.config.nodes[edge.target].config, "lane", None)
     return lane
 
@@ -52,12 +52,12 @@ def _lane_of(graph: Graph, edge: Edge) -> str | None:
 def _counter(edge: Edge, lane: str | None) -> NodeSpec:
     plugin = plugin_class(Kind.OUTPUT, _COUNTER)
     start = edge_name(edge).partition("→")[0]
-    given = {"type": _COUNTER, "from": [start], "lane": lane, "check": "none"}
-    return NodeSpec(Kind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(given))
+    options = {"type": _COUNTER, "from": [start], "lane": lane, "check": "none"}
+    return NodeSpec(Kind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(options))
 
 
 def _begun(node: NodeSpec) -> NodeSpec:
-    """An input that says nothing of its beginning has what the log has lost read anew, which a dry run must not."""
+    """Begin at the oldest change unless the input says where: the default may ask for snapshots, a dry run must not."""
     if node.kind is not Kind.INPUT or "starting_version" not in type(node.config).model_fields:
         return node
     if node.config.starting_version is not None or node.config.starting_timestamp is not None:
@@ -66,7 +66,7 @@ def _begun(node: NodeSpec) -> NodeSpec:
 
 
 @dataclass
-class _Counted:
+class _EdgeCount:
     rows: int = 0
     batches: int = 0
     first_us: float = 0.0
@@ -74,11 +74,11 @@ class _Counted:
 
 
 class EdgeRates:
-    """Told of events; asked for what went over each edge. graph: of the file, not the dry one."""
+    """Counts, from events, the rows of each edge. graph: of the file, not the dry one."""
 
     def __init__(self, graph: Graph) -> None:
         self._tables = {edge_name(edge): edge.table for edge in graph.edges}
-        self._counted = {name: _Counted() for name in self._tables}
+        self._counted = {name: _EdgeCount() for name in self._tables}
         self._lock = threading.Lock()
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class EdgeRates:
             counted.rows, counted.batches, counted.last_us = counted.rows + rows, counted.batches + 1, event["at_us"]
 
     def _rows(self, event: Mapping[str, Any]) -> int:
-        """Into a filter over one table goes that table only."""
+        """Only the edge's own table counts, if it carries a single one."""
         table = self._tables[event["output"]]
         if table is None or "tables" not in event:
             return int(event["rows"] or 0)
@@ -100,12 +100,12 @@ class EdgeRates:
         return sum(rows for name, rows in counts.items() if patterns_meet(table, f"{event['physical']}/{name}"))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Each edge: from, to, rows, batches, rows_per_s (None where nothing came)."""
+        """Each edge: from, to, rows, batches, rows_per_s (None without rows)."""
         with self._lock:
-            return [_told(name, each) for name, each in self._counted.items()]
+            return [_edge_json(name, counted) for name, counted in self._counted.items()]
 
 
-def _told(name: str, counted: _Counted) -> dict[str, Any]:
+def _edge_json(name: str, counted: _EdgeCount) -> dict[str, Any]:
     start, _, end = name.partition("→")
     seconds = (counted.last_us - counted.first_us) / 1e6
     rate = round(counted.rows / seconds) if counted.rows and seconds > 0 else None

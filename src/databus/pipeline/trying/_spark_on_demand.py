@@ -1,4 +1,4 @@
-"""A small Spark session for verbs that need one now and then: started when it is asked for, ended with the block."""
+"""A small Spark session for commands that only sometimes need one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_on_demand(name: str, given: "SparkSession | None" = None) -> "Iterator[Callable[[], SparkSession]]":
-    """A session when it is asked for, ended afterwards unless it was given or was there already."""
+    """Give a function that starts a session if it is called; it is ended afterwards, unless it was there before."""
     own: list[SparkSession] = []
     with TemporaryDirectory(prefix=name.replace(" ", "-")) as folder:
 
@@ -30,5 +30,5 @@ def spark_on_demand(name: str, given: "SparkSession | None" = None) -> "Iterator
         try:
             yield session
         finally:
-            for each in own:
-                each.stop()
+            for session_made in own:
+                session_made.stop()
