@@ -8,11 +8,12 @@ import pytest
 
 from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.pipeline import compare, load_pipeline
-from databus.pipeline.comparing._compare import Side, _not_there, difference_of
-from databus.pipeline.comparing._compare_found import difference
+from databus.pipeline.comparing._compare import Side, _not_reached, difference_of
+from databus.pipeline.comparing._differences import difference
 from databus.pipeline.graph._state import StateLock
 from databus.pipeline.telling._status import write_status
 from databus.sources.sqlite import install
+from databus.testing import FakeClock
 from databus.testing.shop import create_shop
 
 READING = SimpleNamespace(not_captured=lambda: "", not_reached=lambda position: f"the copy is at {position.scn}")
@@ -23,8 +24,8 @@ READING = SimpleNamespace(not_captured=lambda: "", not_reached=lambda position: 
     [(None, "the copy has had no batch yet"), (SourceCheckpoint(scn=7), "the copy is at 7")],
 )
 def test_a_copy_without_a_batch_is_not_said_to_stand_somewhere(position, said):
-    copy = SimpleNamespace(position=lambda: position, published=lambda deadline: None)
-    assert _not_there(copy, READING, 0.0).startswith(said)
+    copy = SimpleNamespace(position=lambda: position, published=lambda: None)
+    assert _not_reached(copy, READING).startswith(said)
 
 
 def test_two_sides_in_parts_differ_as_they_do_in_whole(seed, tmp_path):
@@ -60,6 +61,11 @@ def test_a_comparison_that_waits_says_why_the_output_writes_nothing(tmp_path: Pa
     graph = load_pipeline(tmp_path / "databus.yml")
     with pytest.raises(ServiceUnavailable, match=r"no batch yet.*; the pipeline does not run"):
         compare(graph, "copy", wait_ms_max=0)
+    clock, waits = FakeClock(), []
+    with pytest.raises(ServiceUnavailable, match="not compared"):
+        compare(graph, "copy", wait_ms_max=60_000, on_wait=waits.append, clock=clock)
+    assert 60 < clock.monotonic_s() < 61
+    assert len(waits) == 1, "a reason that lasts is said once"
     running = StateLock(graph.config.state, "shop")
     running.take()
     write_status(graph.config.state, {"outputs": {"copy": {"state": "failed", "message": "no key", "error": "X"}}})

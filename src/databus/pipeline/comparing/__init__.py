@@ -3,7 +3,7 @@
 from databus.pipeline.comparing._batch_audit import Audited, audit
 from databus.pipeline.comparing._batch_chain import Chain, Counted
 from databus.pipeline.comparing._compare import compare, read_source
-from databus.pipeline.comparing._compare_found import Comparison, TableDifference
+from databus.pipeline.comparing._differences import Comparison, TableDifference
 from databus.pipeline.comparing._table_lineage import TableLineage, table_lineages
 from databus.pipeline.comparing._trace import Fate, Traced, Verdict, trace
 

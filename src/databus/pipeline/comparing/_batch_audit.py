@@ -1,7 +1,7 @@
-"""`databus audit`: whether the batches of an output follow each other, and have all rows that the log has between them.
+"""`databus audit`: whether the batches of an output follow each other and have all rows of the log.
 
-The chain of batches is in `_batch_chain.py`; here it is compared with the ledger and with the log, whose rows the relay
-counts by the headers of frames. Start with `audit`; `Audited` is what it says of a chain.
+The chain of batches is in `_batch_chain.py`; here it is compared with the ledger and the log, whose rows the relay
+counts by the headers of frames. Start with `audit`; `Audited` is the result for one chain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,25 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Audited:
-    """A chain, compared with the log. log_rows: those between the places that its batches go over; None where that is
-    not known.
-    """
+    """A chain, compared with the log."""
 
     chain: Chain
     log_rows: int | None = None
+    """Rows of the log in the ranges that were compared; None if unknown."""
     came: int = 0
-    """Rows that came to batches, of those compared."""
+    """Rows of the batches in the same ranges."""
     missing: int = 0
-    """Rows that the log has and no batch."""
+    """Rows of the log that are in no batch."""
     surplus: int = 0
-    """Rows that batches have and the log has not."""
+    """Rows of batches that are not in the log."""
     why_unknown: str = ""
     not_compared: set[str] = field(default_factory=set)
-    """Tables, by full names, of which inputs leave something out, so that headers do not tell how many rows come."""
+    """Full names of tables of which an input omits rows: headers do not say how many remain."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, as far as is known."""
+        """Whether all rows are there, as far as is known."""
         return not (self.chain.breaks or self.missing or self.surplus or self.chain.unbalanced)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,13 +62,13 @@ class Audited:
             "not_compared": sorted(self.not_compared),
             "missing": self.missing,
             "surplus": self.surplus,
-            "breaks": [[each.start, each.end, each.table] for each in chain.breaks],
+            "breaks": [[gap.start, gap.end, gap.table] for gap in chain.breaks],
             "unbalanced": chain.unbalanced,
             "is_whole": self.is_whole,
         }
 
     def compare(self, graph: Graph, client: "RelayClient | None", counted: Sequence[Counted]) -> None:
-        """Have the log's rows counted, which are to be as many as those that came."""
+        """Count the log's rows and compare with those of the batches."""
         if client is None:
             self.why_unknown = "its relay does not run"
             return
@@ -77,31 +76,31 @@ class Audited:
             self.why_unknown = "Spark alone has seen its rows"
             return
         try:
-            for each in counted:
-                self.compare_one(graph, client, each)
+            for part in counted:
+                self.compare_one(graph, client, part)
         except DatabusError as error:
             self.why_unknown = str(error)
         if self.log_rows is None and self.not_compared:
-            self.why_unknown = self.why_unknown or "its inputs leave rows out"
+            self.why_unknown = self.why_unknown or "its inputs omit rows"
 
     @property
     def why_not_whole(self) -> str:
-        """What is wrong with the rows; empty where nothing is."""
-        told = []
+        """What is wrong with the rows; empty if nothing is."""
+        problems = []
         if self.missing:
-            told.append(f"{self.missing:,} rows that the log has are in no batch")
+            problems.append(f"{self.missing:,} rows that the log has are in no batch")
         if self.surplus:
-            told.append(f"batches have {self.surplus:,} rows that the log has not")
-        return "; ".join(told)
+            problems.append(f"batches have {self.surplus:,} rows that the log has not")
+        return "; ".join(problems)
 
     def compare_one(self, graph: Graph, client: "RelayClient", counted: Counted) -> None:
-        """The same of some tables. Raises what asking the relay does."""
+        """The same for some tables. Raises what asking the relay raises."""
         by_filter = _tables_of(graph, self.chain, counted, client)
         if by_filter is None:
-            self.why_unknown = "what its inputs leave out was changed since"
+            self.why_unknown = "the filters of its inputs were changed since"
             return
-        for wanted, tables in by_filter:
-            if not wanted.is_nothing:  # of what an input leaves out, headers say nothing
+        for input_filter, tables in by_filter:
+            if not input_filter.is_nothing:  # headers do not say which rows an input omits
                 self.not_compared.update(tables)
                 continue
             log_rows = _rows_in_log(client, self.chain.physical, counted.start, counted.end, tables)
@@ -122,14 +121,16 @@ def audit(graph: Graph, client: "RelayClient | None") -> Iterator[Audited]:
             position = places.positions.get(chain.physical)
             at = None if position is None or position.at is None else position.at.pair
             if at is not None and chain.main is not None and at > chain.end:
-                chain.breaks.append(Break(chain.end, at))  # the ledger has it from no batch that the journal knows
-            found = Audited(chain)
-            found.compare(graph, client, [*chain.ended, *chain.counted()])
-            yield found
+                chain.breaks.append(
+                    Break(chain.end, at)
+                )  # the journal lacks the batch that the ledger was written after
+            audited = Audited(chain)
+            audited.compare(graph, client, [*chain.ended, *chain.counted()])
+            yield audited
 
 
 def oldest_of(client: "RelayClient | None", physical: str) -> Pair:
-    """Up to where a log has lost what it had."""
+    """Where a log begins; what is before has been removed."""
     try:
         return (0, 0) if client is None else client.head(physical).oldest.pair
     except DatabusError:
@@ -139,33 +140,33 @@ def oldest_of(client: "RelayClient | None", physical: str) -> Pair:
 def _tables_of(
     graph: Graph, chain: Chain, counted: Counted, client: "RelayClient"
 ) -> list[tuple[StreamFilter, list[str]]] | None:
-    """The tables by what their inputs leave out; None where that is not what it was."""
+    """The tables by the filter of their input; None if the inputs were others then."""
     branches = graph.branches(f"outputs.{chain.output}")
-    here = [each for each in branches if may_select(each.selection, f"{chain.physical}/*")]
-    if counted.inputs != inputs_hash(graph, [each.input for each in here]):
+    here = [branch for branch in branches if may_select(branch.selection, f"{chain.physical}/*")]
+    if counted.inputs != inputs_hash(graph, [branch.input for branch in here]):
         return None
-    found: list[tuple[StreamFilter, list[str]]] = []
-    for name in (each.name for each in client.sources() if each.physical == chain.physical):
+    tables_by_filter: list[tuple[StreamFilter, list[str]]] = []
+    for name in (source.name for source in client.sources() if source.physical == chain.physical):
         source = name.partition("/")[2]
         is_meant = source not in counted.but if counted.tables is None else source in counted.tables
         if not is_meant or not chosen_by(counted.choice, name):
             continue
-        wanted = next((graph.inputs[each.input].filter for each in here if each.takes(name)), None)
-        if wanted is None:
+        input_filter = next((graph.inputs[branch.input].filter for branch in here if branch.takes(name)), None)
+        if input_filter is None:
             return None
-        mine = next((tables for known, tables in found if known == wanted), None)
-        if mine is None:
-            found.append((wanted, mine := []))
-        mine.append(name)
-    return found
+        names = next((tables for other, tables in tables_by_filter if other == input_filter), None)
+        if names is None:
+            tables_by_filter.append((input_filter, names := []))
+        names.append(name)
+    return tables_by_filter
 
 
 def _rows_in_log(client: "RelayClient", physical: str, start: Pair, end: Pair, tables: Sequence[str]) -> int:
     rows, at = 0, place_at(start)
     while at.pair < end:
-        found = client.range(physical, at, sources=tables, to=end)
-        rows += found.rows
-        if found.position.pair <= at.pair:
+        answer = client.range(physical, at, sources=tables, to=end)
+        rows += answer.rows
+        if answer.position.pair <= at.pair:
             break
-        at = found.position
+        at = answer.position
     return rows

@@ -1,9 +1,9 @@
 """Whether the batches of an output follow each other, table by table. Pure; no I/O.
 
-A batch is over the tables of an output that stand together, from where the one before ended. Tables that are behind
-have ranges of their own, which follow each other too, until they are where the others stand. What lies between an end
-and a later beginning was given to no batch: a break. A killed process may repeat its last batch, which counts once.
-Start with `Chain.take`.
+A main batch is over the tables of an output that are at the same place, from where the one before ended. Tables that
+are behind have ranges of their own, which follow each other too, until they have caught up. A gap between an end and a
+later start is a break: no batch has it. A killed process may repeat its last batch, which then counts once. Start with
+`Chain.take`.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _NOWHERE: Final[Pair] = (0, 0)
 
 
 class Break(NamedTuple):
-    """What no batch has: of one table, or, without a name, of all that stand together."""
+    """A range that no batch has: of one table, or, without a name, of the tables of main batches."""
 
     start: Pair
     end: Pair
@@ -28,21 +28,24 @@ class Break(NamedTuple):
 
 @dataclass
 class Run:
-    """Ranges that follow each other. rows: that came in them, by table."""
+    """Ranges that follow each other."""
 
     start: Pair
     end: Pair
     rows: Counter[str] = field(default_factory=Counter)
+    """Rows in them, by table."""
     batches: int = 0
     repeated: int = 0
     _last: tuple[Pair, Mapping[str, int]] | None = None  # where the last range began, and its rows
 
     def take(self, start: Pair, end: Pair, rows: Mapping[str, int]) -> bool:
-        """The next range, if it follows; else another run begins with it."""
+        """Take the next range; returns whether it follows. If not, another run has to begin with it."""
         if start != self.end:
             if self._last is None or start != self._last[0]:
                 return False
-            self.rows.subtract(self._last[1])  # whoever wrote it was killed before the ledger said so
+            self.rows.subtract(
+                self._last[1]
+            )  # the writer was killed before it wrote the ledger, so the range is repeated
             self.repeated += 1
         self.batches += 1
         self.rows.update(rows)
@@ -50,30 +53,34 @@ class Run:
         return True
 
     def settle(self) -> None:
-        """Forget what was counted up to here."""
+        """Begin to count again from here."""
         self.start, self._last = self.end, None
         self.rows.clear()
 
 
 class Counted(NamedTuple):
-    """Rows that came of some tables between two places. tables: None for all that were chosen, but `but`."""
+    """Rows of some tables in a range."""
 
     choice: Choice
     inputs: str
+    """A hash of the options of the inputs."""
     start: Pair
     end: Pair
     rows: Mapping[str, int]
+    """By table."""
     tables: frozenset[str] | None = None
+    """None for all of the choice, except `but`."""
     but: frozenset[str] = frozenset()
 
 
 @dataclass
 class Chain:
-    """The batches of an output over one physical source. since: up to there nothing is compared, nor missed."""
+    """The batches of an output over one physical source."""
 
     output: str
     physical: str
     since: Pair = _NOWHERE
+    """Where the log begins: what is before cannot be compared."""
     query: str = ""
     start: Pair = _NOWHERE
     end: Pair = _NOWHERE
@@ -82,22 +89,24 @@ class Chain:
     written: Counter[str] = field(default_factory=Counter)
     breaks: list[Break] = field(default_factory=list)
     unbalanced: list[tuple[Pair, Pair]] = field(default_factory=list)
-    """Batches that have written more rows of a table than came."""
+    """Batches that wrote more rows of a table than they were given."""
     is_counted: bool = True
-    """Whether all batches say how many rows came."""
+    """Whether all batches have counts of the rows that they were given."""
     choice: Choice = ()
     inputs: str = ""
     main: Run | None = None
-    """Of the tables that stand together."""
+    """Of the main batches."""
     apart: dict[str, Run] = field(default_factory=dict)
-    """Those of tables that stood elsewhere meanwhile."""
+    """Of tables at other places, by table."""
     ended: list[Counted] = field(default_factory=list)
-    """What runs had counted that were ended by something else than the next batch."""
-    _said: Mapping[str, Any] | None = None  # as the journal has the choice
-    _answered: set[str] = field(default_factory=set)  # tables in the middle of an answer, whose places are its own
+    """Counts of runs that ended otherwise than by the next batch."""
+    _said: Mapping[str, Any] | None = None  # the choice, as in the journal
+    _answered: set[str] = field(
+        default_factory=set
+    )  # tables in the middle of a bootstrap's answer, which has places of its own
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """The next batch, as the journal has it."""
+        """Take the next batch, as in the journal."""
         start, end = pair_of(line["start"]), pair_of(line["end"])
         self.query = line.get("query", "")
         rows = self._rows(line, start, end)
@@ -121,19 +130,19 @@ class Chain:
         if counts is None:
             self.is_counted = False
             return {}
-        if any(each.get("already", 0) < 0 for each in counts.values()) and len(self.unbalanced) < _BREAKS_MAX:
+        if any(count.get("already", 0) < 0 for count in counts.values()) and len(self.unbalanced) < _BREAKS_MAX:
             self.unbalanced.append((start, end))
-        return {**line["rows"], **{table: each["in"] for table, each in counts.items()}}
+        return {**line["rows"], **{table: count["in"] for table, count in counts.items()}}
 
-    def _choose(self, said: Mapping[str, Any]) -> None:
-        """Other tables, or other rows of them, come from now on: what follows is counted by itself."""
+    def _choose(self, choice_json: Mapping[str, Any]) -> None:
+        """From now on there are other tables, or other rows of them: begin to count again."""
         self._end_all()
-        choice = choice_from_json(said["tables"])
-        self._said, self.choice, self.inputs = said, choice, said["inputs"]
+        choice = choice_from_json(choice_json["tables"])
+        self._said, self.choice, self.inputs = choice_json, choice, choice_json["inputs"]
         self.apart = {name: run for name, run in self.apart.items() if chosen_by(choice, f"{self.physical}/{name}")}
 
     def _end_all(self) -> None:
-        """What follows is counted by itself."""
+        """Begin to count again."""
         self.ended += self.counted()
         for run in (self.main, *self.apart.values()):
             if run is not None:
@@ -141,16 +150,16 @@ class Chain:
 
     def _together(self, start: Pair, end: Pair, rows: Mapping[str, int], behind: Mapping[str, Pair]) -> None:
         main = self.main
-        mine = {name: count for name, count in rows.items() if name not in self.apart}
+        counted_rows = {name: count for name, count in rows.items() if name not in self.apart}
         if main is None:
             main = self.main = Run(start, start)
         repeated = main.repeated
-        if not main.take(start, end, mine):
+        if not main.take(start, end, counted_rows):
             if start > main.end:
                 self._miss(main.end, start)
             self._end_all()
             self.main = main = Run(start, start)
-            main.take(start, end, mine)
+            main.take(start, end, counted_rows)
         self.repeated += main.repeated - repeated
         for name, run in list(self.apart.items()):
             self._join(name, run, start, behind.get(name, end), rows.get(name, 0), stays=name in behind)
@@ -163,23 +172,23 @@ class Chain:
             main.settle()
 
     def _join(self, name: str, run: Run, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
-        """A table that stood elsewhere, after a batch of the others; place: where it stands now."""
+        """Update a table of `apart` after a main batch; place: where it is now."""
         if stays and place == run.end:
             return
         if name in self._answered:
             self._answered.discard(name)
-            if stays:  # it stands in the middle of an answer still, or behind it
+            if stays:  # it is still in the middle of an answer, or after one
                 self.apart[name] = Run(place, place)
                 return
             run = self.apart[name] = Run(start, start)
         self._add(name, run, min(start, place), place, count)
 
     def _own(self, name: str, start: Pair, end: Pair, count: int, *, is_answer: bool) -> None:
-        """A range of a table alone."""
+        """Take a range of one table."""
         if self.main is not None:
             self.main.rows.pop(name, None)
         run = self.apart.get(name)
-        if is_answer or name in self._answered:  # what is counted in an answer is not what the log has
+        if is_answer or name in self._answered:  # an answer's rows are not those of the log
             self._answered.discard(name)
             run = Run(end, end) if is_answer else Run(start, start)
             self._answered |= {name} if is_answer else set()
@@ -206,52 +215,52 @@ class Chain:
 
     @property
     def behind(self) -> dict[str, Pair]:
-        """The tables that stand below the others, and where."""
+        """The tables that are behind the others, and their places."""
         return {name: run.end for name, run in self.apart.items() if run.end < self.end}
 
     @property
     def rows(self) -> Counter[str]:
-        """That came, by table, each once; of what is not settled."""
-        return sum((Counter(each.rows) for each in (*self.ended, *self.counted())), Counter[str]())
+        """Rows by table, each once, of what is not settled."""
+        return sum((Counter(part.rows) for part in (*self.ended, *self.counted())), Counter[str]())
 
     def counted(self) -> list[Counted]:
-        """What can be compared with the log of what was not yet ended."""
-        found = [self._counted_of(name, run) for name, run in self.apart.items() if name not in self._answered]
+        """What can be compared with the log, of the present runs."""
+        parts = [self._counted_of(name, run) for name, run in self.apart.items() if name not in self._answered]
         if self.main is not None:
             main = self.main
-            found.append(
+            parts.append(
                 Counted(self.choice, self.inputs, main.start, main.end, Counter(main.rows), None, frozenset(self.apart))
             )
-        return self._compared(found)
+        return self._compared(parts)
 
-    def _compared(self, found: Iterable[Counted]) -> list[Counted]:
-        return [each for each in found if self.since <= each.start < each.end]
+    def _compared(self, parts: Iterable[Counted]) -> list[Counted]:
+        return [part for part in parts if self.since <= part.start < part.end]
 
     def _counted_of(self, name: str, run: Run) -> Counted:
         return Counted(self.choice, self.inputs, run.start, run.end, Counter(run.rows), frozenset({name}))
 
     def settled(self) -> list[Counted]:
-        """What was counted since this was asked last."""
+        """What was counted since the last call."""
         self._end_all()
-        found, self.ended = self.ended, []
+        settled, self.ended = self.ended, []
         at = None if self.main is None else self.main.end
         self.apart = {name: run for name, run in self.apart.items() if run.end != at or name in self._answered}
-        return found
+        return settled
 
 
 def chains(output: str, batches: Iterable[Mapping[str, Any]], since: Mapping[str, Pair] | None = None) -> list[Chain]:
-    """The chains of an output, of its batches in the order in which they were written. since: by physical source."""
-    found: dict[str, Chain] = {}
+    """The chains of an output, from its batches in the order of writing. since: where the logs begin, by source."""
+    chain_of: dict[str, Chain] = {}
     for line in batches:
         physical = line["physical"]
-        if physical not in found:
-            found[physical] = Chain(output, physical, (since or {}).get(physical, _NOWHERE))
-        found[physical].take(line)
-    return list(found.values())
+        if physical not in chain_of:
+            chain_of[physical] = Chain(output, physical, (since or {}).get(physical, _NOWHERE))
+        chain_of[physical].take(line)
+    return list(chain_of.values())
 
 
 def pair_of(value: Sequence[int]) -> Pair:
-    """A pair, as the journal has it."""
+    """A pair, from the journal's form."""
     scn, seq = value
     return int(scn), int(seq)
 

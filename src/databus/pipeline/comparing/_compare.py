@@ -1,12 +1,11 @@
 """Comparing a copy with its source, by value, at one position.
 
-The source is read in one consistent read, from the database itself and by nothing of the bus. The copy is compared
-once its query has written everything up to what that read sees; if the source changes meanwhile, all is done again, and
-a difference counts when a second look finds the same. Start with `compare`.
+The source is read in one consistent read, directly from the database, without the bus. The copy is compared once its
+query has written everything that this read sees. If the source changes meanwhile, all is repeated; a difference counts
+only if a second comparison has the same. Start with `compare`.
 """
 
 import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,19 +14,21 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from databus.core import (
+    Clock,
     ConfigError,
     CorruptData,
     DatabusError,
     FatalError,
     ServiceUnavailable,
     SourceCheckpoint,
+    SystemClock,
     TransientError,
 )
 from databus.disk import Location
 from databus.filters import StreamFilter
 from databus.flow import TableFilters
 from databus.pipeline.comparing._compare_filtered import Behind, Filtered, FilteredTable, captured_table
-from databus.pipeline.comparing._compare_found import Comparison, TableDifference, difference
+from databus.pipeline.comparing._differences import Comparison, TableDifference, difference
 from databus.pipeline.engine import Feed, Ledger, QueryPlan, TypedSteps, ledger_path, named, plan_queries
 from databus.pipeline.graph import Graph, NodeSpec, is_held
 from databus.pipeline.telling import read_status
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
 
 
 _PARTS: Final = 256
+"""Keys are hashed into so many parts, of which one at a time is compared in memory."""
 _ROWS_WAITING_MAX: Final = 50_000
-"""How many rows of a side wait in memory; a table that is smaller never goes to disk."""
+"""Rows of a side that wait in memory; a smaller table never goes to disk."""
 
 
 class Side:
-    """The rows of one side. places: where in a row its key is."""
+    """The rows of one side. places: the indexes of the key's columns in a row."""
 
     def __init__(self, folder: Path, places: Sequence[int]) -> None:
         self._folder = folder
@@ -55,7 +57,7 @@ class Side:
         self._waiting: list[list[Row]] = [[] for _ in range(_PARTS)]
 
     def fill(self, rows: Iterable[Row]) -> None:
-        """Put all rows aside."""
+        """Take all rows."""
         for number, row in enumerate(rows, 1):
             self._waiting[hash(self._key(row)) % _PARTS].append(row)
             if number % _ROWS_WAITING_MAX == 0:
@@ -96,7 +98,7 @@ def two_sides(places: Sequence[int]) -> Iterator[tuple[Side, Side]]:
 
 
 def difference_of(name: str, source: Side, copied: Side, keys_max: int) -> TableDifference:
-    """What differs between two sides, part by part."""
+    """The difference of two sides, part by part."""
     total = TableDifference(name, 0)
     for part in range(_PARTS):
         total = total.joined(difference(name, source.part(part), copied.part(part), keys_max), keys_max)
@@ -104,20 +106,20 @@ def difference_of(name: str, source: Side, copied: Side, keys_max: int) -> Table
 
 
 def oracle_of(physical: str, config: SourceConfig | None, *, folder: Path, database: Path | None = None) -> Oracle:
-    """How the database of a physical source is read. `database`: a SQLite file, instead of what `config` says.
+    """What reads the database of a physical source. `database`: a SQLite file, instead of the one in `config`.
 
-    Raises `ConfigError` where there is no configuration, `UnsupportedFeature` for a kind that cannot be compared.
+    Raises `ConfigError` without a configuration, `UnsupportedFeature` for a kind that cannot be compared.
     """
     if database is not None:
         config = parse_source({"type": "sqlite", "path": str(database.absolute())}, physical)
     if config is None:
-        raise ConfigError(f"{physical}: its options are in no configuration here; give that of the relay")
+        raise ConfigError(f"{physical}: its options are not in this file; give the file of its relay")
     comparable: type[Comparable] = offered(Comparable, config, physical)
     return comparable.oracle(config, folder)
 
 
 def read_source(physical: str, config: SourceConfig) -> Mapping[str, dict[Row, Row]]:
-    """What the database of a source holds now, by table (`db.table`) and key, in the values that a mirror holds."""
+    """The rows of a source's database now, by table (`db.table`) and key, with the values that a mirror has."""
     with oracle_of(physical, config, folder=Path())() as reading:
         return {table.source: _by_key(reading.rows(table), table) for table in reading.tables()}
 
@@ -127,8 +129,9 @@ def _by_key(rows: Iterable[Row], table: OracleTable) -> dict[Row, Row]:
     return {tuple(row[place] for place in places): row for row in rows}
 
 
-_ASK_S: Final = 0.1
-_ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
+_ASK_MS: Final = 100
+_ANSWER_MS_MIN: Final = 2_000
+"""A relay gets at least so long to answer, also after the deadline."""
 _KEYS_SHOWN_MAX: Final = 10
 _AT_REST: Final = ("failed", "hanging", "paused", "stopped")
 _NO_BATCH: Final = "the copy has had no batch yet (the screen of `databus run` says why)"
@@ -136,14 +139,19 @@ _NO_BATCH: Final = "the copy has had no batch yet (the screen of `databus run` s
 
 @dataclass(frozen=True)
 class _Copy:
-    """A mirror of one physical source, the query that keeps it, and how the source is read."""
+    """A mirror of one physical source."""
 
     graph: Graph
     node: NodeSpec
     plan: QueryPlan
+    """The query that writes it."""
     physical: str
     oracle: Oracle
+    """Reads the source."""
     session: Callable[[], "SparkSession"]
+    clock: Clock
+    deadline_s: float
+    """Until when the comparison waits, by the monotonic clock."""
 
     @property
     def feed(self) -> Feed:
@@ -153,28 +161,28 @@ class _Copy:
         return self.feed.selects(f"{self.physical}/{source}")
 
     def position(self) -> SourceCheckpoint | None:
-        """Up to where all of its tables are written, as the target says; None before it says anything."""
+        """Up to where all of its tables are written, by its ledger; None before there is one."""
         config = self.graph.config
-        output = self.node.plugin(self.node.config, config.context_of(self.node.name))
+        output = config.output_of(self.node.name)
         try:
             ledger = Ledger.load(ledger_path(output, config.state), config.name, self.node.name)
         except CorruptData:
-            return None  # being replaced
+            return None  # it is being replaced
         position = ledger.positions.get(self.physical)
         return None if position is None else position.least(self.feed.choice)
 
-    def published(self, deadline: float) -> SourceCheckpoint | None:
+    def published(self) -> SourceCheckpoint | None:
         """The end of the relay's log; None if the relay does not run."""
         try:
-            relay = self._relay(deadline)
+            relay = self._relay()
             return None if relay is None else relay.head(self.physical).published
         except TransientError:
             return None
 
-    def suspended(self, deadline: float) -> str:
-        """Why the relay does not capture this source and will not by itself; empty if it does, or does not answer."""
+    def suspended(self) -> str:
+        """The error for which the relay has stopped to capture this source, if it has."""
         try:
-            relay = self._relay(deadline)
+            relay = self._relay()
             states = [] if relay is None else relay.states()
         except TransientError:
             return ""
@@ -182,7 +190,7 @@ class _Copy:
         return str(stopped[0]["message"]) if stopped else ""
 
     def at_rest(self) -> str:
-        """Why the output writes nothing now; empty if it does, or has left no status."""
+        """Why the output writes nothing now, if that is known."""
         config = self.graph.config
         if not is_held(config.state):
             return "the pipeline does not run"
@@ -196,12 +204,12 @@ class _Copy:
         why = output["message"] or output["error"] or "`databus resume` has it go on"
         return f"{self.node.name} is {output['state']}: {' '.join(str(why).split())}"
 
-    def _relay(self, deadline: float) -> "RelayClient | None":
-        """The relay, waited for until the deadline, or a moment where that has passed."""
+    def _relay(self) -> "RelayClient | None":
+        """The relay, with a limit for answers up to the deadline."""
         from databus.link import RelayClient
 
         url = self.graph.config.relay_url()
-        left_ms = max(int((deadline - time.monotonic()) * 1e3), _ANSWER_MS_MIN)
+        left_ms = max(int((self.deadline_s - self.clock.monotonic_s()) * 1e3), _ANSWER_MS_MIN)
         return None if url is None else RelayClient(url, access=self.graph.config.access, read_ms_max=left_ms)
 
     def folder_of(self, source: str) -> Location:
@@ -212,7 +220,7 @@ class _Copy:
         return path_of(self.node.config.path, context, self.physical, source, spelled)
 
     def owner_of(self, source: str) -> str | None:
-        """Whose rows are to be read, where others share the table."""
+        """Whose rows to read, if several sources share the table."""
         return f"{self.physical}/{source}" if self.node.config.merge else None
 
     def key_of(self, source: str, key: Sequence[str]) -> tuple[str, ...]:
@@ -221,23 +229,27 @@ class _Copy:
         return tuple(columns or key)
 
     def not_a_copy(self, source: str) -> str:
-        """Why filters on the way have this hold something else than the source does; empty where it does not."""
+        """Why, because of its filters, the target does not hold the source's rows; empty if it does."""
         name = f"{self.physical}/{source}"
         over = named(self.graph, self.feed.filters_of(name))
-        reasons = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
+        reasons = [
+            f"{where} {node_filter.not_a_copy}"
+            for where, node_filter in over
+            if node_filter.not_a_copy and node_filter.is_about(name)
+        ]
         return f"not compared: {reasons[0]}" if reasons else ""
 
-    def filtered(self, source: str, deadline: float) -> list[Behind | Filtered | FilteredTable]:
-        """What filters the source's table on its way to this copy, one after the other."""
+    def filtered(self, source: str) -> list[Behind | Filtered | FilteredTable]:
+        """The filters of the source's table on its way to this copy, one after the other."""
         name = f"{self.physical}/{source}"
         way = self.feed.way(name)
-        wanted = StreamFilter() if way is None else self.graph.inputs[way.input].filter
-        if way is None or (not way.steps and not wanted.form(name)):
+        input_filter = StreamFilter() if way is None else self.graph.inputs[way.input].filter
+        if way is None or (not way.steps and not input_filter.form(name)):
             return []
-        table = self._captured(source, deadline)
+        table = self._captured(source)
         notes: list[Behind | Filtered | FilteredTable] = []
-        if wanted.form(name):
-            notes.append(behind := Behind(wanted, self.physical, table))
+        if input_filter.form(name):
+            notes.append(behind := Behind(input_filter, self.physical, table))
             table = behind.result
         if way.is_typed:
             steps = TypedSteps(self.graph, name, self.graph.about(way.steps, name))
@@ -247,13 +259,13 @@ class _Copy:
             notes.append(FilteredTable(filters, table))
         return notes
 
-    def _captured(self, source: str, deadline: float) -> TableSchema:
-        """The definition of a table: what the relay says, or, of one of the pipeline's own, what is beside its log."""
+    def _captured(self, source: str) -> TableSchema:
+        """The definition of a table, from the relay, or, of the pipeline's own relay, from the folder of its log."""
         if self.graph.config.embeds_relay:
             return captured_table(self.graph.config.relay_folder, self.physical, source)
-        relay = self._relay(deadline)
+        relay = self._relay()
         sources = (
-            [] if relay is None else [each for each in relay.sources() if each.name == f"{self.physical}/{source}"]
+            [] if relay is None else [known for known in relay.sources() if known.name == f"{self.physical}/{source}"]
         )
         if relay is None or not sources:
             raise ServiceUnavailable(f"{self.physical}: no relay knows {source}, whose types the filters need")
@@ -270,23 +282,25 @@ def compare(
     keys_max: int = _KEYS_SHOWN_MAX,
     on_wait: Callable[[str], None] | None = None,
     session: "SparkSession | None" = None,
+    clock: Clock | None = None,
 ) -> Comparison:
     """Compare a Delta mirror with the databases that it copies: SQLite files, MySQL and MariaDB servers.
 
-    graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
-    for a SQLite file its path as `database` will do. on_wait: told why the comparison has to wait, whenever that
-    changes. session: runs the filters of typed branches; one is started where it is needed and none is given.
+    graph: of the pipeline that writes the mirror. If the pipeline's relay runs elsewhere, `sources` are that relay's;
+    for a SQLite file its path as `database` is enough. on_wait: called with the reason of a wait, whenever that
+    changes. session: runs the filters of typed branches; without it, one is started if it is needed.
 
-    Raises `ConfigError` if that output is no mirror of such tables, `ServiceUnavailable` if the copy did not reach the
-    source within `wait_ms_max`, no table of it is captured, or the source would not rest: where nothing was compared,
-    nothing is identical. Raises `FatalError` where capture is suspended: then waiting is of no use.
+    Raises `ConfigError` if that output is not a mirror of such tables; `ServiceUnavailable` if the copy did not reach
+    the source within `wait_ms_max`, no table of it is captured, or the source was written to all the time; `FatalError`
+    if capture is suspended, so that waiting is of no use.
     """
-    deadline = time.monotonic() + wait_ms_max / 1e3
+    clock = clock or SystemClock()
+    deadline_s = clock.monotonic_s() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
     positions: dict[str, int] = {}
     with spark_on_demand("databus compare", session) as spark:
-        for copy in _copies(graph, output, database, sources, spark):
-            differences, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
+        for copy in _copies(graph, output, database, sources, spark, clock, deadline_s):
+            differences, cut = _compare_physical(copy, keys_max, on_wait or _say_nothing)
             tables += differences
             positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
@@ -302,14 +316,16 @@ def _copies(
     database: Path | None,
     sources: Mapping[str, SourceConfig] | None,
     session: Callable[[], "SparkSession"],
+    clock: Clock,
+    deadline_s: float,
 ) -> list[_Copy]:
     config = graph.config
-    node = config.nodes.get(f"outputs.{output}")
-    if node is None or getattr(node.config, "mode", None) != "mirror":
-        mirrors = [node.name for node in config.nodes.values() if getattr(node.config, "mode", None) == "mirror"]
-        raise ConfigError(f'{config.path}: "{output}" is no mirror; there are {", ".join(mirrors) or "none"}')
-    known = {**config.sources, **(sources or {})}
-    physicals = list(known)
+    mirrors = {name: node for name, node in config.outputs.items() if getattr(node.config, "mode", None) == "mirror"}
+    node = mirrors.get(output)
+    if node is None:
+        raise ConfigError(f'{config.path}: "{output}" is not a mirror; there are {", ".join(mirrors) or "none"}')
+    configs = {**config.sources, **(sources or {})}
+    physicals = list(configs)
     if not physicals:
         physicals = _physicals_of_relay(graph)
     copies = []
@@ -317,8 +333,8 @@ def _copies(
         if node.path not in [feed.output for feed in plan.feeds]:
             continue
         if plan.physical is not None:
-            oracle = oracle_of(plan.physical, known.get(plan.physical), folder=config.folder, database=database)
-            copies.append(_Copy(graph, node, plan, plan.physical, oracle, session))
+            oracle = oracle_of(plan.physical, configs.get(plan.physical), folder=config.folder, database=database)
+            copies.append(_Copy(graph, node, plan, plan.physical, oracle, session, clock, deadline_s))
     if not copies:
         raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
     return copies
@@ -331,53 +347,50 @@ def _physicals_of_relay(graph: Graph) -> list[str]:
     return sorted({source.physical for source in client.sources()})
 
 
-def _compare_physical(
-    copy: _Copy, deadline: float, keys_max: int, on_wait: Callable[[str], None]
-) -> tuple[list[TableDifference], int]:
+def _compare_physical(copy: _Copy, keys_max: int, on_wait: Callable[[str], None]) -> tuple[list[TableDifference], int]:
+    """The differences, and the position of the source at which they are."""
     why = message = "nothing was tried"
     doubted: list[TableDifference] | None = None
     while True:
-        is_late = time.monotonic() > deadline
+        is_late = copy.clock.monotonic_s() > copy.deadline_s
         try:
             with copy.oracle() as reading:
-                why = _not_there(copy, reading, deadline)
+                why = _not_reached(copy, reading)
                 why += f"; {resting}" if why and (resting := copy.at_rest()) else ""
                 captured = _tables(copy, reading)
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
                 if not why:
-                    differences = [_compare_table(copy, reading, table, keys_max, deadline) for table in captured]
+                    differences = [_compare_table(copy, reading, table, keys_max) for table in captured]
                     if reading.rests():
-                        if is_late or differences == doubted or all(each.is_identical for each in differences):
+                        if is_late or differences == doubted or all(table.is_identical for table in differences):
                             return differences, reading.cut
-                        doubted = differences
+                        doubted = differences  # the copy may have been written meanwhile: compare once more
                         continue
                     why = "the source did not rest: it was written to during the comparison"
         except ServiceUnavailable as error:
             why = str(error)
-        _wait(copy, why, deadline, is_late=is_late, is_news=why != message, on_wait=on_wait)
+        _wait(copy, why, is_late=is_late, is_news=why != message, on_wait=on_wait)
         message = why
 
 
-def _wait(
-    copy: _Copy, why: str, deadline: float, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]
-) -> None:
-    """Wait a little, or raise where that is of no use."""
-    suspended = copy.suspended(deadline) if is_late or is_news else ""
+def _wait(copy: _Copy, why: str, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]) -> None:
+    """Wait a little, or raise if that is of no use."""
+    suspended = copy.suspended() if is_late or is_news else ""
     if suspended:
         raise FatalError(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
     if is_late:
         raise ServiceUnavailable(f"{copy.physical}: not compared: {why}")
     if is_news:
         on_wait(f"{copy.physical}: waiting: {why}")
-    time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
+    copy.clock.sleep_ms(_ASK_MS)  # neither a database nor Delta notifies of a commit in another process
 
 
-def _not_there(copy: _Copy, reading: Reading, deadline: float) -> str:
+def _not_reached(copy: _Copy, reading: Reading) -> str:
     """Why the copy cannot be compared with this moment of the source yet; empty if it can."""
     position = copy.position()
     why = reading.not_captured() or (reading.not_reached(position) if position is not None else _NO_BATCH)
-    published = None if why else copy.published(deadline)
+    published = None if why else copy.published()
     if why or published is None or position is None:
         return why
     if published.snapshots:
@@ -391,20 +404,18 @@ def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
     return [table for table in reading.tables() if copy.selects(table.source)]
 
 
-def _compare_table(
-    copy: _Copy, reading: Reading, table: OracleTable, keys_max: int, deadline: float
-) -> TableDifference:
+def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: int) -> TableDifference:
     if why := copy.not_a_copy(table.source):
         return TableDifference(table.source, 0, note=why)
-    filtered = copy.filtered(table.source, deadline)
+    filtered = copy.filtered(table.source)
     names, key = (filtered[-1].result.names, filtered[-1].result.key) if filtered else (table.names, table.key)
     key = copy.key_of(table.source, key)
     if not key:
-        return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
+        return TableDifference(table.source, 0, note="it has no key, so there cannot be a mirror of it")
     with two_sides([names.index(name) for name in key]) as (source, copied):
-        rows, given = reading.rows(table), table.names
-        for each in filtered:
-            rows, given = each.rows(given, rows), each.result.names
+        rows, columns = reading.rows(table), table.names
+        for step in filtered:
+            rows, columns = step.rows(columns, rows), step.result.names
         source.fill(rows)
         try:
             copied.fill(_copy_rows(copy.folder_of(table.source), names, copy.owner_of(table.source)))
@@ -414,7 +425,7 @@ def _compare_table(
             is_missing = isinstance(error, ServiceUnavailable)
         outcome = difference_of(table.source, source, copied, keys_max)
     if note and is_missing and not outcome.rows:
-        return TableDifference(table.source, 0)  # never a row, so never a copy
+        return TableDifference(table.source, 0)  # a table that never had a row has no copy
     return TableDifference(table.source, outcome.rows, note=note) if note else outcome
 
 

@@ -1,6 +1,7 @@
-"""What an input's filter, and the filters behind it, make of the source's rows, for a comparison, in parts."""
+"""The filters on the way to a copy, run over the source's rows for a comparison, part by part."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +43,7 @@ _META: Final[tuple[tuple[str, pa.DataType, Any], ...]] = (
 
 
 def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchema:
-    """The definition of a table, from beside the log of the pipeline's relay. Raises `ServiceUnavailable`."""
+    """The definition of a table, from the folder of the relay's log. Raises `ServiceUnavailable`."""
     from databus.log import SchemaStore
 
     tables = SchemaStore.load(relay_folder / physical, physical, {}).current()
@@ -53,10 +54,10 @@ def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchem
 
 
 class Behind:
-    """What an input's filter lets through of rows of a table."""
+    """An input's filter over rows of a table."""
 
-    def __init__(self, wanted: StreamFilter, physical: str, table: TableSchema) -> None:
-        self._cut = FrameFilter.over(wanted, physical, table).cut_of(table)
+    def __init__(self, input_filter: StreamFilter, physical: str, table: TableSchema) -> None:
+        self._cut = FrameFilter.over(input_filter, physical, table).cut_of(table)
         self.result = self._cut.after
 
     def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
@@ -64,15 +65,15 @@ class Behind:
         table = self._cut.before
         places = [table.names.index(name) for name in self.result.names]
         for part in _parts(names, rows, table):
-            mine, holds = self._cut.passing(judged := _as_sent(part, table), row_hashes(table, judged))
+            matches, holds = self._cut.passing(judged := _as_sent(part, table), row_hashes(table, judged))
             passes = np.ones(len(part), bool)
-            for flags in (mine, holds):
+            for flags in (matches, holds):
                 passes &= True if flags is None else flags
             yield from (tuple(part[at][place] for place in places) for at in np.flatnonzero(passes).tolist())
 
 
 class FilteredTable:
-    """Filters over whole tables over rows of a table."""
+    """Filters over whole tables, over rows of one of them."""
 
     def __init__(self, filters: TableFilters, table: TableSchema) -> None:
         self._filters = filters
@@ -83,38 +84,33 @@ class FilteredTable:
         """See `Filtered.rows`."""
         for part in _parts(names, rows, self._table):
             items, _ = self._filters.item(TableRows(self._table, _with_bus(part, self._table)))
-            for made in (item.rows for item in items if isinstance(item, TableRows)):
-                yield from zip(*(made.column(name).to_pylist() for name in self.result.names), strict=True)
+            for passed in (item.rows for item in items if isinstance(item, TableRows)):
+                yield from zip(*(passed.column(name).to_pylist() for name in self.result.names), strict=True)
 
 
 class Filtered:
-    """A branch's filters over rows of a table. names: of the result's columns, known once `rows` has begun."""
+    """A branch's typed filters over rows of a table."""
 
     def __init__(self, session: "SparkSession", steps: TypedSteps, table: TableSchema) -> None:
         self._session = session
         self._steps = steps
         self._table = table
-        self._result: TableSchema | None = None
 
-    @property
+    @cached_property
     def result(self) -> TableSchema:
         """The table that comes out of the filters."""
-        if self._result is None:
-            self._made_of([])
-        assert self._result is not None  # noqa: S101 - just made
-        return self._result
+        return self._apply([])[1]
 
     def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
-        """What the filters let pass of rows with these columns, in the result's columns."""
+        """The rows, given with these columns, that pass the filters, in the result's columns."""
         for part in _parts(names, rows, self._table):
-            made = self._made_of(part)
-            yield from zip(*(column.to_pylist() for column in made.columns), strict=True)
+            passed, _ = self._apply(part)
+            yield from zip(*(column.to_pylist() for column in passed.columns), strict=True)
 
-    def _made_of(self, rows: Sequence[Row]) -> pa.Table:
-        given = self._session.createDataFrame(_with_meta(rows, self._table))
-        frame, self._result = self._steps.apply(given, self._table)
-        made: pa.Table = frame.drop(*(name for name, _, _ in _META)).toArrow()
-        return made.cast(sink_schema(self._result))
+    def _apply(self, rows: Sequence[Row]) -> tuple[pa.Table, TableSchema]:
+        frame, result = self._steps.apply(self._session.createDataFrame(_with_meta(rows, self._table)), self._table)
+        passed: pa.Table = frame.drop(*(name for name, _, _ in _META)).toArrow()
+        return passed.cast(sink_schema(result)), result
 
 
 def _parts(names: Sequence[str], rows: Iterable[Row], table: TableSchema) -> Iterator[list[Row]]:
@@ -126,7 +122,7 @@ def _parts(names: Sequence[str], rows: Iterable[Row], table: TableSchema) -> Ite
 
 
 def _as_sent(rows: Sequence[Row], table: TableSchema) -> pa.RecordBatch:
-    """Rows, as a comparison has them, in the types of a frame."""
+    """Rows of a comparison, in the types of a frame."""
     sent = user_schema(table)
     kinds = sink_schema(table)
     columns = [

@@ -1,7 +1,7 @@
-"""Lineage: which table comes to which output, by which filters, and which columns of it each column there is made of.
+"""Lineage: which table comes to which output, by which filters, and from which of its columns each target column comes.
 
-Nothing is recorded for it: it is read from the file, and from the definitions that the relay has, or, where none runs,
-a SQLite file. What a user's function does, nobody can tell: that is unknown. Start with `table_lineages`.
+Nothing is recorded for it: it is computed from the file and the definitions of the relay, or, without a relay, of a
+SQLite file. What a user's function does is unknown. Start with `table_lineages`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from databus.core import DatabusError, split_physical
 from databus.filters import FrameFilter, patterns_of
 from databus.flow import Lineage
-from databus.pipeline.graph import Branch, Graph, Kind
+from databus.pipeline.graph import Branch, Graph
 from databus.plugins import NamesTargets
 from databus.schema import TableSchema
 
@@ -23,35 +23,36 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a target. origins: the columns of the source that it is made of; None where nobody can tell."""
+    """One column of a target."""
 
     name: str
     type: str
     origins: tuple[str, ...] | None
+    """The columns of the source that it is made of; None if unknown."""
 
 
 @dataclass(frozen=True)
 class TableLineage:
-    """How a table comes to an output.
-
-    table: its full name, or a pattern where nobody knows the tables. target: a namespace, and the name there. columns:
-    None where nobody knows them. reads: columns of the table on which the choice of rows depends, or values.
-    """
+    """How a table comes to an output."""
 
     output: str
     table: str
+    """Its full name, or a pattern if the tables are unknown."""
     source: tuple[str, str]
+    """Namespace and name, as of `target`."""
     target: tuple[str, str]
     filters: tuple[str, ...]
     schema: TableSchema | None = None
     columns: tuple[Column, ...] | None = None
+    """None if unknown."""
     reads: tuple[str, ...] = ()
+    """Columns of the table on which the choice of rows, or values, depend."""
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         columns = [
-            {"name": each.name, "type": each.type, "from": UNKNOWN if each.origins is None else each.origins}
-            for each in self.columns or ()
+            {"name": column.name, "type": column.type, "from": UNKNOWN if column.origins is None else column.origins}
+            for column in self.columns or ()
         ]
         return {
             "output": self.output,
@@ -65,36 +66,35 @@ class TableLineage:
 
 
 def table_lineages(graph: Graph, client: "RelayClient | None") -> list[TableLineage]:
-    """Of all outputs and the tables that there are now. Without a relay, of what the file alone tells."""
-    known = _known(graph, client)
+    """The lineages of all outputs and present tables; without a relay, as far as the file has them."""
+    tables = _known(graph, client)
     return [
-        each
-        for node in graph.config.nodes.values()
-        if node.kind is Kind.OUTPUT
-        for each in _into(graph, node.name, graph.branches(node.path), known)
+        lineage
+        for name, node in graph.config.outputs.items()
+        for lineage in _into(graph, name, graph.branches(node.path), tables)
     ]
 
 
 def _known(graph: Graph, client: "RelayClient | None") -> Mapping[str, TableSchema]:
-    """The tables that there are, by full names."""
+    """The present tables, by full name."""
     if client is not None:
         try:
-            return {each.name: client.table_of(each.fingerprint) for each in client.sources()}
+            return {source.name: client.table_of(source.fingerprint) for source in client.sources()}
         except DatabusError:
-            pass  # what the file tells is better than nothing
+            pass  # the file knows at least some
     config = graph.config
-    here = {name: each.definitions_here(config.folder) or {} for name, each in config.sources.items()}
+    here = {name: owner.definitions_here(config.folder) or {} for name, owner in config.sources.items()}
     return {f"{name}/{source}": table for name, tables in here.items() for source, table in tables.items()}
 
 
 def _into(
-    graph: Graph, output: str, branches: Sequence[Branch], known: Mapping[str, TableSchema]
+    graph: Graph, output: str, branches: Sequence[Branch], tables: Mapping[str, TableSchema]
 ) -> Iterator[TableLineage]:
-    for name, table in sorted(known.items()):
-        way = next((each for each in branches if each.takes(name)), None)
+    for name, table in sorted(tables.items()):
+        way = next((branch for branch in branches if branch.takes(name)), None)
         if way is not None:
             yield _lineage(graph, output, way, name, table)
-    for way in branches if not known else ():
+    for way in branches if not tables else ():
         for pattern in patterns_of(way.selection) or ["*"]:
             table_of = way.table or pattern
             yield TableLineage(output, table_of, (UNKNOWN, table_of), (UNKNOWN, output), _filters(way))
@@ -110,25 +110,25 @@ def _lineage(graph: Graph, output: str, way: Branch, name: str, table: TableSche
     ends = _dataset(graph, physical, source), _target(graph, output, physical, source)
     filters = tuple(step.node for step in about)
     try:
-        given = FrameFilter.over(graph.inputs[way.input].filter, physical, table).cut_of(table).after
-        found = Lineage.unchanged(given.names)
+        cut_table = FrameFilter.over(graph.inputs[way.input].filter, physical, table).cut_of(table).after
+        lineage = Lineage.unchanged(cut_table.names)
         for step in about:
-            found = found.then(graph.filters[step.node].lineage([*found.columns], step.branch))
-    except (DatabusError, KeyError, ValueError):  # a filter names what the table has not: running it says so
+            lineage = lineage.then(graph.filters[step.node].lineage([*lineage.columns], step.branch))
+    except (DatabusError, KeyError, ValueError):  # a filter names an unknown column; a run reports that
         return TableLineage(output, name, *ends, filters, table)
-    types = {column.name: column.type for column in given.columns}
+    types = {column.name: column.type for column in cut_table.columns}
     columns = []
-    for column in found.columns:
-        origins = found.origins(column)
-        is_same = found.columns[column] is not None and not found.is_opaque
-        kind = types.get(found.columns[column] or "", UNKNOWN) if is_same else UNKNOWN
+    for column in lineage.columns:
+        origins = lineage.origins(column)
+        is_same = lineage.columns[column] is not None and not lineage.is_opaque
+        kind = types.get(lineage.columns[column] or "", UNKNOWN) if is_same else UNKNOWN
         columns.append(Column(column, kind, None if origins is None else tuple(sorted(origins))))
-    reads = () if found.is_opaque else tuple(sorted(found.reads))
+    reads = () if lineage.is_opaque else tuple(sorted(lineage.reads))
     return TableLineage(output, name, *ends, filters, table, tuple(columns), reads)
 
 
 def _dataset(graph: Graph, physical: str, source: str) -> tuple[str, str]:
-    """How OpenLineage names a table: by its server, as far as the file says it."""
+    """A table's name in OpenLineage: by its server, if the file has it."""
     owner = graph.config.sources.get(physical)
     hosts, path = getattr(owner, "hosts", None), getattr(owner, "path", None)
     if hosts:
@@ -139,11 +139,10 @@ def _dataset(graph: Graph, physical: str, source: str) -> tuple[str, str]:
 
 
 def _target(graph: Graph, output: str, physical: str, source: str) -> tuple[str, str]:
-    node = graph.config.nodes[f"outputs.{output}"]
     try:
-        target = node.plugin(node.config, graph.config.context_of(output))
+        target = graph.config.output_of(output)
         if isinstance(target, NamesTargets):
             return target.target_of(physical, source)
     except DatabusError:
-        pass  # there cannot be such a target; running it says so
+        pass  # such a target cannot be made; a run reports that
     return f"databus://{graph.config.name}", f"{output}/{source}"

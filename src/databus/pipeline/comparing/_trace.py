@@ -1,13 +1,12 @@
 """`databus trace`: what became of the changes of one row, output by output.
 
-Nothing is recorded of rows. A trace is computed when it is asked for: the images are in the relay's log, the filters
-are tried on them as they are now, the ledger says up to where an output has come, the journal of batches in which one a
-change was, and the target what it has. What filters do with changes is in `_trace_filters.py`. Start with `trace`;
-`verdict_of` is pure.
+Rows are not recorded. A trace is computed when it is asked for: the images come from the relay's log, the present
+filters are tried on them, the ledger has the place of an output, the journal of batches the batch of a change, and the
+target its own rows. What filters do with changes is in `_trace_filters.py`. Start with `trace`; `verdict_of` is pure.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -49,26 +48,27 @@ class Verdict(StrEnum):
     """The output does not take the table."""
     UNKNOWN = "unknown"
     LOST = "lost"
-    """The ledger is past it, and the target has neither it nor a later one."""
+    """The ledger is past the change, and the target has neither it nor a later state."""
 
 
 @dataclass(frozen=True)
 class Emptied:
-    """A control at `pair` after which no row from below `below` is there: a truncation, drop, or snapshot."""
+    """A control that removes rows: a truncation, drop, or snapshot."""
 
     pair: Pair
     below: Pair
+    """Rows of changes below it are gone."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of it in one output."""
+    """What became of a change in one output."""
 
     output: str
     verdict: Verdict
     why: str = ""
     at_us: int | None = None
-    """When it was written; None where the journal does not say."""
+    """When it was written; None if the journal does not have it."""
     batch: tuple[Pair, Pair] | None = None
 
 
@@ -90,25 +90,28 @@ class Traced:
             "before": change.before,
             "after": change.after,
             "outputs": {
-                each.output: {"verdict": each.verdict, "why": each.why, "at_us": each.at_us, "batch": each.batch}
-                for each in self.fates
+                fate.output: {"verdict": fate.verdict, "why": fate.why, "at_us": fate.at_us, "batch": fate.batch}
+                for fate in self.fates
             },
         }
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one output about the row, besides the change itself."""
+    """What is known of the row in one output, beside the change itself."""
 
     done: Pair
+    """Up to where the output has written."""
     later: Sequence[tuple[Pair, ChangeType]] = ()
-    """Pairs of changes of the same row that came after, up to where the output has come."""
+    """Later changes of the same row, up to `done`."""
     there: Sequence[Pair] | None = None
-    """Pairs of the rows of this key in the target; None where it cannot tell."""
+    """Pairs of the rows of this key in the target; None if it cannot be asked."""
     keeps_all: bool = False
     """Whether the target keeps each change as a row."""
     letters: Mapping[Pair, str] = field(default_factory=dict)
+    """Reasons of dead letters, by pair."""
     batch: Mapping[str, Any] | None = None
+    """The batch of the change, from the journal."""
 
 
 def verdict_of(output: str, change: Change, known: Evidence) -> Fate:
@@ -126,7 +129,7 @@ def verdict_of(output: str, change: Change, known: Evidence) -> Fate:
 
 
 def _in_copy(output: str, change: Change, known: Evidence, there: Sequence[Pair], written: Fate) -> Fate:
-    """Of a target that has the last state of each row. there: the pairs of the rows of this key in it."""
+    """For a target that has the last state of each row. there: the pairs of its rows of this key."""
     last, kind = known.later[-1] if known.later else (change.pair, change.kind)
     is_right = not any(pair <= last for pair in there) if kind in _GONE else any(pair >= last for pair in there)
     if not is_right:
@@ -143,9 +146,9 @@ def _written(output: str, known: Evidence) -> Fate:
 
 
 def _lost(output: str, known: Evidence, why: str = "") -> Fate:
-    there = ", ".join(map(_place, sorted(known.there or ()))) or "nothing"
-    told = f"it has come to {_place(known.done)}, and the target has {there} of this key"
-    return Fate(output, Verdict.LOST, f"{why}: {told}" if why else told)
+    places = ", ".join(map(_place, sorted(known.there or ()))) or "nothing"
+    state = f"it has come to {_place(known.done)}, and the target has {places} of this key"
+    return Fate(output, Verdict.LOST, f"{why}: {state}" if why else state)
 
 
 def trace(
@@ -157,24 +160,24 @@ def trace(
     spark: "Callable[[], SparkSession] | None" = None,
     may_show: "Callable[[str], bool]" = lambda _: True,
 ) -> Iterator[Traced]:
-    """The changes of a row since then, the newest `CHANGES_MAX` at most, and what became of each.
+    """The changes of a row since `start`, the newest `CHANGES_MAX` at most, and what became of each.
 
-    spark: gives a session for `sql` and `python` filters, which are not tried without. may_show: whether a table of
-    this full name is there for who asks. Raises `UnknownSource` for a
-    table that there is not, `InputError` for a key that is none of it.
+    spark: gives a session for `sql` and `python` filters; without it, these are not tried. may_show: whether the caller
+    may see the table of this full name. Raises `UnknownSource` for an unknown table, `InputError` for a wrong key.
     """
     full, schema = _table_of(client, table, may_show)
     read = _Read(client, full, schema, _condition(schema, key), start)
     outputs = [
-        (each.output, each.positions.get(full.partition("/")[0]), each.error) for each in positions_of(graph.config)
+        (positions.output, positions.positions.get(full.partition("/")[0]), positions.error)
+        for positions in positions_of(graph.config)
     ]
-    looked = [_Looked(graph, name, position, error, read, spark) for name, position, error in outputs]
+    outputs_looked = [_OutputTrace(graph, name, position, error, read, spark) for name, position, error in outputs]
     for number, change in enumerate(read.changes):
-        yield Traced(change, [each.fate(number) for each in looked])
+        yield Traced(change, [evidence.fate(number) for evidence in outputs_looked])
 
 
 class _Read:
-    """What the log has of the row; behind what an input leaves out, too."""
+    """The row's changes in the log, also behind the filter of an input."""
 
     def __init__(self, client: "RelayClient", full: str, schema: TableSchema, where: str, start: "Start") -> None:
         self.full = full
@@ -185,28 +188,28 @@ class _Read:
         self._behind: dict[str, list[Change]] = {}
         self.changes, self.emptied = self._changes(StreamFilter())
 
-    def behind(self, wanted: StreamFilter) -> list[Change]:
-        """The changes that an input with this filter gives."""
-        if wanted.is_nothing:
+    def behind(self, input_filter: StreamFilter) -> list[Change]:
+        """The changes behind an input with this filter."""
+        if input_filter.is_nothing:
             return self.changes
-        if repr(wanted) not in self._behind:
-            self._behind[repr(wanted)] = self._changes(wanted)[0]
-        return self._behind[repr(wanted)]
+        if repr(input_filter) not in self._behind:
+            self._behind[repr(input_filter)] = self._changes(input_filter)[0]
+        return self._behind[repr(input_filter)]
 
-    def _changes(self, wanted: StreamFilter) -> tuple[list[Change], list[Emptied]]:
+    def _changes(self, input_filter: StreamFilter) -> tuple[list[Change], list[Emptied]]:
         from databus.client import windows
 
-        found: list[Change] = []
+        changes: list[Change] = []
         emptied: list[Emptied] = []
-        client = self._client.filtered(replace(wanted, rules=(*wanted.rules, self._rule)))
+        client = self._client.filtered(replace(input_filter, rules=(*input_filter.rules, self._rule)))
         with windows(client, sources=[self.full], start=self._start, follow=False) as arriving:
             for window in arriving:
                 control = window.control
                 if control is not None and (below := _emptied_below(control.kind, control.pair, control.body)):
                     emptied.append(Emptied(control.pair, below))
-                found += [_change(row, window.commit_us, window.txid) for row in window.rows()]
-                del found[:-CHANGES_MAX]
-        return found, emptied
+                changes += [_change(row, window.commit_us, window.txid) for row in window.rows()]
+                del changes[:-CHANGES_MAX]
+        return changes, emptied
 
 
 def _emptied_below(kind: ControlKind, pair: Pair, body: Mapping[str, Any]) -> Pair | None:
@@ -219,16 +222,16 @@ def _emptied_below(kind: ControlKind, pair: Pair, body: Mapping[str, Any]) -> Pa
 
 
 def _table_of(client: "RelayClient", table: str, may_show: "Callable[[str], bool]") -> tuple[str, TableSchema]:
-    names = [each.name for each in client.sources() if may_show(each.name)]
-    found = [each for each in names if table in (each, each.partition("/")[2], each.rpartition(".")[2])]
-    if len(found) != 1:
-        said = f"several: {', '.join(found)}" if found else f"there are {', '.join(sorted(names)) or 'none'}"
-        raise UnknownSource(f"no one table is called {table!r}; {said}")
-    return found[0], list(client.register(found))[-1].table
+    names = [source.name for source in client.sources() if may_show(source.name)]
+    matching = [name for name in names if table in (name, name.partition("/")[2], name.rpartition(".")[2])]
+    if len(matching) != 1:
+        hint = f"several: {', '.join(matching)}" if matching else f"there are {', '.join(sorted(names)) or 'none'}"
+        raise UnknownSource(f"no one table is called {table!r}; {hint}")
+    return matching[0], list(client.register(matching))[-1].table
 
 
 def _condition(schema: TableSchema, key: Mapping[str, str]) -> str:
-    """A condition for these values, in the words of filters."""
+    """A filter's condition for these values."""
     parts = []
     for name, value in key.items():
         column = column_named(name, schema.names)
@@ -236,10 +239,10 @@ def _condition(schema: TableSchema, key: Mapping[str, str]) -> str:
             raise InputError(f"{schema.source} has no column {name}; it has {', '.join(schema.names)}")
         is_number = str(schema.column(column).type).startswith(_NUMERIC)
         if is_number and not _NUMBERS.fullmatch(value) and value not in ("true", "false"):
-            raise InputError(f"{name}: {value[:100]!r} is no {schema.column(column).type}")
+            raise InputError(f"{name}: {value[:100]!r} is not of type {schema.column(column).type}")
         literal = value if is_number else "'" + value.replace("'", "''") + "'"
         parts.append(f'"{column}" = {literal}')
-    lacking = [name for name in schema.key if name not in {column_named(each, schema.names) for each in key}]
+    lacking = [name for name in schema.key if name not in {column_named(key_name, schema.names) for key_name in key}]
     if lacking or not parts:
         raise InputError(f"the key of {schema.source} is {', '.join(schema.key) or 'none'}; give {', '.join(lacking)}")
     return " AND ".join(parts)
@@ -253,8 +256,8 @@ def _change(row: "Row", commit_us: int, txid: str) -> Change:
     return Change((row.scn, row.seq), row.change_type, commit_us, txid, before, after, row.table)
 
 
-class _Looked:
-    """What was looked at once for all changes of the row, of one output."""
+class _OutputTrace:
+    """One output's part of a trace: what is read once for all changes of the row."""
 
     def __init__(
         self,
@@ -266,11 +269,10 @@ class _Looked:
         spark: "Callable[[], SparkSession] | None",
     ) -> None:
         self._name, self._full, self._read, self._error = name, read.full, read, error
-        node = graph.config.nodes[f"outputs.{name}"]
-        self._output = node.plugin(node.config, graph.config.context_of(name))
-        way = next((each for each in graph.branches(node.path) if each.takes(self._full)), None)
+        self._output = graph.config.output_of(name)
+        way = next((branch for branch in graph.branches(f"outputs.{name}") if branch.takes(self._full)), None)
         self._done = (0, 0) if position is None else position.done(self._full)
-        self._batches = [each for each in read_batches(graph.config.state, name) if _is_of(each, self._full)]
+        self._batches = [batch for batch in read_batches(graph.config.state, name) if _is_of(batch, self._full)]
         self._letters = self._letters_of()
         self._found: dict[str, Sequence[Pair] | None] = {}
         self._passed: list[Passed] | None = None
@@ -279,7 +281,7 @@ class _Looked:
             self._passed = WayThrough(graph, way, self._full, read.schema, spark).passed(read.changes, behind)
 
     def fate(self, number: int) -> Fate:
-        """Of one of the changes."""
+        """What became of one of the changes."""
         if self._error is not None:
             return Fate(self._name, Verdict.UNKNOWN, str(self._error))
         if self._passed is None:
@@ -290,53 +292,67 @@ class _Looked:
         if passed.rows is None:
             return Fate(self._name, Verdict.FILTERED, f"by {passed.dropped_by}")
         pair, kind = last_of(passed.rows)
-        if change.pair > self._done:  # of a part of a transaction, the last image decides
+        if change.pair > self._done:  # not written yet: the last image of a part of a transaction decides
             pair = change.pair
         return verdict_of(self._name, replace(change, pair=pair, kind=kind), self._evidence(number, passed.rows))
 
     def _evidence(self, number: int, rows: TableRows) -> Evidence:
         change, passed = self._read.changes[number], self._passed or ()
-        later = [last_of(each.rows) for each in passed[number + 1 :] if each.rows is not None]
-        later = [each for each in later if each[0] not in self._letters]  # the target has the one before it
+        later = [last_of(passed_one.rows) for passed_one in passed[number + 1 :] if passed_one.rows is not None]
+        later = [
+            pair_and_kind for pair_and_kind in later if pair_and_kind[0] not in self._letters
+        ]  # a refused change leaves the one before it in the target
         later += [
-            (each.below, ChangeType.DELETE)
-            for each in self._read.emptied
-            if change.pair < each.below and each.pair <= self._done
+            (emptied.below, ChangeType.DELETE)
+            for emptied in self._read.emptied
+            if change.pair < emptied.below and emptied.pair <= self._done
         ]
-        known = sorted(each for each in later if each[0] <= self._done)
-        ends = ((tuple(each["start"]), tuple(each["end"]), place) for place, each in enumerate(self._batches))
+        later_here = sorted(pair_and_kind for pair_and_kind in later if pair_and_kind[0] <= self._done)
+        ends = ((tuple(batch["start"]), tuple(batch["end"]), place) for place, batch in enumerate(self._batches))
         at = next((place for start, end, place in ends if start < change.pair <= end), None)
         keeps_all = not self._output.config.is_refilled
-        there = self._there(rows) if at is None or not isinstance(self._output, FindsOffsets) else self._between(at)
-        return Evidence(self._done, known, there, keeps_all, self._letters, None if at is None else self._batches[at])
+        return Evidence(
+            self._done,
+            later_here,
+            self._there(rows, at),
+            keeps_all,
+            self._letters,
+            None if at is None else self._batches[at],
+        )
 
-    def _there(self, given: TableRows) -> Sequence[Pair] | None:
-        """What the target has of the row's key."""
-        config, source = self._output.config, given.table.source
-        if not isinstance(self._output, FindsKeys):
+    def _there(self, given: TableRows, at: int | None) -> Sequence[Pair] | None:
+        """The target's rows of the row's key; at: the index of the change's batch in the journal."""
+        output = self._output
+        if at is not None and isinstance(output, FindsOffsets):
+            return self._between(output, at)
+        config, source = output.config, given.table.source
+        if not isinstance(output, FindsKeys):
             return None
         names = [*config.key_choice.of(source)] or [*given.table.key]
         if not names or not {*names} <= {*given.rows.schema.names}:
             return None
         key = {name: given.rows.column(name)[-1] for name in names}
-        about = {pair for each in self._passed or () if each.rows is not None for pair in pairs_in(each.rows)}
-        return self._once(repr(key), lambda: self._find(source, key, about))
+        about = {
+            pair
+            for passed_one in self._passed or ()
+            if passed_one.rows is not None
+            for pair in pairs_in(passed_one.rows)
+        }
+        physical = self._full.partition("/")[0]
+        return self._once(repr(key), lambda: output.find(physical, source, key, about))
 
-    def _find(self, source: str, key: Mapping[str, Any], about: Collection[Pair]) -> Sequence[Pair] | None:
-        assert isinstance(self._output, FindsKeys)  # noqa: S101 - the caller looked
-        return self._output.find(self._full.partition("/")[0], source, key, about)
-
-    def _between(self, at: int) -> Sequence[Pair] | None:
-        """What the target has of the row among what a batch has written; places are those of the journal."""
-        told = [each.get("offsets", {}).get(self._full) for each in self._batches[: at + 1]]
-        before, after = next((each for each in reversed(told[:-1]) if each is not None), None), told[-1]
+    def _between(self, output: FindsOffsets, at: int) -> Sequence[Pair] | None:
+        """The target's rows of the row among those that a batch wrote, by offsets from the journal."""
+        offsets_of = [offsets.get("offsets", {}).get(self._full) for offsets in self._batches[: at + 1]]
+        before, after = (
+            next((offsets for offsets in reversed(offsets_of[:-1]) if offsets is not None), None),
+            offsets_of[-1],
+        )
         if before is None or after is None:
             return None
         start, end = (tuple(self._batches[at][name]) for name in ("start", "end"))
-        rows = (each.rows for each in self._passed or () if each.rows is not None)
-        about = {pair for each in rows for pair in pairs_in(each) if start < pair <= end}
-        output = self._output
-        assert isinstance(output, FindsOffsets)  # noqa: S101 - the caller looked
+        rows = (passed_one.rows for passed_one in self._passed or () if passed_one.rows is not None)
+        about = {pair for rows_passed in rows for pair in pairs_in(rows_passed) if start < pair <= end}
         return self._once(f"batch {at}", lambda: output.find_between(before, after, about))
 
     def _once(self, what: str, find: Callable[[], Sequence[Pair] | None]) -> Sequence[Pair] | None:
@@ -351,12 +367,12 @@ class _Looked:
         if not isinstance(self._output, KeepsLetters):
             return {}
         letters = self._output.letters
-        found = (letters.find(file) for file in letters.files(lambda name: name == self._full))
-        return {each.pair: each.reason for one in found if one is not None for each in one.letters}
+        letters_found = (letters.find(file) for file in letters.files(lambda name: name == self._full))
+        return {letter.pair: letter.reason for group in letters_found if group is not None for letter in group.letters}
 
 
 def _is_of(batch: Mapping[str, Any], full: str) -> bool:
-    """Whether a batch is one that had rows of a table."""
+    """Whether a batch had rows of a table."""
     physical, _, source = full.partition("/")
     if batch["physical"] != physical or (batch["only"] and full not in batch["only"]):
         return False

@@ -1,4 +1,4 @@
-"""What the filters on the way to an output make of the changes of one row, tried as `databus test` tries them.
+"""The filters on the way to an output, tried on the changes of one row as `databus test` tries them.
 
 Start with `WayThrough.passed`.
 """
@@ -25,49 +25,54 @@ _KINDS: Final = {kind.label: kind for kind in ChangeType}
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the row. before, after: the images, as JSON has values."""
+    """One change of the row."""
 
     pair: Pair
     kind: ChangeType
     commit_us: int
     txid: str
     before: Mapping[str, Any] | None
+    """The image before, with values in the form of JSON; None for an insert."""
     after: Mapping[str, Any] | None
     table: TableSchema | None = None
-    """Its definition then."""
+    """The table's definition at the time of the change."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What comes of a change. rows: behind all filters; None where one drops it, or where that is not known."""
+    """A change behind filters."""
 
     rows: TableRows | None = None
+    """None if a filter drops it, or if that is unknown."""
     dropped_by: str = ""
     why_unknown: str = ""
 
 
 @dataclass(frozen=True)
 class WayThrough:
-    """A way from an input to an output. name: of the table, in full; table: its definition now. spark: gives a session
-    for filters of typed rows; None where these are not to be tried.
-    """
+    """A way of a table from an input to an output."""
 
     graph: Graph
     way: Branch
     name: str
+    """The table's full name."""
     table: TableSchema
+    """Its present definition."""
     spark: "Callable[[], SparkSession] | None"
+    """Gives a session for filters of typed rows; None if these are not to be tried."""
 
     def passed(self, changes: Sequence[Change], behind: Sequence[Change]) -> list[Passed]:
-        """Of each of these changes. behind: those that the input gives."""
+        """Each of these changes behind the filters. behind: those that pass the input."""
         by_scn: dict[int, list[Change]] = {}
-        for each in behind:
-            by_scn.setdefault(each.pair[0], []).append(each)
-        given = [_same(each, by_scn.get(each.pair[0], ())) for each in changes]
-        found = [Passed(dropped_by=self.way.input) if each is None else self._given(each) for each in given]
+        for change in behind:
+            by_scn.setdefault(change.pair[0], []).append(change)
+        from_input = [_same(change, by_scn.get(change.pair[0], ())) for change in changes]
+        passed_all = [
+            Passed(dropped_by=self.way.input) if change is None else self._given(change) for change in from_input
+        ]
         if not self.way.steps:
-            return [each if each.rows is None else self._over_tables(each.rows) for each in found]
-        return self._typed(found)
+            return [passed if passed.rows is None else self._over_tables(passed.rows) for passed in passed_all]
+        return self._typed(passed_all)
 
     def _given(self, change: Change) -> Passed:
         table = self.table if self.way.steps or change.table is None else change.table
@@ -83,49 +88,51 @@ class WayThrough:
             for count, node in enumerate(way, 1):
                 filters = named(self.graph, way[:count])
                 physical = self.name.partition("/")[0]
-                found = TableFilters(physical, filters, Always(given.table), now).rows(given)
-                if not found:
+                results = TableFilters(physical, filters, Always(given.table), now).rows(given)
+                if not results:
                     return Passed(dropped_by=node)
-                (result,) = found
+                (result,) = results
         except DatabusError as error:
             return Passed(why_unknown=f"the filters of now do not take it: {error}")
         return Passed(result)
 
-    def _typed(self, found: list[Passed]) -> list[Passed]:
-        """By Spark, all changes at once, as far as one filter after the other."""
+    def _typed(self, passed_all: list[Passed]) -> list[Passed]:
+        """In Spark, all changes at once, through one filter more each time, to see which one drops a change."""
         steps = self.graph.about(self.way.steps, self.name)
         if self.spark is None:
             names = ", ".join(step.node for step in steps)
             why = f"{names}: filters of typed rows; `databus trace --spark` has Spark try them"
-            return [each if each.rows is None else Passed(why_unknown=why) for each in found]
-        given = [each.rows.rows for each in found if each.rows is not None]
-        if not given:
-            return found
-        rows = TableRows(self.table, pa.concat_tables(given))
+            return [passed if passed.rows is None else Passed(why_unknown=why) for passed in passed_all]
+        tables = [passed.rows.rows for passed in passed_all if passed.rows is not None]
+        if not tables:
+            return passed_all
+        rows = TableRows(self.table, pa.concat_tables(tables))
         for count, step in enumerate(steps, 1):
             try:
                 made = through_spark(self.graph, self.name, steps[:count], rows, self.spark())
             except DatabusError as error:
-                return [each if each.rows is None else Passed(why_unknown=str(error)) for each in found]
-            found = [each if each.rows is None else _left(each.rows, made, step.node) for each in found]
-        return found
+                return [passed if passed.rows is None else Passed(why_unknown=str(error)) for passed in passed_all]
+            passed_all = [
+                passed if passed.rows is None else _left(passed.rows, made, step.node) for passed in passed_all
+            ]
+        return passed_all
 
 
 def _left(given: TableRows, made: TableRows, node: str) -> Passed:
-    """What a filter has left of a change, of what it has made of all."""
+    """The rows of one change among those that came out of a filter."""
     scn, least = given.rows.column(COMMIT_VERSION)[0], pc.min(given.rows.column(SEQ))
     most = pc.max(given.rows.column(SEQ))
     seqs = made.rows.column(SEQ)
     is_mine = pc.and_(pc.greater_equal(seqs, least), pc.less_equal(seqs, most))
-    mine = made.rows.filter(pc.and_(pc.equal(made.rows.column(COMMIT_VERSION), scn), is_mine))
-    return Passed(TableRows(made.table, mine)) if mine.num_rows else Passed(dropped_by=node)
+    rows = made.rows.filter(pc.and_(pc.equal(made.rows.column(COMMIT_VERSION), scn), is_mine))
+    return Passed(TableRows(made.table, rows)) if rows.num_rows else Passed(dropped_by=node)
 
 
-def _same(change: Change, there: Sequence[Change]) -> Change | None:
-    """The change as an input gives it: of an update perhaps one image."""
+def _same(change: Change, candidates: Sequence[Change]) -> Change | None:
+    """The change behind an input: of an update, perhaps one image."""
     scn, seq = change.pair
     pairs = [change.pair, (scn, seq - 1)] if change.before is not None and change.after is not None else [change.pair]
-    return next((each for pair in pairs for each in there if each.pair == pair), None)
+    return next((change for pair in pairs for change in candidates if change.pair == pair), None)
 
 
 def last_of(given: TableRows) -> tuple[Pair, ChangeType]:
@@ -141,7 +148,7 @@ def pairs_in(given: TableRows) -> list[Pair]:
 
 
 def _images(change: Change) -> list[dict[str, Any]]:
-    """The images as a test of filters has them."""
+    """The images as rows of a test of filters."""
     scn, seq = change.pair
     if change.before is not None and change.after is not None:
         before = {**change.before, CHANGE_TYPE: ChangeType.UPDATE_PREIMAGE.label, COMMIT_VERSION: scn, SEQ: seq - 1}

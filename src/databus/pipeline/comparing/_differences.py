@@ -1,4 +1,4 @@
-"""What a comparison found: differences of tables, and how they are told."""
+"""The result of a comparison: the differences of tables, for people and programs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,21 @@ from databus.sources import Row
 
 @dataclass(frozen=True)
 class TableDifference:
-    """What was found about one table. The keys are the first few of each kind, `*_rows` how many there are."""
+    """The differences of one table."""
 
     name: str
     rows: int
+    """Rows of the source."""
     only_in_source: tuple[Row, ...] = ()
+    """The first few keys, as of the other kinds."""
     only_in_copy: tuple[Row, ...] = ()
     different: tuple[Row, ...] = ()
     only_in_source_rows: int = 0
+    """How many there are, as of the other kinds."""
     only_in_copy_rows: int = 0
     different_rows: int = 0
     note: str = ""
+    """Why the table was not compared."""
 
     @property
     def is_identical(self) -> bool:
@@ -27,7 +31,7 @@ class TableDifference:
         return not (self.only_in_source_rows or self.only_in_copy_rows or self.different_rows or self.note)
 
     def joined(self, other: "TableDifference", keys_max: int) -> "TableDifference":
-        """What was found in this part of the table and in another."""
+        """The differences of this part of the table and another."""
         return TableDifference(
             self.name,
             self.rows + other.rows,
@@ -41,7 +45,7 @@ class TableDifference:
         )
 
     def lines(self) -> Iterator[str]:
-        """What differs, for people."""
+        """The differences, for people."""
         if self.note:
             yield f"{self.name}: {self.note}"
         kinds = (
@@ -64,7 +68,7 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether nothing differs. Where no table was compared, that is not known, and this is false."""
+        """Whether nothing differs; false if no table was compared."""
         return bool(self.tables) and all(table.is_identical for table in self.tables)
 
     @property
@@ -101,7 +105,7 @@ class Comparison:
 
 
 def difference(name: str, source: Mapping[Row, Row], copied: Mapping[Row, Row], keys_max: int) -> TableDifference:
-    """What differs between the rows of a source and those of its copy, both by key."""
+    """The differences of a source's rows and those of its copy, both by key."""
     missing = [key for key in source if key not in copied]
     extra = [key for key in copied if key not in source]
     changed = [key for key, row in source.items() if key in copied and not _is_same(row, copied[key])]
@@ -121,5 +125,5 @@ def _first(keys: Sequence[Row], keys_max: int) -> tuple[Row, ...]:
     return tuple(sorted(keys, key=repr)[:keys_max])
 
 
-def _is_same(one: Row, other: Row) -> bool:
-    return all(a == b and type(a) is type(b) for a, b in zip(one, other, strict=True))
+def _is_same(row: Row, other: Row) -> bool:
+    return all(a == b and type(a) is type(b) for a, b in zip(row, other, strict=True))
