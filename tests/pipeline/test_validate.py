@@ -258,7 +258,7 @@ MISTAKES = {
     ),
     "a master that is none": (
         "spark: {master: nonsense}\n",
-        "spark.master: 'nonsense' is none of Spark's masters: local[*], local[N], spark://HOST:PORT, yarn, ",
+        "spark.master: 'nonsense' is not a master of Spark: local[*], local[N], spark://HOST:PORT, yarn, ",
     ),
     "two beginnings": (
         "inputs: {shop: {type: databus, starting_version: 5, starting_timestamp: '2026-01-01'}}\n",
@@ -284,11 +284,11 @@ def test_a_mistake_is_named_with_its_path_and_the_way_out(tmp_path, mistake):
     [
         (
             "filters: {f: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
-            "filters.f: nothing that it gives reaches an output; name it in a `from`, or take this filter out",
+            "filters.f: no output gets anything from it; name it in a `from`, or remove this filter",
         ),
         (
             "inputs: {shop: {type: databus}, idle: {type: mock}}\n",
-            "inputs.idle: nothing that it gives reaches an output; name it in a `from`, or take this input out",
+            "inputs.idle: no output gets anything from it; name it in a `from`, or remove this input",
         ),
     ],
     ids=["filter", "input"],

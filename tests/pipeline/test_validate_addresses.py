@@ -187,5 +187,5 @@ def test_an_archive_that_is_not_there_is_missed_with_the_command_that_makes_it(t
 
 def test_the_state_is_a_folder_of_this_machine(tmp_path):
     (said,) = of_cluster(tmp_path, GOOD + "state: s3://lake/state", "local[2]")
-    assert said.startswith("state: s3://lake/state is no folder of this machine")
+    assert said.startswith("state: s3://lake/state is not a folder of this machine")
     assert of_cluster(tmp_path, GOOD + f"state: file://{tmp_path}/state", "local[2]") == []

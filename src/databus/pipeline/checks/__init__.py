@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline, before anything runs. Start with `validate`."""
+"""The checks of a pipeline before anything runs. Start with `validate`."""
 
 from databus.pipeline.checks._check_options import http_address, unguarded
 from databus.pipeline.checks._check_renamed import check_renamed

@@ -1,6 +1,6 @@
-"""What options of a file say that cannot be, or that is probably not meant: each check by itself, without Spark.
+"""Checks of single options for what cannot work or is probably a mistake; without Spark.
 
-`spark.settings`, of which Spark takes any name and says nothing; compacted targets; the address of a run; targets in
+`spark.settings`, of which Spark accepts any name without a word; compacted targets; the address of a run; targets in
 stores and on this machine's disks; and folders within folders.
 """
 
@@ -108,55 +108,52 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str] | None]] = {
         None,
     ),
 }
-"""Settings that pipelines are given, and what their values look like. Spark has a thousand others."""
+"""Settings that pipelines often use, and the form of their values. Spark has a thousand others."""
 
 
 def check_settings(settings: Mapping[str, str]) -> Iterator[Problem]:
-    """Names that Spark passes over, names that are nearly those of settings, and values that are none."""
+    """Names that Spark ignores, names that differ a little from those of settings, and invalid values."""
     for name, value in settings.items():
         where = f"spark.settings.{name}"
-        near = difflib.get_close_matches(name, _SETTINGS, 1, _NEAR)
+        close = difflib.get_close_matches(name, _SETTINGS, 1, _NEAR)
         if name in _OURS:
             yield Problem(where, f"comes from {_OURS[name]}; leave it out here")
         elif not name.startswith("spark."):
             likely = difflib.get_close_matches(f"spark.{name}", _SETTINGS, 1, _NEAR)
             hint = f'; did you mean "{likely[0]}"?' if likely else ""
-            yield Problem(where, f"Spark passes over settings whose names do not begin with `spark.`{hint}")
-        elif near and near[0] != name and name not in _SETTINGS:
-            yield Problem(where, f'did you mean "{near[0]}"? Spark takes any name and says nothing', is_warning=True)
+            yield Problem(where, f"Spark ignores settings whose names do not begin with `spark.`{hint}")
+        elif close and close[0] != name and name not in _SETTINGS:
+            yield Problem(where, f'did you mean "{close[0]}"? Spark accepts any name', is_warning=True)
         pattern = _SETTINGS.get(name)
         if pattern is not None and not pattern.fullmatch(value):
             kind = "a whole number" if pattern is _NUMBER else "a size, such as 512m or 2g"
             yield Problem(where, f'"{value}" is not {kind}')
 
 
-# Compacted targets into which rows of several tables come: those of equal keys would take each other's place.
-
-
-# Compacted targets into which rows of several tables come: those of equal keys would take each other's place.
+# Compacted targets with rows of several tables: rows with equal keys would replace each other.
 
 
 def check_compacted(graph: Graph, node: NodeSpec, branches: Sequence[Branch]) -> Iterator[Problem]:
-    """Warn of names of such targets that do not tell physical sources, or tables, apart."""
+    """Warn if the name of such a target is the same for several physical sources, or tables."""
     physicals = {name for branch in branches for name in physicals_of(graph, branch) or ()}
     many = any(branch.shape is Shape.TABLES and is_many(branch) for branch in branches) or len(branches) > 1
     for template in dict.fromkeys(node.config.compacts_in):
         if len(physicals) > 1 and "{physical}" not in template:
-            what, place = f"tables of {' and '.join(sorted(physicals))} that have one name", "`{physical}`"
+            meeting, place = f"tables of {' and '.join(sorted(physicals))} that have one name", "`{physical}`"
         elif many and "{table}" not in template and template == next(iter(node.config.compacts_in)):
-            what, place = "several tables", "`{table}`"
+            meeting, place = "several tables", "`{table}`"
         else:
             continue
         yield Problem(
             f"{node.path}.topic",
-            f"{what} would meet in a topic that is compacted, where a row takes the place of one of another table that "
-            f"has the same key; put {place} into {template}",
+            f"{meeting} would meet in a compacted topic, where a row replaces one of another table with the same key; "
+            f"put {place} into {template}",
             is_warning=True,
         )
 
 
 def is_many(branch: Branch) -> bool:
-    """Whether it may carry more than one table."""
+    """Whether a branch may carry more than one table."""
     patterns = patterns_of(branch.selection)
     return len(patterns) > 1 or is_pattern(patterns[0])
 
@@ -168,7 +165,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bo
 
 
 def check_http(address: str, where: str, config: PipelineConfig) -> Iterator[Problem]:
-    """An address that is none, that its relay has, or that strangers reach. where: in the file, or the option."""
+    """An address that is invalid, that the relay has, or that is open to other machines. where: of the address."""
     from databus.relay import address_of, is_loopback
 
     try:
@@ -192,7 +189,7 @@ def http_address(address: str, where: str, config: PipelineConfig) -> tuple[str,
     """Host and port to bind to. Raises `ConfigError`."""
     from databus.relay import address_of
 
-    problems = [str(each) for each in check_http(address, where, config)]
+    problems = [str(problem) for problem in check_http(address, where, config)]
     if problems:
         raise ConfigError("\n".join(problems))
     return address_of(address)
@@ -208,7 +205,7 @@ def _is_host(host: str) -> bool:
 
 
 def _relay_at(config: PipelineConfig) -> tuple[str, int] | None:
-    """Where the relay listens, as far as the file says it; port 0 is none yet."""
+    """Where the relay listens, if the file says it."""
     from databus.relay import address_of
 
     try:
@@ -216,24 +213,24 @@ def _relay_at(config: PipelineConfig) -> tuple[str, int] | None:
             return address_of(config.relay.listen) if config.embeds_relay else None
         url = urlsplit(config.relay.url)
         return url.hostname or "", url.port or 80
-    except ValueError:  # told of by the check of the relay
+    except ValueError:  # the check of the relay reports it
         return None
 
 
-def _meet(one: str, other: str) -> bool:
-    """Whether what is bound to both may be the same address of this machine."""
+def _meet(first: str, other: str) -> bool:
+    """Whether both may be the same address of this machine."""
     from databus.relay import is_loopback
 
-    hosts = {one.lower(), other.lower()}
+    hosts = {first.lower(), other.lower()}
     return len(hosts) == 1 or bool(hosts & _ANY) or all(is_loopback(host) for host in hosts)
 
 
 def check_path(node: NodeSpec, config: PipelineConfig) -> Iterator[Problem]:
-    """A `path` that its output cannot write to. Nothing is asked."""
+    """A `path` that its output cannot write to, without asking a store."""
     path, where = node.config.path, f"{node.path}.path"
     is_file = path.startswith("file:")
     if (is_uri(path) or is_file) and not getattr(node.config, "takes_stores", False):
-        yield Problem(where, f"{path} is no folder; {node.type} writes to folders of this machine, mounted ones too")
+        yield Problem(where, f"{path} is not a folder; {node.type} writes to folders of this machine, mounted ones too")
         return
     from databus.sinks import path_of, root_of
 
@@ -247,13 +244,13 @@ def check_path(node: NodeSpec, config: PipelineConfig) -> Iterator[Problem]:
 
 
 def check_stores(config: PipelineConfig) -> Iterator[Problem]:
-    """Stores that do not answer, or do not let us in. Each is asked once."""
+    """Stores that do not answer or refuse access. Each is asked once."""
     from databus.sinks import root_of
 
     asked: dict[str, str] = {}
-    for node in config.nodes.values():
+    for node in config.outputs.values():
         path = getattr(node.config, "path", None)
-        if node.kind is not Kind.OUTPUT or not isinstance(path, str) or any(check_path(node, config)):
+        if not isinstance(path, str) or any(check_path(node, config)):
             continue
         place = root_of(path, config.context_of(node.name))
         message = asked[str(place)] if str(place) in asked else _trouble_with(place)
@@ -271,32 +268,30 @@ def _trouble_with(place: Location) -> str:
 
 
 def check_targets(graph: Graph) -> Iterator[Problem]:
-    """Of a graph without problems. Nothing is written."""
+    """Folders and ledgers of a graph without problems. Nothing is written."""
     config = graph.config
     yield from _check_folder("state", config.state)
     if config.embeds_relay:
         yield from _check_folder("relay.folder", config.relay_folder)
-    for node in config.nodes.values():
-        if node.kind is not Kind.OUTPUT:
-            continue
-        output = node.plugin(node.config, config.context_of(node.name))
+    for node in config.outputs.values():
+        output = config.output_of(node.name)
         folder = output.ledger_folder() if isinstance(output, KeepsLedger) else None
         wrong = [*_check_folder(f"{node.path}.path", folder)] if isinstance(folder, LocalLocation | Path) else []
         yield from wrong or _check_ways(graph, node, output)
 
 
 def _check_folder(where: str, folder: LocalLocation | Path) -> Iterator[Problem]:
-    """A folder that cannot be made, or not be written to."""
+    """A folder that cannot be made, or cannot be written to."""
     path = Path(folder)
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir():
-        yield Problem(where, f"{there} is a file, not a folder")
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield Problem(where, f"{there}: this user may not write there")
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        yield Problem(where, f"{existing} is a file, not a folder")
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield Problem(where, f"{existing}: this user may not write there")
 
 
 def _check_ways(graph: Graph, node: NodeSpec, output: Output) -> Iterator[Problem]:
-    """A ledger that cannot be read, or that says that rows were made in another way."""
+    """A ledger that cannot be read, or whose rows were made by other filters."""
     config = graph.config
     path = ledger_path(output, config.state)
     if not isinstance(path, LocalLocation):
@@ -316,11 +311,11 @@ def _check_ways(graph: Graph, node: NodeSpec, output: Output) -> Iterator[Proble
         yield Problem(node.path, why_stopped(node.name, [*changed]))
 
 
-# Folders within folders: that of a table is its output's alone, which removes what is in it when it is rebuilt.
+# Folders within folders: a table's folder belongs to its output alone, which removes all of it in a rebuild.
 
 
 _PLACEHOLDER: Final = re.compile(r"\{(physical|db|table)\}")
-_NO_DOT: Final = "[^./]+"  # a folder such as `.databus` is taken for no table's
+_NO_DOT: Final = "[^./]+"  # a folder such as `.databus` does not count as a table's
 
 
 def check_nested(graph: Graph, outputs: Sequence[NodeSpec], branches: Mapping[str, list[Branch]]) -> Iterator[Problem]:
@@ -351,28 +346,32 @@ def _problem(where: str, folder: str, outer: NodeSpec) -> Problem:
 
 
 def _parts_of(folder: Path, template: str) -> list[str]:
-    """The parts of the folders of an output's tables, however these are spelt: see `Folders`."""
-    whole = template if "{" in template else f"{template.rstrip('/')}/{{table}}"
+    """The parts of the folders of an output's tables, however these are spelt."""
+    return real_path(folder, template if "{" in template else f"{template.rstrip('/')}/{{table}}").split("/")
+
+
+def real_path(folder: Path, template: str) -> str:
+    """A template's folder however it is spelt: relative or not, by `..`, through symbolic links."""
     try:
-        place = locate(whole.rstrip("/"), folder, Storage())
-    except ConfigError:  # said elsewhere
-        return [template]
-    return (os.path.realpath(place) if isinstance(place, LocalLocation) else str(place)).split("/")
+        place = locate(template.rstrip("/"), folder, Storage())
+    except ConfigError:  # `check_path` reports it
+        return template
+    return os.path.realpath(place) if isinstance(place, LocalLocation) else str(place)
 
 
 def _names_where_inside(inner: Sequence[str], outer: Sequence[str]) -> tuple[dict[str, str], dict[str, str]] | None:
-    """What the names of the two tables are, or patterns of them, where one folder is the other or in it; None if it
-    never is.
+    """The names of the two tables, or patterns of them, for which one folder is the other or in it; None if it never
+    is.
     """
     if len(inner) < len(outer):
         return None
     names: tuple[dict[str, str], dict[str, str]] = {}, {}
-    for mine, theirs in zip(inner, outer, strict=False):
-        if mine == theirs:
+    for inner_part, theirs in zip(inner, outer, strict=False):
+        if inner_part == theirs:
             continue
-        both = [(1, theirs, _PLACEHOLDER.sub("*", mine)), (0, mine, _PLACEHOLDER.sub("*", theirs))]
+        both = [(1, theirs, _PLACEHOLDER.sub("*", inner_part)), (0, inner_part, _PLACEHOLDER.sub("*", theirs))]
         matching = [(at, match) for at, template, part in both if (match := _pattern(template).fullmatch(part))]
-        if not matching and not (_PLACEHOLDER.search(mine) and _PLACEHOLDER.search(theirs)):
+        if not matching and not (_PLACEHOLDER.search(inner_part) and _PLACEHOLDER.search(theirs)):
             return None
         for at, match in matching[:1]:
             for name, value in match.groupdict().items():
@@ -382,15 +381,15 @@ def _names_where_inside(inner: Sequence[str], outer: Sequence[str]) -> tuple[dic
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """What matches the parts of folders that a part of a template makes."""
-    said, seen = "", set[str]()
+    """A pattern for the folders that a part of a template makes."""
+    regex, seen = "", set[str]()
     for number, piece in enumerate(_PLACEHOLDER.split(template)):
         if number % 2 == 0:
-            said += re.escape(piece)
+            regex += re.escape(piece)
         else:
-            said += f"(?P={piece})" if piece in seen else f"(?P<{piece}>{_NO_DOT})"
+            regex += f"(?P={piece})" if piece in seen else f"(?P<{piece}>{_NO_DOT})"
             seen.add(piece)
-    return re.compile(said)
+    return re.compile(regex)
 
 
 def _may_come(graph: Graph, branches: Sequence[Branch], names: Mapping[str, str]) -> bool:
@@ -413,13 +412,13 @@ _STANDALONE: Final = "spark://"
 
 
 def check_master(option: str | None, config: PipelineConfig) -> Iterator[Problem]:
-    """option: what `--master` says, which wins."""
+    """option: that of `--master`, which wins."""
     written = config.sections.spark.master
     master, where = (written, "spark.master") if option is None else (option, "--master")
     if not _MASTER.fullmatch(master):
         yield Problem(
             where,
-            f"{master!r} is none of Spark's masters: local[*], local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT",
+            f"{master!r} is not a master of Spark: local[*], local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT",
         )
     archive = config.sections.spark.archive
     if archive is not None and not (config.folder / archive).is_file():
@@ -429,8 +428,8 @@ def check_master(option: str | None, config: PipelineConfig) -> Iterator[Problem
     if config.sections.state is not None and is_uri(config.sections.state):
         yield Problem(
             "state",
-            f"{config.sections.state} is no folder of this machine; locks, logs and checkpoints are there, which "
-            "executors do not need. Write a path: where it is lost, the ledgers in the targets say where to go on",
+            f"{config.sections.state} is not a folder of this machine; it holds locks, logs and checkpoints, which "
+            "executors do not need. Write a path: if it is lost, the ledgers in the targets say where to continue",
         )
     if not _is_here(master):
         yield from _check_relay(config, master)
@@ -438,7 +437,7 @@ def check_master(option: str | None, config: PipelineConfig) -> Iterator[Problem
 
 
 def _is_here(master: str) -> bool:
-    """Whether its executors are on this machine: a master that only this machine can reach has no others."""
+    """Whether its executors are on this machine. A master that only this machine can reach has no others."""
     from databus.relay import is_loopback
 
     if master.startswith(_STANDALONE):
@@ -448,13 +447,13 @@ def _is_here(master: str) -> bool:
 
 
 def unguarded(master: str, config: PipelineConfig) -> str | None:
-    """What to say at the start where strangers can fetch the files that executors are sent; None where they cannot."""
+    """A warning if other machines can fetch the files that are sent to executors."""
     is_guarded = config.sections.spark.settings.get("spark.authenticate") == "true"
     if is_guarded or _is_here(master) or not config.access.options():
         return None
     return (
-        "whoever reaches the driver's port can fetch what executors are sent, the relay's token and the key of the "
-        "certificate too; have Spark let in only who knows a secret: spark.authenticate and spark.authenticate.secret"
+        "whoever reaches the driver's port can fetch what is sent to executors, including the relay's token and the "
+        "key of the certificate; have Spark ask for a secret: spark.authenticate and spark.authenticate.secret"
     )
 
 
@@ -480,14 +479,16 @@ def _check_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
             "`token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)",
         )
     elif host in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound to
-        yield Problem("relay.listen", f"{host} tells executors no address to connect to; write this machine's own")
+        yield Problem(
+            "relay.listen", f"{host} is not an address that executors can connect to; write this machine's own"
+        )
 
 
 def _check_paths(config: PipelineConfig, master: str) -> Iterator[Problem]:
-    for node in config.nodes.values():
+    for node in config.outputs.values():
         path = getattr(node.config, "path", None)
         is_plain = isinstance(path, str) and not is_uri(path) and not path.startswith("file:")
-        if node.kind is Kind.OUTPUT and is_plain and getattr(node.config, "takes_stores", False):
+        if is_plain and getattr(node.config, "takes_stores", False):
             yield Problem(
                 f"{node.path}.path",
                 f"executors of {master} do not see folders of this machine; write the URI of a store, such as "

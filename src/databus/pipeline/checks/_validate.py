@@ -1,6 +1,5 @@
-"""What is wrong with a pipeline: everything at once, without Spark. Start with `validate`."""
+"""All problems of a pipeline's file at once, without Spark. Start with `validate`."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -9,7 +8,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from databus.core import ConfigError, is_pattern, split_physical
-from databus.disk import LocalLocation, Storage, locate
 from databus.filters import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 from databus.formats import line_of, lines_in, validated
 from databus.pipeline.checks._check_options import (
@@ -22,6 +20,7 @@ from databus.pipeline.checks._check_options import (
     check_stores,
     check_targets,
     is_many,
+    real_path,
 )
 from databus.pipeline.checks._check_renamed import check_renamed
 from databus.pipeline.checks._check_sources import check_sources
@@ -40,7 +39,7 @@ from databus.pipeline.graph import (
 from databus.pipeline.trying import check_filter_tests
 from databus.plugins import Shape, TablesFilter, TakesFrames
 
-_PATTERNS_TOLD_MAX: Final = 5
+_PATTERNS_SHOWN_MAX: Final = 5
 
 
 def validate(
@@ -50,19 +49,19 @@ def validate(
     offline: bool = False,
     asks_sources: bool | Collection[str] = False,
 ) -> list[Problem]:
-    """Everything that is wrong with a pipeline's file; it can run if there are at most warnings. Of its databases only
-    files are looked at; object stores are asked whether they can be read.
+    """All problems of a pipeline's file; it can run if they are only warnings. Of its databases only files are read;
+    object stores are asked whether they can be read.
 
-    master: what `--master` says, instead of `spark.master` in the file. offline: ask no store. asks_sources: ask
-    servers, all or those of these names, or the relay that runs elsewhere, which tables and columns there are.
+    master: that of `--master`, instead of `spark.master` in the file. offline: ask no store. asks_sources: ask servers,
+    all or those of these names, or the relay that runs elsewhere, for their tables and columns.
     """
     _, problems = _examined(Path(path), master, offline=offline, asks_sources=asks_sources)
     return _placed(path, problems)
 
 
 def examined_pipeline(path: Path | str, *, master: str | None = None) -> tuple[Graph, list[Problem]]:
-    """A pipeline's graph, with the warnings, of a file that was read once and found right by all that `validate` looks
-    at. Raises `ConfigError` as `load_pipeline` does.
+    """A pipeline's graph and its warnings, after all checks of `validate` on one reading of the file. Raises
+    `ConfigError` as `load_pipeline` does.
     """
     graph, problems = _examined(Path(path), master, offline=False)
     return _right(path, graph, problems), _placed(path, problems)
@@ -77,7 +76,7 @@ def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
 def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Graph:
     errors = [problem for problem in problems if not problem.is_warning]
     if errors or graph is None:
-        raise ConfigError("\n".join(each.in_file(path) for each in _placed(path, errors)))
+        raise ConfigError("\n".join(problem.in_file(path) for problem in _placed(path, errors)))
     return graph
 
 
@@ -94,7 +93,7 @@ def _examined(
 
 
 def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
-    """Problems with the lines that they are in."""
+    """Problems with their lines in the file."""
     lines = lines_in(Path(path)) if problems else {}
     return [
         problem if problem.line is not None else replace(problem, line=line_of(problem.path, lines))
@@ -117,7 +116,7 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
     problems += _check_relay(config, graph)
     cycle = graph.cycle()
     if cycle:
-        problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(each) for each in reversed(cycle))}"))
+        problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(path) for path in reversed(cycle))}"))
     else:
         problems += _check_edges(graph, is_whole=is_whole)
         if is_whole:
@@ -126,11 +125,11 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
 
 
 def _without_echoes(problems: list[Problem]) -> Iterator[Problem]:
-    """Without what is said of a `${NAME}` that stands there because it has no value."""
+    """Without problems of a `${NAME}` that is only there because it has no value."""
     unset = {problem.path for problem in problems if problem.is_unset}
-    for each in problems:
-        if each.is_unset or each.path not in unset or each.message.startswith("there is no such option"):
-            yield each
+    for problem in problems:
+        if problem.is_unset or problem.path not in unset or problem.message.startswith("there is no such option"):
+            yield problem
 
 
 def _name(path: str) -> str:
@@ -138,9 +137,9 @@ def _name(path: str) -> str:
 
 
 def _check_options(graph: Graph) -> Iterator[Problem]:
-    for path, each in graph.filters.items():
-        problems = each.problems()
-        for below, message in problems or each.doubts():
+    for path, node_filter in graph.filters.items():
+        problems = node_filter.problems()
+        for below, message in problems or node_filter.doubts():
             yield Problem(f"{path}.{below}", message, is_warning=not problems)
 
 
@@ -148,7 +147,7 @@ def _check_relay(config: PipelineConfig, graph: Graph) -> Iterator[Problem]:
     relay = config.relay
     if relay.url is not None and config.sources:
         yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
-    if relay.url is None and not config.sections.sources and any(each.needs_relay for each in graph.inputs.values()):
+    if relay.url is None and not config.sections.sources and any(node.needs_relay for node in graph.inputs.values()):
         yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
     if config.sources:
         yield from _check_own_relay(config)
@@ -159,7 +158,7 @@ def _check_relay(config: PipelineConfig, graph: Graph) -> Iterator[Problem]:
 
 
 def _check_tls(config: PipelineConfig) -> Iterator[Problem]:
-    """What does not go together, and a token that anybody on the network can read."""
+    """Options that contradict each other, and a token that anybody on the network can read."""
     from databus.relay import is_loopback
 
     relay = config.relay
@@ -182,15 +181,15 @@ def _check_own_relay(config: PipelineConfig) -> Iterator[Problem]:
     from databus.relay import RelayConfig, is_loopback
 
     relay = config.relay
-    given: Mapping[str, Any] = {"log": relay.log, "capture": relay.capture, "serve": relay.serve}
+    sections: Mapping[str, Any] = {"log": relay.log, "capture": relay.capture, "serve": relay.serve}
     if relay.tls:
-        given = {**given, "tls": relay.tls}
+        sections = {**sections, "tls": relay.tls}
         for name in ("certificate_file", "key_file", "client_ca_file"):
             file = relay.tls.get(name)
             if isinstance(file, str) and not (config.folder / file).is_file():
                 yield Problem(f"relay.tls.{name}", f"{config.folder / file}: there is no such file")
     try:
-        validated(RelayConfig, {**given, "listen": relay.listen, "sources": {}}, "relay")
+        validated(RelayConfig, {**sections, "listen": relay.listen, "sources": {}}, "relay")
     except ConfigError as error:
         for line in str(error).splitlines():
             where, _, message = line.partition(": ")
@@ -200,25 +199,21 @@ def _check_own_relay(config: PipelineConfig) -> Iterator[Problem]:
         yield Problem("relay.token_file", f"missing: {host} can be reached from other machines, so a token is needed")
 
 
-def _of(config: PipelineConfig, kind: Kind) -> list[NodeSpec]:
-    return [node for node in config.nodes.values() if node.kind is kind]
-
-
 def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
     config = graph.config
     if not config.sections.outputs:
         yield Problem("outputs", "there is none; a pipeline needs at least one input and one output")
     if not config.sections.inputs:
         yield Problem("inputs", "there is none; a pipeline needs at least one input and one output")
-    for path, each in graph.inputs.items():
-        yield from _check_tables(config, path, each.choice())
+    for path, input_node in graph.inputs.items():
+        yield from _check_tables(config, path, input_node.choice())
     for edge in graph.edges:
         target = config.nodes[edge.target]
         if target.kind is Kind.FILTER:
             yield from _check_into_filter(graph, edge.source, edge.place, target)
     if is_whole:
         yield from _check_unused(graph)
-    branches = {node.path: graph.branches(node.path) for node in _of(config, Kind.OUTPUT)}
+    branches = {node.path: graph.branches(node.path) for node in config.outputs.values()}
     for path, ways in branches.items():
         if len(ways) > BRANCHES_MAX:
             yield Problem(path, f"more than {BRANCHES_MAX} ways lead here; split the pipeline")
@@ -232,7 +227,7 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
 
 
 def _check_tables(config: PipelineConfig, path: str, choice: TableChoice) -> Iterator[Problem]:
-    """Patterns of an input that can match nothing that the pipeline's own relay captures."""
+    """Patterns of an input that match nothing that the pipeline's own relay captures."""
     import difflib
 
     if not config.sources:
@@ -242,8 +237,8 @@ def _check_tables(config: PipelineConfig, path: str, choice: TableChoice) -> Ite
         named = [name for name in config.sources if patterns_meet(f"{physical}/*", f"{name}/*")]
         where = f"{path}.tables[{index}]"
         if not named:
-            near = difflib.get_close_matches(physical, config.sources, 1)
-            hint = f'did you mean "{near[0]}/{table}"?' if near else f"there are {', '.join(config.sources)}"
+            close = difflib.get_close_matches(physical, config.sources, 1)
+            hint = f'did you mean "{close[0]}/{table}"?' if close else f"there are {', '.join(config.sources)}"
             yield Problem(where, f'no physical source called "{physical}"; {hint}')
         elif not is_pattern(table) and not any(config.sources[name].selects(table) for name in named):
             yield Problem(where, f"{pattern} is not captured; see `sources.{named[0]}.tables` and `.exclude`")
@@ -280,7 +275,7 @@ def _check_unused(graph: Graph) -> Iterator[Problem]:
         if path not in used:
             yield Problem(
                 path,
-                f"nothing that it gives reaches an output; name it in a `from`, or take this {node.kind.word} out",
+                f"no output gets anything from it; name it in a `from`, or remove this {node.kind.word}",
                 is_warning=True,
             )
 
@@ -288,30 +283,30 @@ def _check_unused(graph: Graph) -> Iterator[Problem]:
 def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     for branch in branches:
         yield from _check_branch(graph, node, branch)
-    for one, other in combinations(branches, 2):
-        if one.input == other.input and one.over_tables != other.over_tables and _tables_meet(one, other):
+    for first, other in combinations(branches, 2):
+        if first.input == other.input and first.over_tables != other.over_tables and _tables_meet(first, other):
             yield Problem(
                 other.edge.place,
-                f'tables reach {node.name} by "{one.edge_name}" and by "{other.edge_name}", through other filters; '
+                f'tables reach {node.name} by "{first.edge_name}" and by "{other.edge_name}", through other filters; '
                 "have `route` divide them, or give one of them an output of its own",
             )
-    for one, other in combinations(branches, 2):
-        shared = _shared(one, other)
+    for first, other in combinations(branches, 2):
+        shared = _shared(first, other)
         if shared is not None:
             yield Problem(
                 other.edge.place,
-                f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way '
+                f'{shared} reaches {node.name} by "{first.edge_name}" and by "{other.edge_name}"; a table has one way '
                 "into an output: leave it out of one of them, or give it an output of its own",
             )
 
 
-def _tables_meet(one: Branch, other: Branch) -> bool:
-    is_tables = one.shape is Shape.TABLES and other.shape is Shape.TABLES
-    return is_tables and selections_meet(one.selection, other.selection)
+def _tables_meet(first: Branch, other: Branch) -> bool:
+    is_tables = first.shape is Shape.TABLES and other.shape is Shape.TABLES
+    return is_tables and selections_meet(first.selection, other.selection)
 
 
 def _check_keys(node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
-    """Tables that are given a key and do not come here."""
+    """Tables that are given a key and do not come to this output."""
     keys = getattr(node.config, "key", None)
     for table in keys if isinstance(keys, dict) else ():
         if not any(
@@ -323,18 +318,18 @@ def _check_keys(node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
             )
 
 
-def _shared(one: Branch, other: Branch) -> str | None:
+def _shared(first: Branch, other: Branch) -> str | None:
     """A table, or a pattern of tables, that both branches carry."""
-    if one.shape is Shape.TABLES and other.shape is Shape.TABLES:
-        if one.input == other.input:
+    if first.shape is Shape.TABLES and other.shape is Shape.TABLES:
+        if first.input == other.input:
             return None  # one query reads both, each table once
-        meets = selections_meet(one.selection, other.selection)
-        return f"a table of {' and '.join(patterns_of(one.selection)[:2])}" if meets else None
-    if one.shape is Shape.TABLES:
-        one, other = other, one
-    table = one.table
+        meets = selections_meet(first.selection, other.selection)
+        return f"a table of {' and '.join(patterns_of(first.selection)[:2])}" if meets else None
+    if first.shape is Shape.TABLES:
+        first, other = other, first
+    table = first.table
     if table is None:
-        return "its table" if one.input == other.input else None
+        return "its table" if first.input == other.input else None
     if other.shape is Shape.TABLES:
         return table if may_select(other.selection, table) else None
     return table if other.table is not None and patterns_meet(table, other.table) else None
@@ -365,7 +360,7 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
         why = (
             "another branch has it"
             if is_elsewhere
-            else f"what comes is {', '.join(patterns[:_PATTERNS_TOLD_MAX]) or 'nothing'}"
+            else f"what comes is {', '.join(patterns[:_PATTERNS_SHOWN_MAX]) or 'nothing'}"
         )
         yield Problem(
             f"{first}.table", f'{branch.table} does not come out of "{_name(branch.input)}" on this way: {why}'
@@ -381,33 +376,25 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
 
 def _check_paths(graph: Graph, branches: Mapping[str, list[Branch]]) -> Iterator[Problem]:
     """Targets that would be fed by several tables, several physical sources, or several outputs."""
-    outputs = [node for node in _of(graph.config, Kind.OUTPUT) if isinstance(getattr(node.config, "path", None), str)]
+    outputs = [node for node in graph.config.outputs.values() if isinstance(getattr(node.config, "path", None), str)]
     for node in outputs:
         yield from _check_path(graph, node, branches[node.path])
-    for one, other in combinations(outputs, 2):
-        if _is_one_place(graph.config.folder, one.config.path, other.config.path) and any(
-            _may_share(a, b) for a in branches[one.path] for b in branches[other.path]
+    for first, other in combinations(outputs, 2):
+        if _is_one_place(graph.config.folder, first.config.path, other.config.path) and any(
+            _may_share(a, b) for a in branches[first.path] for b in branches[other.path]
         ):
-            yield Problem(f"{other.path}.path", f"{one.path} writes the same tables to {other.config.path} already")
+            yield Problem(f"{other.path}.path", f"{first.path} writes the same tables to {other.config.path} already")
     yield from check_nested(graph, outputs, branches)
 
 
-def _is_one_place(folder: Path, one: str, other: str) -> bool:
-    return _plain(folder, one) == _plain(folder, other)
+def _is_one_place(folder: Path, first: str, other: str) -> bool:
+    paths = [real_path(folder, template.rstrip("/").removesuffix("/{table}")) for template in (first, other)]
+    return paths[0] == paths[1]
 
 
-def _plain(folder: Path, template: str) -> str:
-    """A template's folder however it is spelt: relative or not, by `..`, through symbolic links."""
-    try:
-        place = locate(template.rstrip("/").removesuffix("/{table}"), folder, Storage())
-    except ConfigError:  # told elsewhere
-        return template
-    return os.path.realpath(place) if isinstance(place, LocalLocation) else str(place)
-
-
-def _may_share(one: Branch, other: Branch) -> bool:
-    return _shared(one, other) is not None or (
-        one.shape is Shape.TABLES and selections_meet(one.selection, other.selection)
+def _may_share(first: Branch, other: Branch) -> bool:
+    return _shared(first, other) is not None or (
+        first.shape is Shape.TABLES and selections_meet(first.selection, other.selection)
     )
 
 
