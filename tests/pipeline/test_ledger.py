@@ -159,7 +159,7 @@ def test_what_was_to_be_removed_when_somebody_was_killed_is_removed_before_anyth
         raise KeyboardInterrupt(*tables)
 
     with pytest.raises(KeyboardInterrupt, match=r"shop/main\.orders"):
-        Ledger.load(first.ledger_path, "shop", "copy").make_anew([NAME], killed)
+        Ledger.load(first.ledger_path, "shop", "copy").rebuild([NAME], killed)
     assert handle(tmp_path).output.held({NAME: None}) != {}
     later = handle(tmp_path)
     position = later.known("shop")
@@ -176,7 +176,7 @@ def test_an_output_that_refuses_to_remove_is_left_as_it_was(tmp_path):
         raise UnsupportedFeature("several sources share a table")
 
     with pytest.raises(UnsupportedFeature, match="several sources"):
-        Ledger.load(first.ledger_path, "shop", "copy").make_anew([NAME], refuses)
+        Ledger.load(first.ledger_path, "shop", "copy").rebuild([NAME], refuses)
     assert handle(tmp_path).known("shop") == first.known("shop")
 
 

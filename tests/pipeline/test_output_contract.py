@@ -78,4 +78,4 @@ def test_an_answer_says_the_rows_that_were_new_and_how_the_table_is_known_again(
 def test_what_an_output_cannot_do_is_refused_by_name(tmp_path):
     handle = handle_of(Plain, tmp_path)
     with pytest.raises(InputError, match=r"outputs.copy: Plain has no `remove`"):
-        handle.make_anew([NAME])
+        handle.rebuild([NAME])

@@ -39,7 +39,7 @@ def test_it_is_a_sentence_and_is_tried_again_after_seconds():
     thread = thread_of(starting)
     error = thread._named(FAILURE, None)
     assert isinstance(error, ServiceUnavailable)
-    assert str(error).startswith("Spark's Python processes did not come up within its ten seconds: the machine is busy")
+    assert str(error).startswith("Spark's Python processes did not start within its ten seconds: the machine is busy")
     assert "2 of this pipeline's queries start at a time" in str(error)
     assert thread._waits_for(error), "however often: retries_max is for unknown errors"
     (told,) = events

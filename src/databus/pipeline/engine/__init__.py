@@ -1,4 +1,4 @@
-"""Batches: one query after the other, from the relay's ranges to what an output's target holds. Start with `Query`."""
+"""Batches: from ranges of the relay's log to the rows of an output's target. Start with `QueryThread`."""
 
 from databus.pipeline.engine._batch_event import inputs_hash
 from databus.pipeline.engine._begin import begin

@@ -1,4 +1,4 @@
-"""What the events of a batch say of what was written."""
+"""The events of a batch: counts, controls and positions of what was written."""
 
 import json
 from collections import Counter
@@ -20,15 +20,15 @@ from databus.wire import is_answer
 
 @dataclass
 class Totals:
-    """What has come into one output of what is being written."""
+    """Counts of one output, of the batch that is being written."""
 
     rows: Counter[str] = field(default_factory=Counter)
-    """By source, as the output says."""
+    """By source, as counted by the output."""
     counts: Counts | None = field(default_factory=Counts)
-    """None where nobody counts: the output is given rows as Spark has them."""
+    """None if rows are not counted: the output takes them as a DataFrame."""
 
     def take(self, batch: Batch | None, written: Mapping[str, int], rows: int | None, commit_us: int) -> None:
-        """A part of it was written. rows: where no batch says it."""
+        """Count a part that was written. rows: their number, without a batch."""
         self.rows.update(written or {"": rows or 0})
         if batch is None or self.counts is None:
             self.counts = None
@@ -36,24 +36,24 @@ class Totals:
             self.counts = self.counts.plus(batch.counts).plus(Counts({}, 0, {"commit": commit_us}))
 
     def read_for(self, source: str, steps: str, came: int, spent_us: int, given: int) -> None:
-        """Of a table behind typed filters so many rows were read, of which they gave others so many."""
+        """Count the rows read of a table behind typed filters. came: how many. given: how many the filters made."""
         if self.counts is not None:
             rows = RowCounts(came - given, {steps: came - given} if came != given else {})
             self.counts = self.counts.plus(Counts({source: rows}, 0, {"fetch": spent_us}))
 
     def came(self, source: str) -> int:
-        """Rows of a table that were counted so far."""
+        """Rows of a table, counted so far."""
         return 0 if self.counts is None else self.counts.rows.get(source, RowCounts()).came
 
     def to_json(self) -> dict[str, Any]:
-        """As the journal of batches has it: `counts` of those tables alone of which not just all was written."""
+        """For the journal of batches: `counts` only of tables whose rows were not all written as they came."""
         rows = {table: count for table, count in self.rows.items() if count}
         if self.counts is None:
             return {"rows": rows, "counts": None}
         counts = {
-            table: _counts_to_json(each, self.rows[table])
-            for table, each in self.counts.rows.items()
-            if each.came != self.rows[table] or each.dropped or each.letters
+            table: _counts_to_json(row_counts, self.rows[table])
+            for table, row_counts in self.counts.rows.items()
+            if row_counts.came != self.rows[table] or row_counts.dropped or row_counts.letters
         }
         spent_ms = {stage: round(us / 1e3, 1) for stage, us in self.counts.spent_us.items()}
         return {"rows": rows, "counts": counts, "bytes": self.counts.bytes, "spent_ms": spent_ms}
@@ -61,31 +61,29 @@ class Totals:
 
 def _counts_to_json(counts: RowCounts, written: int) -> dict[str, Any]:
     already = counts.given - counts.letters - written
-    told = {"dropped": dict(counts.dropped), "letters": counts.letters, "already": already}
-    return {"in": counts.came, **{name: each for name, each in told.items() if each}}
+    rest = {"dropped": dict(counts.dropped), "letters": counts.letters, "already": already}
+    return {"in": counts.came, **{name: count for name, count in rest.items() if count}}
 
 
-def told_of(control: TableControl) -> dict[str, Any]:
-    """What an event says of a control."""
-    more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
-    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
+def control_json(control: TableControl) -> dict[str, Any]:
+    """A control, in an event."""
+    details = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
+    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **details}
 
 
 def choice_of(graph: Graph, feed: Feed, handle: OutputHandle, physical: str) -> dict[str, Any]:
-    """What an output takes of a physical source, which says which rows of the log it is to have."""
+    """What an output takes of a physical source, by which the journal knows which rows of the log it has to have."""
     inputs = inputs_hash(graph, [way.input for way in feed.ways])
     return {"tables": choice_to_json(handle.choice(physical)), "inputs": inputs}
 
 
 def inputs_hash(graph: Graph, inputs: Iterable[str]) -> str:
-    """Of what inputs, by their paths, leave out of the log's rows."""
-    return identity(json.dumps(sorted({repr(graph.inputs[each].filter) for each in inputs})))
+    """A hash of the filters of inputs, by their paths."""
+    return identity(json.dumps(sorted({repr(graph.inputs[path].filter) for path in inputs})))
 
 
 def advanced(handle: OutputHandle, physical: str, end: SourceCheckpoint, span: Span, written: Totals) -> dict[str, Any]:
-    """Up to where an output has come, from where, what was counted, and what the target says of the tables that were
-    written.
-    """
+    """An output's advance: its range, its counts, and the target's marks of the tables that were written."""
     marks = handle.position(physical).marks if written.rows else {}
     after = handle.after(physical, end, span)
     at = end.pair if after.at is None else after.at.pair
@@ -110,8 +108,8 @@ def advanced(handle: OutputHandle, physical: str, end: SourceCheckpoint, span: S
 
 def lag_ms(tables: Sequence[TableRows | StagedRows], now_ns: int) -> float | None:
     """Time from the newest commit to now, when it is in the target."""
-    newest = [_newest_us(each) for each in tables]
-    known = [each for each in newest if each is not None]
+    newest = [_newest_us(rows) for rows in tables]
+    known = [commit_us for commit_us in newest if commit_us is not None]
     return round((now_ns / 1e3 - max(known)) / 1e3, 1) if known else None
 
 

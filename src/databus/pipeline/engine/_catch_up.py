@@ -1,7 +1,7 @@
-"""Tables that are behind the others of their query: each step is a range of their own, beside the query's batches.
+"""Tables that are behind the others of their query catch up in ranges of their own, beside the query's batches.
 
-One range at a time: from the least place up to the next one's, where both go on together, or to where the others stand,
-whom the tables join there. A step is bounded as a batch is, so that the others wait for no more than that.
+One range at a time: from the lowest place up to the next one, where both continue together, or up to the place of the
+others, whom the tables join there. A step is bounded like a batch, so the others do not wait for longer than that.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from databus.wire import is_answer
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Of a query over the tables of a physical source."""
+    """For a query over the tables of a physical source."""
 
     engine: Engine
     writer: Writer
@@ -31,7 +31,7 @@ class CatchUp:
     physical: str
 
     def step(self) -> bool:
-        """Have the tables that are furthest behind come a step further; returns whether there were any."""
+        """Move the tables that are furthest behind a step on; returns whether there were any."""
         with self.writer.turn:
             for typed in self.typed:
                 if typed.is_due:
@@ -43,7 +43,7 @@ class CatchUp:
             )
 
     def _look(self, typed: TypedTable) -> None:
-        """Try a table that has failed: whether there is one now, and its filters fit it. It is well if that is all."""
+        """Try a table that has failed: does it exist, and do its filters fit? If it is not behind, it is well again."""
         try:
             typed.look()
         except Exception as error:
@@ -64,7 +64,9 @@ class CatchUp:
         start = min(behind.values(), key=lambda place: place.pair)
         names = frozenset(name for name, place in behind.items() if _is_at(place, start))
         above = (place for place in (*behind.values(), at) if place.pair > start.pair)
-        to = min(above, key=lambda place: place.pair, default=start)  # an answer is read to its end, wherever that is
+        to = min(
+            above, key=lambda place: place.pair, default=start
+        )  # the answer of a bootstrap service is read to its end
         for name in sorted(names):
             typed = self._typed(feed, name)
             if typed is not None:
@@ -79,9 +81,9 @@ class CatchUp:
         return None if way is None else self.typed.of(way, name)
 
     def _is_due(self, feed: Feed, name: str) -> bool:
-        """Whether a table may be written now: where its typed filters have failed it is tried again after a while."""
+        """Whether a table may be written now: after its typed filters failed, it is tried again after a while."""
         way, typed = feed.way(name), self._typed(feed, name)
-        if typed is None:  # one behind typed filters that no relay knows has nothing to write
+        if typed is None:  # a table behind typed filters that no relay knows has nothing to write
             return way is not None and not way.is_typed
         return typed.failure is None or typed.is_due
 
@@ -90,7 +92,7 @@ class CatchUp:
     ) -> None:
         where = self.context, self.physical, sorted(names), start, to.pair
         ranges, end, decode = self.origin.ranges(self.engine.session, *where)
-        end = to if end == start else end  # nothing of them is left up to there
+        end = to if end == start else end  # the range has no rows of them
         _say(names, handle, start, end)
         rows = self.engine.rows(ranges) if ranges.num_rows else None
         self.writer.write_range(rows, start, end, Span(start.pair, names), decode, feed, handle)
@@ -108,7 +110,7 @@ class CatchUp:
 
 
 def _is_at(place: SourceCheckpoint, start: SourceCheckpoint) -> bool:
-    """Whether a table is read on from where another is: what follows in an answer is not what follows in the log."""
+    """Whether two tables continue at the same place. In a bootstrap's answer and in the log, other rows follow."""
     return place == start if is_answer(place.log) or is_answer(start.log) else place.pair == start.pair
 
 

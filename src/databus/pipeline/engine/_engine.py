@@ -1,7 +1,7 @@
-"""What queries run on, and what writes a batch is given of it. Users get Spark alone.
+"""The engine of queries, and the rows that it hands to what writes a batch. Users get only Spark.
 
-The logic of a pipeline asks for no more than what stands in `Rows` and `Engine`, so that its tests run it in one
-process (`tests/local_engine.py`), in some milliseconds a batch.
+The logic of a pipeline needs only `Rows` and `Engine`, so that its tests run it in one process
+(`tests/local_engine.py`), in some milliseconds a batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does with the rows that it is given; it hands back receipts."""
+"""A task's work on its rows; it returns receipts."""
 _RECEIPTS_DDL: Final = "feed int, receipt string"
 
 
 class Rows(Tasks, Protocol):
-    """The rows of a part of a batch, wherever these are, and the tasks that can be had for it."""
+    """The rows of a part of a batch, wherever they are, and the tasks that work on them."""
 
     @property
     def frame(self) -> "DataFrame":
-        """As Spark has them: for filters and outputs that take these."""
+        """As a DataFrame, for filters and outputs that take one."""
 
     def ranges(self) -> pa.Table:
-        """All of them, in this process: of whole tables these are ranges of the log."""
+        """All of them, in this process; for whole tables they are ranges of the log."""
 
     def map(self, stage: Stage) -> pa.Table:
-        """The receipts of tasks that are given these rows, each some of them."""
+        """The receipts of tasks that share these rows."""
 
     def in_order(self, *, in_one: bool) -> "Rows":
-        """The same in the order of their pairs. in_one: all of them for one task."""
+        """The same in the order of their pairs. in_one: all for one task."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """What the queries of a run run on."""
+    """What the queries of a run execute on."""
 
     @property
     def session(self) -> "SparkSession":
         """For inputs and filters, which make DataFrames."""
 
     def rows(self, ranges: pa.Table) -> Rows:
-        """Rows that are here, as those of a batch."""
+        """Rows of this process, as those of a batch."""
 
     def start(
         self,
@@ -62,8 +62,9 @@ class Engine(Protocol):
         checkpoint: Path,
         trigger_ms: int | None,
     ) -> "StreamingQuery":
-        """Begin to write a stream, a micro-batch with its number at a time. trigger_ms: between the starts of two; None
-        for one that ends where the stream ends now.
+        """Begin to write a stream: `write` gets each micro-batch with its number.
+
+        trigger_ms: between the starts of two; None for a query that ends at the stream's present end.
         """
 
 
@@ -73,7 +74,7 @@ class SparkRows:
 
     frame: "DataFrame"
 
-    @cached_property  # a question to the JVM
+    @cached_property  # it asks the JVM
     def slots(self) -> int:
         """See `Tasks.slots`."""
         return int(self.frame.sparkSession.sparkContext.defaultParallelism)
@@ -97,8 +98,8 @@ class SparkRows:
         return SparkRows(parted.sortWithinPartitions(*ORDER))
 
     def run(self, task: Callable[[int], T], count: int) -> list[T]:
-        """See `Tasks.run`: one small job. The task travels with it, since options of a store are in it, which are to
-        stand on no disk of Spark's.
+        """See `Tasks.run`: one small job. The task is sent with it, not broadcast: it may have secrets of a store,
+        which must not be on a disk of Spark's.
         """
         if not count:
             return []
@@ -126,8 +127,8 @@ class SparkEngine:
         trigger_ms: int | None,
     ) -> "StreamingQuery":
         """See `Engine.start`."""
-        often = {"processingTime": f"{trigger_ms} milliseconds"}
-        when: dict[str, Any] = {"availableNow": True} if trigger_ms is None else often
-        written = stream.writeStream.foreachBatch(lambda frame, number: write(SparkRows(frame), number))
-        written = written.queryName(name).trigger(**when)
-        return written.option("checkpointLocation", f"file://{checkpoint}").start()  # Hadoop decodes no URI
+        interval = {"processingTime": f"{trigger_ms} milliseconds"}
+        trigger: dict[str, Any] = {"availableNow": True} if trigger_ms is None else interval
+        writer = stream.writeStream.foreachBatch(lambda frame, number: write(SparkRows(frame), number))
+        writer = writer.queryName(name).trigger(**trigger)
+        return writer.option("checkpointLocation", f"file://{checkpoint}").start()  # Hadoop does not decode URIs

@@ -1,4 +1,4 @@
-"""How far an output's target has come, told by the target itself: a file beside its tables, replaced after each batch.
+"""How far an output's target has come: a file beside its tables, replaced after each batch.
 
     {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
      "positions": {"shop": {"at": {...}, "tables": [[[["shop/*"], []]]], "except": [], "seeds": {},
@@ -6,8 +6,8 @@
                             "marks": {"shop/main.orders": [[17, 3], "8"]}}},
      "removing": [], "made_of": "0b9c1a52ce6f7d13", "renaming": null}
 
-A position is where the tables of one physical source stand; see `databus.places`. A run begins where the ledger says;
-Spark's checkpoint is a cache of that, which may be lost, older, or of another time.
+A position has the places of the tables of one physical source; see `databus.places`. A run begins where the ledger
+says; Spark's checkpoint is only a cache of that, and may be lost or out of date.
 """
 
 import json
@@ -28,32 +28,32 @@ Removed = TypeVar("Removed")
 
 @dataclass
 class Ledger:
-    """What stands in the file."""
+    """The content of the file."""
 
     path: Location
     pipeline: str
     output: str
     epoch: int = 0
-    """How often somebody has taken the target."""
+    """How often a process has taken the target."""
     writer: str = ""
-    """Who took it last."""
+    """The process that took it last."""
     positions: dict[str, Position] = field(default_factory=dict)
-    """By physical source. Replaced, never changed, so that any thread may look at it."""
+    """By physical source. Replaced, never changed, so that any thread may read it."""
     removing: frozenset[str] = frozenset()
-    """Tables, by full names, that are to be removed, and then begin again."""
+    """Full names of tables that are being removed, to begin again."""
     made_of: str = ""
-    """A hash of the output's options, by which it is known under another name."""
+    """A hash of the output's options, by which it is recognised under another name."""
     renaming: tuple[str, str] | None = None
-    """Pipeline and output of the ledger that this one is about to go to, or to come from; see `databus rename`. Nobody
-    writes the target meanwhile.
+    """Pipeline and output of the ledger that this one is moved to, or from; see `databus rename`. Meanwhile the target
+    is not written.
     """
     tag: str | None = None
-    """Of the version of the file that this one is to replace; None if there is none."""
+    """Of the version of the file that the next write replaces; None if there is none."""
 
     @classmethod
     def load(cls, path: Location, pipeline: str, output: str) -> Self:
-        """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is none,
-        `ConfigError` if it is another output's, or of a newer version.
+        """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is not a ledger,
+        `ConfigError` if it belongs to another output or a newer version.
         """
         value, tag = _read(path, output)
         if value is None:
@@ -66,7 +66,7 @@ class Ledger:
             )
         try:
             if written != VERSION:
-                raise ValueError(f"version {written}")  # noqa: TRY301 - told like all that is wrong with it
+                raise ValueError(f"version {written}")  # noqa: TRY301 - the handler below names the file
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
             removing, made_of = frozenset(map(str, value["removing"])), str(value["made_of"])
@@ -86,12 +86,12 @@ class Ledger:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the pipeline and of the output."""
+        """Of the pipeline and the output."""
         return self.pipeline, self.output
 
     def take(self) -> None:
-        """Become the target's only writer: whoever was it before is refused from now on. Raises `ConfigError` where it
-        is being renamed.
+        """Become the target's only writer: the one before is refused from now on. Raises `ConfigError` during a
+        renaming.
         """
         if self.renaming is not None:
             raise ConfigError(self.half_renamed)
@@ -99,7 +99,7 @@ class Ledger:
 
     @property
     def half_renamed(self) -> str:
-        """What is said while it is being renamed."""
+        """The message during a renaming."""
         pipeline, output = self.renaming or self.names
         return (
             f"{self.path}: a rename from or to output {output} of pipeline {pipeline} was broken off. Repeat the "
@@ -113,12 +113,12 @@ class Ledger:
         self.path.check_conditions()
 
     def check_epoch(self) -> None:
-        """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
+        """Raises `LockHeld` if another process has taken the target meanwhile, `CorruptData` if the file is gone."""
         value, tag = _read(self.path, self.output)
         if value is None:
             raise CorruptData(
-                f"{self.path}: was removed while this output was written. Start the pipeline again: it begins where "
-                f"the target stands then"
+                f"{self.path}: was removed while this output was written. Start the pipeline again: it begins at the "
+                f"target's own places"
             )
         if (value.get("epoch"), value.get("writer")) != (self.epoch, self.writer):
             raise LockHeld(
@@ -128,36 +128,34 @@ class Ledger:
         self.tag = tag
 
     def put(self, physical: str, position: Position) -> None:
-        """Note durably where the tables of a physical source stand."""
+        """Write the places of a physical source's tables durably."""
         self._save({**self.positions, physical: position})
 
     def reserve(self, names: tuple[str, str]) -> None:
-        """Take it for a move from or to the ledger of these names: durably, so that nobody else does before that is
-        done.
-        """
+        """Mark it durably as being moved from or to the ledger of these names, so that no run takes it meanwhile."""
         self.renaming = names
         self._own()
 
     def come_from(self, other: "Ledger") -> None:
-        """Say durably what another one says, and be free to be taken; also in the place of it, in its file."""
+        """Take over the content of another one durably, and be free to be taken; also if both are the same file."""
         self.epoch, self.tag = max(self.epoch, other.epoch), other.tag if self.path == other.path else self.tag
         self.removing, self.made_of, self.renaming = other.removing, other.made_of, None
         self._save(other.positions)
 
     def written(self, choice: Choice) -> list[str]:
-        """Those of some tables of which something was written, by full names."""
-        return [name for each in self.positions.values() for name in each.marks if chosen_by(choice, name)]
+        """Full names of the tables of a choice that were written."""
+        return [name for position in self.positions.values() for name in position.marks if chosen_by(choice, name)]
 
     def way_of(self, name: str) -> str:
-        """By which way the rows of a table came; empty where nobody knows."""
+        """The hash of what decided the rows of a table; empty if unknown."""
         position = self.positions.get(name.partition("/")[0], Position())
         return position.ways.get(name, "")
 
-    def make_anew(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
-        """Have tables, by full names, removed, and begin again with their query; returns what `remove` does.
+    def rebuild(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
+        """Remove tables, by full names, so that they begin again with their query; returns the result of `remove`.
 
-        That they are to be removed is noted first, durably: whoever is killed in between leaves it in `removing`, for
-        the next to do. Where `remove` refuses, nothing is noted.
+        The intention is written first, durably: if this process is killed in between, the next one finds it in
+        `removing`. If `remove` refuses, it is taken back.
         """
         self.removing = frozenset(tables)
         self._save(self.positions)
@@ -176,7 +174,7 @@ class Ledger:
         return removed
 
     def forget(self) -> None:
-        """Note durably that nothing has been written."""
+        """Write durably that nothing has been written."""
         self._save({})
 
     def _save(self, positions: Mapping[str, Position]) -> None:
@@ -195,7 +193,7 @@ class Ledger:
         try:
             self.tag = self.path.put(content, after=self.tag)
         except WriteConflict:
-            self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
+            self.check_epoch()  # raises if another process wrote it; it may be our own write, whose answer was lost
             self.tag = self.path.put(content, after=self.tag)
         self.positions = dict(positions)
 
@@ -209,8 +207,8 @@ def _names(value: Any) -> tuple[str, str] | None:
 
 
 def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:
-    """What stands in the file, and its tag; None if there is none. Raises `CorruptData`; `ConfigError` where there can
-    be none.
+    """The content of the file and its tag; None without a file. Raises `CorruptData`, and `ConfigError` if there cannot
+    be a file there.
     """
     try:
         file = path.read()
@@ -226,6 +224,6 @@ def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | 
 
 def _corrupt(path: Location, output: str, error: Exception) -> CorruptData:
     return CorruptData(
-        f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
-        f"anew: `databus rebuild FILE {output}` (FILE is the pipeline's file)"
+        f"{path}: does not say how far this output has come ({error!r}). Restore it; or rebuild the output: "
+        f"`databus rebuild FILE {output}` (FILE is the pipeline's file)"
     )

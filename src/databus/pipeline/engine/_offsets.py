@@ -1,11 +1,11 @@
-"""What Spark writes down of a query: where each of its batches ends."""
+"""Spark's offsets of a query: where each of its batches ends."""
 
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from databus.core import Checkpoint, CorruptData, Pair, SourceCheckpoint
+from databus.core import Checkpoint, CorruptData, SourceCheckpoint
 from databus.plugins import Input
 from databus.wire import is_answer
 
@@ -15,23 +15,19 @@ class Offsets:
     """Of a query over one physical source."""
 
     folder: Path
-    """Of its checkpoint."""
+    """The folder of its checkpoint."""
     origin: Input
     physical: str
     log: str
     """Uuid of the log that its rows come from."""
 
     def position(self, batch_id: int) -> SourceCheckpoint:
-        """The end of a batch, which Spark wrote down before it ran it; with the log's uuid. Raises `CorruptData`."""
+        """The end of a batch, which Spark wrote before it ran the batch; with the log's uuid. Raises `CorruptData`."""
         return self.origin.position_of(self._offset(batch_id), self.physical, self.log)
 
     def position_in(self, checkpoint: Checkpoint) -> SourceCheckpoint:
-        """What a checkpoint says; with the log's uuid."""
+        """The position in a checkpoint; with the log's uuid."""
         return replace(checkpoint.sources.get(self.physical, SourceCheckpoint()), log=self.log)
-
-    def pair_of(self, checkpoint: Checkpoint) -> Pair:
-        """The pair of a checkpoint."""
-        return self.position_in(checkpoint).pair
 
     def checkpoint(self, batch_id: int) -> Checkpoint:
         """The end of a batch as a checkpoint. Raises `CorruptData`."""
@@ -47,16 +43,14 @@ class Offsets:
         return offset
 
     def drop_damaged(self) -> None:
-        """Remove them where Spark would not start with them."""
+        """Remove them if Spark would not start with them."""
         from databus.spark import is_damaged
 
         if is_damaged(self.folder):
             shutil.rmtree(self.folder)
 
     def drop_answers(self) -> None:
-        """Remove them where the batch that Spark would do next is of an answer of a bootstrap service, which it may not
-        have any more.
-        """
+        """Remove them if Spark's next batch is of a bootstrap service's answer, which may be gone by now."""
         from databus.spark import last_done
 
         done = last_done(self.folder)
@@ -68,7 +62,7 @@ class Offsets:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def committed(self) -> Checkpoint | None:
-        """The end of the last batch that Spark knows to be done; None if there is none, or it cannot be read."""
+        """The end of the last batch that Spark has finished; None if there is none, or it cannot be read."""
         from databus.spark import last_done
 
         done = last_done(self.folder)

@@ -1,9 +1,9 @@
-"""One query's life: built, started, waited for, started again; in a thread of its own, so that no other waits for it.
+"""The life of a query, in a thread of its own: built, started, waited for, restarted.
 
-build ──► run ──► ends: done (`once`), stopped (by us), at rest (by us, at the end of a batch)
+build ──► run ──► ends: done (`once`), stopped (by the run), at rest (by the run, at the end of a batch)
   ▲        │
-  └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
-           └─ FatalError, InputError ───► failed: this query stays down, the others go on
+  └────────┼─ TransientError, unknown ──► after a back-off that grows, and is reset by a finished batch
+           └─ FatalError, InputError ───► failed: this query stays down, the others continue
 """
 
 import math
@@ -44,7 +44,7 @@ from databus.pipeline.engine._refusals import Refusals
 from databus.pipeline.engine._typed_steps import first_lines
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.pipeline.engine._writer import Report, Writer
-from databus.pipeline.graph import Graph, Kind, NodeSpec, PipelineConfig, Problem, RunSection
+from databus.pipeline.graph import Graph, NodeSpec, PipelineConfig, Problem, RunSection
 from databus.pipeline.telling import Reminders, Throttle, in_background
 from databus.plugins import Input, OutputConfig, RunContext, Shape
 
@@ -61,45 +61,43 @@ InputT = TypeVar("InputT", bound=Input)
 
 def trigger_ms_of(outputs: Iterable[OutputConfig], default: int) -> int:
     """Least time between the starts of two micro-batches."""
-    found: int | None = _said(outputs, "trigger_ms")
-    return default if found is None else found
+    value: int | None = _option_of(outputs, "trigger_ms")
+    return default if value is None else value
 
 
 def on_failure_of(outputs: Iterable[OutputConfig]) -> Literal["stop", "retry", "halt"]:
-    """What follows an error that does not pass by itself."""
-    found: Literal["stop", "retry", "halt"] | None = _said(outputs, "on_failure")
-    return found or "stop"
+    """What to do at an error that does not pass by itself."""
+    policy: Literal["stop", "retry", "halt"] | None = _option_of(outputs, "on_failure")
+    return policy or "stop"
 
 
 def can_throttle(origin: NodeSpec, throttle: Throttle) -> bool:
-    """Whether an input knows such limits."""
-    wanted = dict(zip(_LIMITS, (throttle.rows, throttle.bytes), strict=True))
-    return all(name in type(origin.config).model_fields for name, most in wanted.items() if most is not None)
+    """Whether an input has such limits."""
+    limits = dict(zip(_LIMITS, (throttle.rows, throttle.bytes), strict=True))
+    return all(name in type(origin.config).model_fields for name, most in limits.items() if most is not None)
 
 
 def limited(origin: InputT, outputs: Sequence[OutputConfig], throttle: Throttle | None = None) -> InputT:
-    """The input with the limits that these outputs ask for, and somebody who throttles them; itself where nobody asks
-    for one that it has.
-    """
-    said = {name: _said(outputs, name) for name in _LIMITS if name in type(origin.config).model_fields}
-    asked = {name: value for name, value in said.items() if value is not None}
+    """The input with the limits of these outputs and of `databus throttle`; unchanged if there are none that it has."""
+    options = {name: _option_of(outputs, name) for name in _LIMITS if name in type(origin.config).model_fields}
+    limits = {name: value for name, value in options.items() if value is not None}
     most = {} if throttle is None else dict(zip(_LIMITS, (throttle.rows, throttle.bytes), strict=True))
-    for name in said:
-        before, wished = asked.get(name, getattr(origin.config, name)), most.get(name)
-        if wished is not None:
-            asked[name] = wished if before is None else min(before, wished)
-    return type(origin)(origin.config.model_copy(update=asked)) if asked else origin
+    for name in options:
+        configured, throttled = limits.get(name, getattr(origin.config, name)), most.get(name)
+        if throttled is not None:
+            limits[name] = throttled if configured is None else min(configured, throttled)
+    return type(origin)(origin.config.model_copy(update=limits)) if limits else origin
 
 
 def check_options(config: PipelineConfig, inputs_of: Mapping[str, Sequence[NodeSpec]]) -> Iterator[Problem]:
-    """Outputs of a lane that say different things, and limits that an input does not know. inputs_of: by output."""
-    outputs = [node for node in config.nodes.values() if node.kind is Kind.OUTPUT]
+    """Different options of outputs of one lane, and limits that an input does not have. inputs_of: by output."""
+    outputs = [*config.outputs.values()]
     for node in outputs:
         for other in outputs[: outputs.index(node)]:
             if node.config.lane is None or node.config.lane != other.config.lane:
                 continue
             for name in _OF_QUERY:
-                values = _said([other.config], name), _said([node.config], name)
+                values = _option_of([other.config], name), _option_of([node.config], name)
                 if None not in values and values[0] != values[1]:
                     yield Problem(
                         f"{node.path}.{name}",
@@ -108,29 +106,31 @@ def check_options(config: PipelineConfig, inputs_of: Mapping[str, Sequence[NodeS
                     )
         for origin in inputs_of.get(node.path, []):
             for name in _LIMITS:
-                if _said([node.config], name) is not None and name not in type(origin.config).model_fields:
+                if _option_of([node.config], name) is not None and name not in type(origin.config).model_fields:
                     yield Problem(
                         f"{node.path}.{name}", f"{origin.path} ({origin.type}) has no such limit; leave it out"
                     )
 
 
-def _said(outputs: Iterable[OutputConfig], name: str) -> Any:
-    return next((getattr(each, name) for each in outputs if name in each.model_fields_set), None)
+def _option_of(outputs: Iterable[OutputConfig], name: str) -> Any:
+    """The value that the first of these outputs gives to an option; None if none does."""
+    return next((getattr(config, name) for config in outputs if name in config.model_fields_set), None)
 
 
-_TRACE_CHARS_MAX: Final = 4_000  # of Java's stack, whose end says the cause
+_TRACE_CHARS_MAX: Final = 4_000  # of Java's stack, whose end has the cause
 _START_S_MAX: Final = 15.0
-_SLOW_WORKERS_MS: Final = 5_000  # a busy machine is no less so after a back-off of milliseconds
-_ASK_S: Final = 0.05  # nothing tells that a source is being read
+_SLOW_WORKERS_MS: Final = 5_000  # a busy machine needs more than a back-off of milliseconds
+_ASK_S: Final = 0.05  # Spark does not notify when it reads a source
 _TROUBLE: Final = "its trouble"
+"""What reminders of the query itself are about; others are about its tables."""
 _LOOK_S: Final = 1
-"""How long a query waits at most until it looks whether a table has failed, and is to be tried again."""
+"""How often a query with typed tables looks whether one has failed, or is to be tried again."""
 _WELL_AFTER_S: Final = 60
-"""How long a query that was in trouble runs until it is well again, if it has nothing to write meanwhile."""
+"""After so long without an error a query counts as well again, even if it had nothing to write."""
 
 
 class Retries:
-    """When what has failed is tried again. wait_ms_min: not before that."""
+    """When a failed query or table is tried again. wait_ms_min: not earlier."""
 
     def __init__(self, run: RunSection) -> None:
         self._backoff = Backoff(run.retry_ms_min, run.retry_ms_max)
@@ -138,7 +138,7 @@ class Retries:
         self.wait_ms_min = 0
 
     def next_ms(self, error: DatabusError, *, gives_up: Callable[[DatabusError, int], bool]) -> float | None:
-        """How long to wait after one more failure; None if there is no other try."""
+        """How long to wait after one more failure; None if it is not tried again."""
         if gives_up(error, self._failures + 1):
             return None
         self._failures += 1
@@ -146,10 +146,10 @@ class Retries:
 
 
 class Starts:
-    """Lets so many queries start at a time, and fewer after Spark's Python processes did not come up in time.
+    """Limits how many queries start at the same time; fewer after Spark's Python processes did not start in time.
 
-    Each query starts Python processes of its own, and Spark gives each of those ten seconds, which many at once on a
-    small machine do not keep.
+    Each query starts Python processes of its own, and Spark gives each of them ten seconds, which is not enough for
+    many at once on a small machine.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -168,7 +168,7 @@ class Starts:
             self._changed.notify_all()
 
     def fewer(self) -> int:
-        """Let half as many start from now on, one at least; returns how many."""
+        """Halve the limit, to one at least; returns the new limit."""
         with self._changed:
             self._at_once = max(self._at_once // 2, 1)
             return self._at_once
@@ -183,21 +183,21 @@ class RunSettings:
     engine: Engine
     once: bool
     relay: Callable[[], str | None]
-    """Where it answers now; it may change when an own relay is restarted."""
+    """Its present address; a pipeline's own relay may change it when it restarts."""
     report: Report
     began_s: float
     """When the run began, by the clock."""
     clock: Clock = field(default_factory=SystemClock)
     is_stopping: threading.Event = field(default_factory=threading.Event)
     starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
-    """Lets as many queries start at a time as there are cores."""
+    """As many queries start at the same time as there are cores."""
     renewed_s: Callable[[], float | None] = lambda: None
-    """When executors were last sent renewed files by which the relay is asked, by the monotonic clock."""
+    """When executors were last sent renewed certificates or tokens, by the monotonic clock."""
     has_lost_spark: Callable[[], bool] = lambda: False
-    """Whether Spark's process has ended; the run ends then, and says why, once for all queries."""
+    """Whether Spark's process has ended; then the run ends, and reports that once for all queries."""
 
     def context_of(self, path: str) -> RunContext:
-        """What a node works with."""
+        """The context of a node."""
         return RunContext(
             self.config.name,
             path.partition(".")[2],
@@ -208,9 +208,9 @@ class RunSettings:
 
 
 class QueryThread(threading.Thread):
-    """Runs one query until it is done, stopped or failed; `on_end` is told. `error` says what it failed with.
+    """Runs one query until it is done, stopped or failed, and then calls `on_end`.
 
-    once: it ends where the relay's log ended when it began. is_resting: it was asked to end between two batches.
+    once: it ends at the end that the relay's log had when it began. is_resting: it was asked to end between batches.
     """
 
     def __init__(
@@ -224,6 +224,7 @@ class QueryThread(threading.Thread):
         super().__init__(name=f"query {plan.name}", daemon=True)
         self.plan = plan
         self.error: DatabusError | None = None
+        """With which it has failed for good."""
         self._settings = settings
         self._feeds = feeds
         self._on_end = on_end
@@ -248,7 +249,7 @@ class QueryThread(threading.Thread):
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs that it writes to."""
+        """The names of its outputs."""
         return [handle.name for _, handle in self._feeds]
 
     @property
@@ -257,12 +258,12 @@ class QueryThread(threading.Thread):
 
     @property
     def halts(self) -> bool:
-        """Whether the whole pipeline ends with what it has failed with."""
+        """Whether its failure ends the whole pipeline."""
         return self.error is not None and on_failure_of(self._output_configs) == "halt"
 
     def writes_by(self, handle: OutputHandle) -> bool:
-        """Whether it writes by this handle."""
-        return any(mine is handle for _, mine in self._feeds)
+        """Whether it writes through this handle."""
+        return any(other is handle for _, other in self._feeds)
 
     @property
     def is_writing(self) -> bool:
@@ -296,7 +297,7 @@ class QueryThread(threading.Thread):
             self._on_end(self)
 
     def give_up(self, why: str) -> None:
-        """Have it failed, from another thread, although what it does does not end."""
+        """Count it as failed, from another thread, although its present call does not end."""
         self.error = ServiceUnavailable(why)
         self._say("failed", self.error)
 
@@ -305,7 +306,7 @@ class QueryThread(threading.Thread):
         return self._is_ending.is_set() or self._settings.is_stopping.is_set()
 
     def stop(self) -> None:
-        """End it, from another thread: what is being written is not waited for, and comes again."""
+        """End it, from another thread, without waiting for its batch, which is repeated."""
         self._is_ending.set()
         with self._lock:
             query = self._query
@@ -313,12 +314,12 @@ class QueryThread(threading.Thread):
             return
         try:
             query.stop()
-        except Exception:  # py4j raises many kinds where nobody listens any more; the run says why, once
+        except Exception:  # py4j raises many kinds after Java has ended; the run reports that once
             if not self._settings.has_lost_spark():
                 raise
 
     def rest(self) -> None:
-        """End it once the batch that is being written, if any, is in the targets. Never blocks; callable twice."""
+        """End it after the batch that is being written, if any. Never blocks; callable twice."""
         if self.is_resting:
             return
         self.is_resting = True
@@ -333,7 +334,7 @@ class QueryThread(threading.Thread):
         self.stop()
 
     def _round(self) -> DatabusError | None:
-        """Build, start and wait; returns what it failed with, None if it ended as it should."""
+        """Build, start and wait; returns the error, None if it ended as intended."""
         writer: Writer | None = None
         try:
             for _, handle in self._feeds:
@@ -342,7 +343,7 @@ class QueryThread(threading.Thread):
                 if self._ends:
                     return None
                 rows, writer = self._build()
-                writer.rest = 0 if self._settings.once else max(each.rest for each in self._output_configs)
+                writer.rest = 0 if self._settings.once else max(config.rest for config in self._output_configs)
                 self._writer = writer
                 query = self._start(rows, writer)
                 self._say("started", None)
@@ -356,9 +357,9 @@ class QueryThread(threading.Thread):
         return None
 
     def _wait_for_end(self, query: "StreamingQuery") -> None:
-        """Wait until the query has ended, and have tables that are behind come on meanwhile."""
+        """Wait until the query has ended; meanwhile tables that are behind catch up."""
         try:
-            # A query that has failed begins again at once, not when the last table has caught up.
+            # A failed query restarts at once, not only when the last table has caught up.
             while not self._ends and query.exception() is None:
                 if self._catch_up is not None and self._catch_up.step():
                     continue
@@ -370,7 +371,7 @@ class QueryThread(threading.Thread):
         query.awaitTermination()
 
     def _waits(self, query: "StreamingQuery") -> bool:
-        """Wait a while; whether there may be something to do then."""
+        """Wait a while; returns whether there may be something to do then."""
         due_s = self._typed.due_s
         if not query.isActive:  # with `once`: tables that have failed are tried again
             return due_s is not None and not self._clock.wait(self._is_ending, max(due_s, _ASK_S))
@@ -382,7 +383,7 @@ class QueryThread(threading.Thread):
         return True
 
     def _ended(self, batches: int) -> None:
-        """After a round that wrote so many batches: one forgets what failed before it."""
+        """A round has ended. If it has written batches, earlier failures no longer count."""
         if batches:
             self._retries = Retries(self._settings.config.sections.run)
 
@@ -397,7 +398,9 @@ class QueryThread(threading.Thread):
         return query
 
     def _wait_until_reading(self, query: "StreamingQuery") -> None:
-        """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
+        """Wait until Spark reads the source or has failed to, at most `_START_S_MAX`: other queries wait for their
+        turn.
+        """
         from databus.spark import is_starting
 
         deadline = self._clock.monotonic_s() + _START_S_MAX
@@ -412,12 +415,11 @@ class QueryThread(threading.Thread):
         }
         origin, context = inputs[plan.inputs[0]], self._context()
         self._typed = self._typed_tables(inputs)
-        if plan.shape is Shape.TYPED:
+        if plan.physical is None:
             return self._build_typed(origin, context)
-        assert plan.physical is not None  # noqa: S101 - the plan's promise
         offsets = Offsets(self.checkpoint, origin, plan.physical, "")
         filters = filters_over(settings.graph, plan, context)
-        check_tables(settings.graph, plan, filters, context)  # before anything is removed, or asked for
+        check_tables(settings.graph, plan, filters, context)  # before anything is removed, or a snapshot is asked for
         self._refusals.look(filters, settings.graph, context)
 
         def try_on(feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
@@ -425,7 +427,7 @@ class QueryThread(threading.Thread):
             self._typed.check(feed, handle, names)
 
         after = self._after = begin(self._refusals.accepted, offsets, context, try_on)
-        lacking = {each.way.table for each in self._typed if each.way.table and self._typed.goes_on_without(each)}
+        lacking = {typed.way.table for typed in self._typed if typed.way.table and self._typed.goes_on_without(typed)}
         reader = _united(inputs, plan) or origin
         tables, decode = reader.tables(settings.engine.session, context, plan.physical, plan.patterns, after, lacking)
         writer = Writer(
@@ -445,13 +447,13 @@ class QueryThread(threading.Thread):
             },
         )
         if origin.resumes:
-            given = settings.engine, writer, self._refusals.accepted, self._typed, reader, context, plan.physical
-            self._catch_up = CatchUp(*given)
+            parts = settings.engine, writer, self._refusals.accepted, self._typed, reader, context, plan.physical
+            self._catch_up = CatchUp(*parts)
         return tables, writer
 
     def _context(self) -> RunContext:
-        """What its inputs work with."""
-        configs = [(feed, each.output.config) for feed, each in self._feeds]
+        """The context of its inputs."""
+        configs = [(feed, handle.output.config) for feed, handle in self._feeds]
         ways = [way for feed, _ in configs for way in feed.ways]
         return replace(
             self._settings.context_of(self.plan.inputs[0]),
@@ -462,18 +464,18 @@ class QueryThread(threading.Thread):
         )
 
     def _build_typed(self, origin: Input, context: RunContext) -> "tuple[DataFrame, Writer]":
-        """Of an input that makes typed rows itself."""
+        """For an input that makes typed rows itself."""
         physical, _ = origin.schema_of(context, None)
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
         rows = origin.typed(self._settings.engine.session, context)
-        by = Writer(*self._written(offsets), typed=self._typed, ends_batch=self._ends_batch, clock=self._clock)
-        return rows, by
+        writer = Writer(*self._written(offsets), typed=self._typed, ends_batch=self._ends_batch, clock=self._clock)
+        return rows, writer
 
     def _typed_tables(self, inputs: Mapping[str, Input]) -> TypedTables:
-        """The tables that come by typed filters, each tried on no rows before anything is removed, or asked for."""
+        """The tables behind typed filters, each tried without rows before anything is removed or asked for."""
         settings, plan, feeds = self._settings, self.plan, self._feeds
         ways = dict.fromkeys(way for feed, _ in feeds for way in feed.typed)
-        found = TypedTables(
+        typed_tables = TypedTables(
             [
                 TypedTable(
                     settings.graph,
@@ -493,20 +495,20 @@ class QueryThread(threading.Thread):
             clock=self._clock,
             stops=self._stops,
         )
-        for typed in found:
+        for typed in typed_tables:
             try:
                 typed.look()
             except Exception as error:
-                if not found.stays_behind(typed, error):
+                if not typed_tables.stays_behind(typed, error):
                     raise
-        return found
+        return typed_tables
 
     def _stops_on_filter_change(self, name: str) -> bool:
         ways = (way for feed, _ in self._feeds if (way := feed.way(name)) is not None)
         return any(self._settings.graph.inputs[way.input].stops_on_filter_change for way in ways)
 
     def _table_failed(self, typed: TypedTable, error: Exception) -> float | None:
-        """Take note that a table behind typed filters cannot be written; see `TypedTables`."""
+        """A table behind typed filters cannot be written; see `TypedTables`."""
         typed.failure = failure = self._named(error, None)
         retries = self._table_retries.setdefault(typed.way, Retries(self._settings.config.sections.run))
         wait_ms = retries.next_ms(failure, gives_up=self._gives_up)
@@ -514,7 +516,7 @@ class QueryThread(threading.Thread):
         return None if wait_ms is None else wait_ms / 1e3
 
     def _stops(self) -> bool:
-        """Whether the query is to end with whatever fails now."""
+        """Whether any failure now ends the query."""
         is_halted = on_failure_of(self._output_configs) == "halt"
         return is_halted or self._ends or self._settings.has_lost_spark()
 
@@ -524,9 +526,9 @@ class QueryThread(threading.Thread):
 
     def _say_of_table(self, event: str, typed: TypedTable, message: str) -> None:
         error = "" if typed.failure is None else type(typed.failure).__name__
-        said = {"event": event, "query": self.plan.name, "outputs": [handle.name for _, handle in typed.feeds]}
-        more = {"table": typed.label, "at_us": self._clock.now_ns() // 1000, "error": error, "message": message}
-        self._settings.report({**said, **more})
+        event_fields = {"event": event, "query": self.plan.name, "outputs": [handle.name for _, handle in typed.feeds]}
+        details = {"table": typed.label, "at_us": self._clock.now_ns() // 1000, "error": error, "message": message}
+        self._settings.report({**event_fields, **details})
         if not message:
             if self._reminders.end(typed.label):
                 self._logger.info("table is written again", table=typed.label)
@@ -535,11 +537,11 @@ class QueryThread(threading.Thread):
 
     @property
     def errors(self) -> list[DatabusError]:
-        """What it has failed with, or, where it has not, tables that are not tried again while the others go on."""
+        """Its error; or, if it runs, the errors of tables that are not tried again."""
         return self._typed.errors if self.error is None else [self.error]
 
     def try_tables_again(self) -> None:
-        """Have tables that could not be written be tried at once."""
+        """Try tables that could not be written at once."""
         self._typed.try_again()
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
@@ -554,30 +556,30 @@ class QueryThread(threading.Thread):
             self._logger.info("query runs again")
 
     def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
-        """What went wrong as one of our errors; anything unknown is tried again some times."""
+        """An error as one of databus's; unknown ones become a `TransientError`, which is tried again some times."""
         from databus.spark import error_of, is_of_slow_workers
 
-        found = error_of(writer.error) if writer is not None and writer.error is not None else None
-        found = found or error_of(error)
+        named = error_of(writer.error) if writer is not None and writer.error is not None else None
+        named = named or error_of(error)
         cause = error if writer is None or writer.error is None else writer.error
-        if found is None and is_of_slow_workers(cause):
+        if named is None and is_of_slow_workers(cause):
             at_once = self._settings.starting.fewer()
             self._retries.wait_ms_min = _SLOW_WORKERS_MS
-            found = ServiceUnavailable(
-                "Spark's Python processes did not come up within its ten seconds: the machine is busy. From now on, "
+            named = ServiceUnavailable(
+                "Spark's Python processes did not start within its ten seconds: the machine is busy. From now on, "
                 f"{at_once} of this pipeline's queries {'starts' if at_once == 1 else 'start'} at a time; nothing is "
-                "lost. If it stays so, put outputs into one `lane`, which share a query"
+                "lost. If it happens again, put outputs into one `lane`: they share a query"
             )
-        if found is None:
-            said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
-            if self._reminders.is_due(_TROUBLE, said):
-                self._logger.error("a query failed with an error that is not databus's own", trace=said)
-            found = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
-            found.__cause__ = cause
-        return advised(found, self._feeds, resumed=self._after is not None)
+        if named is None:
+            trace = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
+            if self._reminders.is_due(_TROUBLE, trace):
+                self._logger.error("a query failed with an error that is not databus's own", trace=trace)
+            named = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
+            named.__cause__ = cause
+        return advised(named, self._feeds, resumed=self._after is not None)
 
     def _is_of_refused(self, error: DatabusError) -> bool:
-        """Whether it failed for tables that an output refuses, and goes on without them."""
+        """Whether it failed because an output refuses tables, and can continue without them."""
         if self.plan.shape is not Shape.TABLES or on_failure_of(self._output_configs) == "halt":
             return False
         settings, context = self._settings, self._settings.context_of(self.plan.inputs[0])
@@ -585,7 +587,7 @@ class QueryThread(threading.Thread):
         return self._refusals.explain(error, filters, settings.graph, context)
 
     def _waits_for(self, error: DatabusError) -> bool:
-        """Wait before another try; False if there is none to be."""
+        """Wait before the next try; False if there is none."""
         wait_ms = self._retries.next_ms(error, gives_up=self._gives_up)
         if wait_ms is None:
             return False
@@ -597,7 +599,7 @@ class QueryThread(threading.Thread):
         return True
 
     def _gives_up(self, error: DatabusError, failures: int) -> bool:
-        """Whether there is no other try after so many failures in a row."""
+        """Whether it is not tried again after so many failures in a row."""
         is_schema, is_retried = isinstance(error, SchemaChanged), on_failure_of(self._output_configs) == "retry"
         may_wait = is_schema or is_retried or self._may_come(error) or self._showed_old_files(error)
         if isinstance(error, FatalError | InputError) and not may_wait:
@@ -606,15 +608,15 @@ class QueryThread(threading.Thread):
         return failures > self._settings.config.sections.run.retries_max and (self._settings.once or not is_ours)
 
     def _showed_old_files(self, error: DatabusError) -> bool:
-        """Whether the relay may have refused what was renewed meanwhile: each attempt of a task is given the files that
-        were sent before its job began.
+        """Whether the relay may have refused a token or certificate that was renewed meanwhile: a task uses the files
+        that were sent before its job began.
         """
         renewed_s = self._settings.renewed_s()
         return isinstance(error, AccessDenied) and renewed_s is not None and renewed_s > self._began_s
 
     def _may_come(self, error: DatabusError) -> bool:
-        """Whether what is not there, a table or a column, may only not have been captured yet: our own relay has just
-        begun.
+        """Whether a missing table or column may not have been captured yet, because the pipeline's own relay has just
+        started.
         """
         config = self._settings.config
         waited_ms = (self._clock.monotonic_s() - self._settings.began_s) * 1e3
@@ -622,7 +624,7 @@ class QueryThread(threading.Thread):
         return is_missing and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
 
     def _say(self, event: str, error: DatabusError | None, **more: Any) -> None:
-        said: Mapping[str, Any] = {
+        fields: Mapping[str, Any] = {
             "event": event,
             "query": self.plan.name,
             "outputs": self.outputs,
@@ -630,29 +632,29 @@ class QueryThread(threading.Thread):
             **({} if error is None else {"error": type(error).__name__, "message": str(error)}),
             **more,
         }
-        self._settings.report(said)
+        self._settings.report(fields)
         if error is None and self._reminders.is_known(_TROUBLE):
-            return  # each new try starts it; that it is well again is said when it is
-        self._log(event, said)
+            return  # a retry starts it too; `_is_well` logs when it is well again
+        self._log(event, fields)
 
     def remind(self) -> None:
-        """Say in the log once more with what it has failed, now and again; after its end."""
+        """Log its failure again from time to time; also after its end."""
         self._refusals.log()
         if self.error is not None:
             self._log("failed", {"error": type(self.error).__name__, "message": str(self.error)})
 
-    def _log(self, event: str, said: Mapping[str, Any]) -> None:
-        """Say in the log what happened to it; of trouble that lasts not each try."""
+    def _log(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Log what happened to it; of lasting trouble not each try."""
         is_trouble = event in ("retry", "failed")
-        if is_trouble and not self._reminders.is_due(_TROUBLE, f"{event} {said['message']}"):
+        if is_trouble and not self._reminders.is_due(_TROUBLE, f"{event} {fields['message']}"):
             return
         log = self._logger.warning if is_trouble else self._logger.info
         log = self._logger.error if event == "failed" else log
-        log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
+        log(f"query {event}", **{name: fields[name] for name in ("error", "message", "wait_ms") if name in fields})
 
 
 def _united(inputs: Mapping[str, Input], plan: QueryPlan) -> Input | None:
-    """What reads all inputs of a query at once, where it has several."""
+    """An input that reads all inputs of a query at once, if there are several."""
     if len(inputs) == 1:
         return None
     return next(iter(inputs.values())).united([(origin, plan.read_by(path)) for path, origin in inputs.items()])

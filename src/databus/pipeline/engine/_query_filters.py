@@ -1,4 +1,4 @@
-"""The filters over whole tables of a query: made from its plan, and tried on the tables that there are now."""
+"""The filters over whole tables of a query: made from its plan, and tried on the present tables."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -18,11 +18,11 @@ from databus.schema import TableSchema
 _NAMED_MAX: Final = 10
 
 Filters = Mapping[tuple[str, ...], TableFilters]
-"""By the paths of the filters on a table's way, those filters."""
+"""The filters of a way, by their paths."""
 
 
 def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
-    """The filters of a query over tables."""
+    """The filters over whole tables of a query."""
     chains = {}
     for way in (way for feed in plan.feeds for way in feed.ways if way.filters):
         known = graph.inputs[way.input].definitions(context)
@@ -33,12 +33,12 @@ def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
 def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
     """Filters over whole tables by their paths."""
     filters = [(path, graph.filters[path]) for path in way]
-    return [(path, each.in_tasks) for path, each in filters if isinstance(each, TablesFilter)]
+    return [(path, node_filter.in_tasks) for path, node_filter in filters if isinstance(node_filter, TablesFilter)]
 
 
 def check_tables(graph: Graph, plan: QueryPlan, filters: Filters, context: RunContext) -> None:
-    """Raises `ServiceUnavailable` for a filter about a table that there is not, or not yet: what was meant would pass
-    as it is; `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
+    """Raises `ServiceUnavailable` for a filter about a table that does not exist (yet): the right one would pass
+    unfiltered; `UnknownColumn` or `ConfigError` for a present table that a filter does not fit.
     """
     physical = plan.physical or ""
     for path in plan.inputs:
@@ -46,11 +46,11 @@ def check_tables(graph: Graph, plan: QueryPlan, filters: Filters, context: RunCo
         rules = origin.filter.within(physical).rules
         if not filters and origin.filter.is_nothing:
             continue
-        there = origin.tables_of(context)
-        _check_names(f"{path}.filters", [rule.tables for rule in rules], physical, there)
+        known = origin.tables_of(context)
+        _check_names(f"{path}.filters", [rule.tables for rule in rules], physical, known)
         origin.check_filter(context, physical, partial(chosen_by, plan.read_by(path)))
-        for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
-            _check_names(f"{where}.tables", each.tables, physical, there)
+        for where, named_filter in dict(work for chain in filters.values() for work in chain.filters).items():
+            _check_names(f"{where}.tables", named_filter.tables, physical, known)
         tables = origin.tables_now(context, physical) if filters else {}
         for feed in plan.feeds:
             for name, table in tables.items():
@@ -69,17 +69,19 @@ def check_output(
     handle: OutputHandle,
     names: Collection[str],
 ) -> None:
-    """Raises `InputError` or `FatalError` where an output would refuse what comes of tables of now, by full names."""
+    """Raises `InputError` or `FatalError` if an output would refuse a present table behind its filters."""
     for path in plan.inputs:
         tables = graph.inputs[path].tables_now(context, plan.physical or "")
         for name in sorted(tables.keys() & {*names}):
             way = feed.way(name)
-            if way is not None and way.input == path and not way.is_typed:  # of the others, filters are tried before
+            if (
+                way is not None and way.input == path and not way.is_typed
+            ):  # typed filters are tried by `TypedTables.check`
                 handle.check_table(into_output(tables[name], filters.get(way.filters), handle.output.config))
 
 
 def into_output(table: TableSchema, chain: TableFilters | None, config: OutputConfig) -> TableSchema:
-    """What filters make of a table on its way to an output. Raises what they do, and `ConfigError` for its key."""
+    """A table behind the filters on its way to an output. Raises what they raise, and `ConfigError` for its key."""
     if chain is None or not chain.filters:
         return table
     chain.check_key(table, config.key_choice.of(table.source))
@@ -89,27 +91,27 @@ def into_output(table: TableSchema, chain: TableFilters | None, config: OutputCo
 def typed_steps(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, name: str) -> TypedSteps:
     """The filters of a typed branch over the table of this full name."""
     about = graph.about(steps, name)
-    over = [each for _, each in named(graph, tuple(step.node for step in about))]
-    asks = any(each.hides and each.missing == "skip" for each in over)
+    over = [work for _, work in named(graph, tuple(step.node for step in about))]
+    asks = any(work.hides and work.missing == "skip" for work in over)
     return TypedSteps(graph, name, about, origin.past_definitions(context, name) if asks else ())
 
 
 def check_named(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, physical: str) -> None:
-    """Raises `ServiceUnavailable` where a filter over whole tables on a typed way is about a table that is missing."""
+    """Raises `ServiceUnavailable` if a filter over whole tables on a typed way names a missing table."""
     over = named(graph, tuple(step.node for step in steps))
-    there = origin.tables_of(context) if over else []
-    for where, each in over if there else ():
-        _check_names(f"{where}.tables", each.tables, physical, there)
+    known = origin.tables_of(context) if over else []
+    for where, work in over if known else ():
+        _check_names(f"{where}.tables", work.tables, physical, known)
 
 
-def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:
+def _check_names(where: str, patterns: Sequence[str], physical: str, known: Sequence[str]) -> None:
     for pattern in patterns:
         is_meant = not is_pattern(pattern) and patterns_meet(pattern, f"{physical}/*")
-        if not is_meant or any(matches(each, [pattern]) for each in there):
+        if not is_meant or any(matches(name, [pattern]) for name in known):
             continue
-        meant = nearest(pattern, there)
-        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
+        meant = nearest(pattern, known)
+        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(known[:_NAMED_MAX]) or 'none'}"
         raise ServiceUnavailable(  # a relay elsewhere may get it later
-            f"{where}: no table called {pattern}, so that this filter would do nothing to the one that is "
-            f"meant; {hint}. One that was made while the relay captures may be known to it from its first row on"
+            f"{where}: no table called {pattern}, so this filter would not apply to the right one; {hint}. A "
+            f"table that was created while the relay captures may become known with its first row"
         )

@@ -1,7 +1,7 @@
-"""Tables that outputs of a query refuse: one without a key under a mirror is not to keep the others from being copied.
+"""Tables that outputs of a query refuse, such as one without a key under a mirror; the others are still copied.
 
-That every table is looked at costs requests. So a query looks once it has failed, and from then on at each start, also
-in later runs: the ledger says that tables were left out.
+Checking every table costs requests. So a query checks after it has failed, and from then on at each start, also in
+later runs: the ledger shows that tables were excluded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from databus.schema import TableSchema
 
 
 class Refusals:
-    """Of one query. report: is told which tables an output refuses, at each start of the query that refuses any."""
+    """Of one query. report: takes an event with the tables that an output refuses, at each start of the query."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Refusals:
         self._feeds = feeds
         self._report = report
         self._has_more = False
-        self._past: dict[str, Refused] = {}  # by output; of tables that are accepted now
+        self._past: dict[str, Refused] = {}  # by output: tables refused for a past definition
         self._clock = clock or SystemClock()
         self._reminders = Reminders(self._clock)
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
@@ -46,8 +46,8 @@ class Refusals:
         return handle.refused.get(self._plan.physical or "", {})
 
     def look(self, filters: Filters, graph: Graph, context: RunContext) -> None:
-        """Look which tables are refused, before the query begins. Raises `ServiceUnavailable` while the relay does not
-        know its tables.
+        """Find the refused tables, before the query begins. Raises `ServiceUnavailable` while the relay does not know
+        its tables.
         """
         for feed, handle in self._feeds:
             position, before = handle.known(self._plan.physical or ""), self._of(handle)
@@ -64,7 +64,7 @@ class Refusals:
         self.log()
 
     def log(self) -> None:
-        """Say in the log which tables are refused: at once, now and again, and when none is any longer."""
+        """Log the refused tables: at once, from time to time, and when there are none any more."""
         for _, handle in self._feeds:
             refused = self._of(handle)
             if not refused:
@@ -74,8 +74,8 @@ class Refusals:
                 self._logger.warning("tables are refused", output=handle.name, message=why_refused(refused))
 
     def explain(self, error: DatabusError, filters: Filters, graph: Graph, context: RunContext) -> bool:
-        """Whether the query failed as outputs refuse tables that they have not refused before, as these are now or were
-        once. It can go on without these, which the next `look` finds again.
+        """Whether the query failed because outputs refuse further tables, by their present or a past definition. It can
+        continue without them: the next `look` finds them too.
         """
         if not isinstance(error, InputError | FatalError):
             return False
@@ -85,31 +85,33 @@ class Refusals:
                 or self._note_past(str(error), feed, handle, filters, graph, context)
                 for feed, handle in self._feeds
             )
-        except DatabusError:  # what the query failed with is said
+        except DatabusError:  # the query's own error is reported
             return False
         return self._has_more
 
     def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext) -> Refused:
-        """The tables that an output refuses whatever their rows are: as they are now, or as it has met them."""
+        """The tables that an output refuses, by their present definition, or a past one that it has met."""
         if self._plan.physical is None:
             return {}
         physical, tables, refused = self._plan.physical, dict[str, TableSchema](), dict[str, str]()
         for path in self._plan.inputs:
             origin = graph.inputs[path]
-            origin.log_of(context, physical)  # of a source that is still starting, no table is named
-            mine = {
+            origin.log_of(context, physical)  # raises while the source is starting and names no table
+            tables_here = {
                 name: table for name, table in origin.tables_now(context, physical).items() if _is_by(feed, path, name)
             }
-            refused |= {name: why for name, table in mine.items() if (why := _why(feed, handle, filters, name, table))}
-            tables |= mine
+            refused |= {
+                name: why for name, table in tables_here.items() if (why := _why(feed, handle, filters, name, table))
+            }
+            tables |= tables_here
         past = {name: why for name, why in self._past.get(handle.name, {}).items() if name in tables}
         return {**past, **refused}
 
     def _note_past(
-        self, said: str, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
+        self, message: str, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
     ) -> bool:
-        """Look for tables that are accepted now, and of which the log has rows from before: they join when the query
-        starts the next time, behind those rows. Returns whether what was said is about one that was not known.
+        """Find tables that are accepted now, but refused by a past definition of which the log still has rows: they
+        join at the query's next start, after those rows. Returns whether `message` is about one of them.
         """
         if self._plan.physical is None:
             return False
@@ -120,27 +122,30 @@ class Refusals:
                 for table in origin.past_definitions(context, name) if _is_by(feed, path, name) else ():
                     reasons[name] = _why(feed, handle, filters, name, table) or reasons.get(name, "")
         reasons = {name: why for name, why in reasons.items() if why}
-        if not any(why in said for why in reasons.values()):
+        if not any(why in message for why in reasons.values()):
             return False
-        more = {name: f"{why}. So it was when rows came that are still to be read" for name, why in reasons.items()}
-        self._past[handle.name] = {**self._past.get(handle.name, {}), **more}
+        earlier = {
+            name: f"{why}. That was its definition when rows came that are still to be read"
+            for name, why in reasons.items()
+        }
+        self._past[handle.name] = {**self._past.get(handle.name, {}), **earlier}
         return True
 
 
 def _is_by(feed: Feed, path: str, name: str) -> bool:
-    """Whether a table comes by this input, as a whole table."""
+    """Whether a table comes from this input, as a whole table."""
     way = feed.way(name)
     return way is not None and way.input == path and not way.is_typed
 
 
 def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
-    """Why an output refuses a table of this definition; empty where it does not."""
+    """Why an output refuses a table of this definition; empty if it does not."""
     way = feed.way(name)
     if way is None:
         return ""
-    made = into_output(table, filters.get(way.filters), handle.output.config)
+    result = into_output(table, filters.get(way.filters), handle.output.config)
     try:
-        handle.check_table(made)
+        handle.check_table(result)
     except (InputError, FatalError) as error:
         return str(error)
     return ""

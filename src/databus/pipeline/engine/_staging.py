@@ -1,4 +1,4 @@
-"""Stages of a micro-batch: tasks write what outputs are given, and receipts come back to the driver."""
+"""Stages of a micro-batch: tasks write the rows of outputs, and return receipts to the driver."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,41 +29,41 @@ from databus.plugins import Output
 
 
 def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
-    """By which ways the tables come to an output, for tasks."""
+    """The ways of an output's tables, for tasks."""
     return feed.in_tasks({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
 
 
 def write_ranges(
     tasks: Tasks, decode: Decode, ranges: pa.Table, ways: Ways, writer: DirectWriter, bucket: Bucket
 ) -> pa.Table:
-    """Have a task for each bucket of keys write what ranges of the log hold; returns their receipts."""
+    """Have a task for each bucket of keys write ranges of the log; returns their receipts."""
     write = partial(DirectFeed(ways, writer, replace(bucket, reads=ways.selects)).write_ranges, decode, ranges)
     receipts = [(number, text) for number, texts in enumerate(tasks.run(write, writer.buckets)) for text in texts]
     return pa.table([[number for number, _ in receipts], [text for _, text in receipts]], schema=RECEIPTS)
 
 
 StageOf = Callable[[Sequence[StagedFeed]], Stage | TypedStage]
-"""What tasks do for such feeds."""
+"""The work of tasks for these feeds."""
 
 
 @dataclass
 class Staging:
-    """Of one query; what was asked for by `Restage` stays."""
+    """Of one query. What an output asked for by `Restage` is kept for its later stages."""
 
-    _above: dict[str, dict[str, Pair]] = field(default_factory=dict)
+    _above: dict[str, dict[str, Pair]] = field(default_factory=dict)  # by output; see `Restage`
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
     def run(
         self, rows: Rows, stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[Feed, Output, Position]]
     ) -> pa.Table:
-        """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`, each with where
-        the output's tables stand.
+        """The receipts of a micro-batch; see `joined`. The number of a feed is its index in `feeds`, which have the
+        places of the output's tables.
         """
-        stage = stage_of([each for one in feeds if (each := self._feed(filters, *one)) is not None])
+        stage = stage_of([staged_feed for parts in feeds if (staged_feed := self._feed(filters, *parts)) is not None])
         return rows.map(stage)
 
     def note(self, output: str, again: Restage) -> None:
-        """Have the next stages of an output write as it asks."""
+        """Have later stages of an output write as it asks."""
         self._above.setdefault(output, {}).update(again.above)
         self._fits.setdefault(output, {}).update(again.fits)
 

@@ -1,8 +1,8 @@
-"""The filters of a typed branch, one behind the other, over the rows of one table. Start with `TypedSteps.apply`.
+"""The filters of a typed branch, one after the other, over the rows of one table. Start with `TypedSteps.apply`.
 
-Typed filters are Spark's. A filter over whole tables on the same way works on the rows as they come to it: before the
-first typed filter in the columns that the table has now, into which older rows have been made; behind it in those that
-the typed filters give. Spark's workers run it, on Arrow, by the same code as between tables.
+Typed filters run in Spark. A filter over whole tables on the same way works on the rows that it gets: before the first
+typed filter with the table's present columns, to which older rows were converted; after it with the columns that the
+typed filters give. Spark's workers run it, on Arrow, by the same code as for whole tables.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class TypedSteps:
-    """Of a branch over the table of this full name."""
+    """The filters of a branch over the table of this full name."""
 
     graph: Graph
     name: str
     steps: Sequence[Step]
-    """Without the filters that are not about it."""
+    """Only those that are about it."""
     definitions: Sequence[TableSchema] = ()
-    """Those that the table has and had."""
+    """The table's present and past ones."""
     _tables: "list[tuple[int, TableFilters, TableSchema]]" = field(default_factory=list)  # by step, once applied
 
     def apply(self, rows: "DataFrame", table: TableSchema) -> "tuple[DataFrame, TableSchema]":
-        """What the filters make of typed rows of the table, and the definition of that.
+        """Typed rows of the table behind the filters, and their definition.
 
-        Raises `UnknownColumn`, `ConfigError` and `InputError` for a filter that does not fit what comes to it,
-        `UnsupportedFeature` where a column that is hidden may go on under another name.
+        Raises `UnknownColumn`, `ConfigError` and `InputError` for a filter that does not fit the rows it gets,
+        `UnsupportedFeature` if a hidden column may have another name now.
         """
         from databus.spark import arrow_schema
 
@@ -44,17 +44,17 @@ class TypedSteps:
         key: Sequence[str] = table.key
         for index, step in enumerate(self.steps):
             names = [name for name in rows.columns if not is_meta(name)]
-            each = self.graph.filters[step.node]
+            step_filter = self.graph.filters[step.node]
             try:
-                if isinstance(each, TablesFilter):
-                    self._check_hidden(index, each, names)
+                if isinstance(step_filter, TablesFilter):
+                    self._check_hidden(index, step_filter, names)
                     comes = _result(table, arrow_schema(rows.schema), key)
-                    filters = self._filters(step, each, comes)
+                    filters = self._filters(step, step_filter, comes)
                     self._tables.append((index, filters, comes))
                     rows = _over(filters, comes, rows)
                 else:
-                    check_keeps(each, step, table)
-                    rows = each.apply(rows, step.branch)
+                    check_keeps(step_filter, step, table)
+                    rows = step_filter.apply(rows, step.branch)
             except DatabusError:
                 raise
             except Exception as error:
@@ -63,18 +63,18 @@ class TypedSteps:
         return rows, _result(table, arrow_schema(rows.schema), key)
 
     def _through(self, step: Step, names: Sequence[str]) -> Lineage:
-        """What a filter makes of columns. Spark would look for those that are not there before the filter before it."""
+        """The lineage of a filter's columns. Spark might find a column that is missing here in an earlier step."""
         try:
             return self.graph.filters[step.node].lineage(names, step.branch)
         except KeyError as error:
             raise UnknownColumn(no_column(step.node, str(error.args[0]), names)) from None
 
-    def _filters(self, step: Step, each: TablesFilter, table: TableSchema) -> TableFilters:
+    def _filters(self, step: Step, tables_filter: TablesFilter, table: TableSchema) -> TableFilters:
         is_it = Always(table)
-        return TableFilters(self.name.partition("/")[0], [(step.node, each.in_tasks)], is_it, is_it)
+        return TableFilters(self.name.partition("/")[0], [(step.node, tables_filter.in_tasks)], is_it, is_it)
 
     def lineage(self, names: Sequence[str]) -> Lineage:
-        """What the filters make of the table's columns. Raises KeyError for one that they name and it has not."""
+        """The lineage of the table's columns. Raises KeyError for an unknown column in a filter."""
         return self._lineage(names, len(self.steps))
 
     def _lineage(self, names: Sequence[str], count: int) -> Lineage:
@@ -84,8 +84,8 @@ class TypedSteps:
         return lineage
 
     def check_key(self, key: Sequence[str], names: Sequence[str]) -> None:
-        """Raises `ConfigError` where columns of what comes out, by which an output tells rows apart, are masked so that
-        values which differ become one. names: the table's. Once applied.
+        """Raises `ConfigError` if a mask makes different values of an output's key equal. names: the table's columns.
+        To be called after `apply`.
         """
         for index, filters, table in self._tables:
             before = self._lineage(names, index + 1)
@@ -95,9 +95,9 @@ class TypedSteps:
             came = [behind.columns.get(name) or behind.hashed.get(name) for name in key]
             filters.check_key(table, [name for name in came if name is not None])
 
-    def _check_hidden(self, index: int, each: TablesFilter, names: Sequence[str]) -> None:
-        """Raises `UnsupportedFeature` where a column that is to be hidden was there once and is not now."""
-        work = each.in_tasks
+    def _check_hidden(self, index: int, tables_filter: TablesFilter, names: Sequence[str]) -> None:
+        """Raises `UnsupportedFeature` if a column that is to be hidden existed once and does not now."""
+        work = tables_filter.in_tasks
         if not work.hides or work.missing == "stop":
             return
         lacking = [name for name in work.names if column_named(name, names) is None]
@@ -111,34 +111,34 @@ class TypedSteps:
             if gone and added:
                 raise UnsupportedFeature(
                     f"{self.steps[index].node}: {self.name} had a column {', '.join(gone)}, which is hidden, and has "
-                    f"it no more: it may go on under another name, such as {', '.join(added)}. Say in the filter what "
-                    "to hide now, by both names and with `missing: skip`, or leave the table out of its `tables`"
+                    f"it no more: it may have another name now, such as {', '.join(added)}. Say in the filter what to "
+                    "hide now, by both names and with `missing: skip`, or remove the table from its `tables`"
                 )
 
 
-def check_keeps(each: Filter, step: Step, table: TableSchema) -> None:
-    """Raises `ConfigError` where rows that a filter of Spark's leaves out would stay in a copy that has them."""
-    if not table.first_images and each.leaves_out_rows(step.branch):
+def check_keeps(step_filter: Filter, step: Step, table: TableSchema) -> None:
+    """Raises `ConfigError` if rows that a typed filter drops would stay in a copy that has them."""
+    if not table.first_images and step_filter.leaves_out_rows(step.branch):
         raise ConfigError(
             f"{step.node}: {table.source}: updates of this table may come without first images, and nothing would "
-            "remove a row that this filter leaves out from a copy that has it. Choose rows by a filter `where`, which "
+            "remove a row that this filter drops from a copy that has it. Choose rows by a filter `where`, which "
             "removes them; or say `first_images: true` in the source, if its messages have whole rows; a filter "
-            "`python` that leaves nothing out says `keeps_rows: true`"
+            "`python` that drops nothing says `keeps_rows: true`"
         )
 
 
-def _result(table: TableSchema, made: "pa.Schema", key: Sequence[str]) -> TableSchema:
-    """The definition of what filters have made of rows of a table."""
-    return result_table(table.source, made, tuple(key), first_images=table.first_images)
+def _result(table: TableSchema, arrow: "pa.Schema", key: Sequence[str]) -> TableSchema:
+    """The definition of rows of a table behind filters."""
+    return result_table(table.source, arrow, tuple(key), first_images=table.first_images)
 
 
 def no_column(where: str, name: str, names: Sequence[str]) -> str:
-    """What is wrong where a filter names a column that is not among these."""
+    """The error for a filter that names a column that is not among these."""
     return f'{where}: no column "{name}" comes here; there are {", ".join(names)}'
 
 
 def analysis_error(node: str, error: Exception) -> DatabusError:
-    """What Spark said of a filter, as one of our errors."""
+    """Spark's error about a filter, as one of databus's."""
     from pyspark.errors import PySparkException
 
     condition = error.getCondition() if isinstance(error, PySparkException) else None
@@ -152,13 +152,13 @@ def first_lines(text: str, lines: int = 5) -> str:
 
 
 def _over(filters: TableFilters, table: TableSchema, rows: "DataFrame") -> "DataFrame":
-    """What filters over whole tables make of typed rows, in Spark's workers."""
+    """Typed rows behind filters over whole tables, which Spark's workers run."""
     from pyspark.sql.types import StructField, StructType
 
     from databus.spark import arrow_schema
 
     result = filters.result(table)
-    filters.known.clear()  # what is worked out does not travel
-    fields = [StructField.fromJson(each) for each in spark_fields(result)]
-    schema = StructType([*fields, *(each for each in rows.schema.fields if is_meta(each.name))])
+    filters.known.clear()  # caches are not sent to workers
+    fields = [StructField.fromJson(field_json) for field_json in spark_fields(result)]
+    schema = StructType([*fields, *(spark_field for spark_field in rows.schema.fields if is_meta(spark_field.name))])
     return rows.mapInArrow(FilterMapper(filters, table, arrow_schema(schema)), schema)

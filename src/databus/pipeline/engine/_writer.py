@@ -1,8 +1,8 @@
-"""What happens to a micro-batch: tasks write the rows of each output of the query, and the driver commits them.
+"""Writing a micro-batch: tasks write the rows of each output of the query, and the driver commits them.
 
-A batch has parts. The first has all tables that come as whole tables; each table behind typed filters is read from the
-same range of the log in parts of its own, which end where its schema changes. An output whose rows are not written by
-tasks is given them in the driver, or a part as Spark has it.
+A batch has parts. The first has all whole tables; each table behind typed filters is read from the same range of the
+log in parts of its own, which end where its schema changes. An output without tasks gets its rows in the driver, or a
+part as a DataFrame.
 """
 
 import json
@@ -56,7 +56,7 @@ from databus.flow import (
     receipts_for,
 )
 from databus.operate import logger_of, mark_reported
-from databus.pipeline.engine._batch_event import Totals, advanced, lag_ms, told_of
+from databus.pipeline.engine._batch_event import Totals, advanced, control_json, lag_ms
 from databus.pipeline.engine._engine import Rows, SparkRows
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._offsets import Offsets
@@ -71,25 +71,25 @@ Report = Callable[[Mapping[str, Any]], None]
 """Takes an event of progress."""
 
 BatchT = TypeVar("BatchT", bound=Batch)
-_TOLD_MAX: Final = 100
-"""Controls that an event of a batch names."""
-_REST_LOOK_S: Final = 0.2  # `wants_stop` is another event than the one that is waited for
+_CONTROLS_MAX: Final = 100
+"""Controls that an event of a batch has."""
+_REST_LOOK_S: Final = 0.2  # it waits for another event than `wants_stop`
 _SEQ_MAX: Final = 2**63 - 1
-_STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
+_STAGES_MAX: Final = 100  # each stage may find one table more that has to be written in another way
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What is written at once, from `start` to `end`."""
+    """A part of a batch, from `start` to `end`."""
 
     rows: Rows
     batch_id: int
-    """Spark's; -1 of what is not of a micro-batch."""
+    """Spark's; -1 for tables that catch up beside micro-batches."""
     start: SourceCheckpoint
     end: SourceCheckpoint
     span: Span
     filters: Filters = field(default_factory=dict)
-    """By the paths of filters over whole tables on the way of a table, those filters."""
+    """The filters over whole tables of a way, by their paths."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class TablesPart(_Part):
     """Whole tables, as ranges of the log."""
 
     decode: Decode = field(kw_only=True)
-    """Of these rows."""
+    """Decodes these rows."""
 
 
 @dataclass(frozen=True)
 class TypedPart(_Part):
-    """Typed rows of one table, as its filters have made them."""
+    """Typed rows of one table, behind its filters."""
 
     table: TableSchema = field(kw_only=True)
-    """What the filters have made of its definition."""
+    """Its definition behind the filters."""
     lineage_of: LineageOf = field(kw_only=True)
 
 
@@ -113,17 +113,17 @@ Part = TablesPart | TypedPart
 
 
 class Writer:
-    """Called for each micro-batch of one query, in a thread of its engine's. `error` is what it failed with.
+    """Called for each micro-batch of one query, in a thread of its engine.
 
-    decode: of the stream's rows; None where these are typed. typed: the tables that come by typed filters. after: where
-    the query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
-    `Input`, by full name of a table. wants_stop: once it is set, the next change batch of a micro-batch is not written.
-    It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being written. choices:
-    by output, what it takes of the source, for the journal.
+    decode: of the stream's rows; None if these are typed. typed: the tables behind typed filters. after: where the
+    query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
+    `Input`, by full name of a table. wants_stop: once set, the next change batch of a micro-batch is not written, and
+    the micro-batch is repeated. ends_batch: once set, no other micro-batch begins. choices: by output, what it takes of
+    the source, for the journal.
     """
 
     rest = 0
-    """For how many times as long as a micro-batch took it waits behind it."""
+    """After a micro-batch it waits for so many times as long as that took."""
 
     def __init__(
         self,
@@ -158,21 +158,24 @@ class Writer:
         self._clock = clock or SystemClock()
         self._choices = choices or {}
         self._staging = Staging()
-        self._unordered: set[str] = set()  # tables of which Spark's tasks gave rows in another order
+        self._unordered: set[str] = set()  # tables whose rows Spark's tasks gave in another order
         self.error: BaseException | None = None
+        """With which the last micro-batch failed."""
         self.batches = 0
-        self.turn = threading.Lock()  # of a micro-batch, or of tables that catch up
+        self.turn = threading.Lock()
+        """Held by a micro-batch, or by tables that catch up."""
         self.is_idle = threading.Event()
+        """Set while no micro-batch is being written."""
         self.is_idle.set()
         self._written: defaultdict[str, Totals] = defaultdict(Totals)  # by output, of what is being written
 
     def __call__(self, rows: Rows, batch_id: int) -> None:
-        """Write one micro-batch everywhere; its query takes note of it when this returns."""
+        """Write one micro-batch to all outputs; when this returns, its query counts it as done."""
         self.is_idle.clear()
         began_s = self._clock.monotonic_s()
         try:
             with self.turn:
-                self._written.clear()  # of one that failed
+                self._written.clear()  # counts of a batch that failed
                 crash_point("pipeline.batch.before")
                 self._check_goes_on()
                 if self._decode is None:
@@ -181,8 +184,8 @@ class Writer:
                     self._write_tables(rows, batch_id, self._decode)
                 crash_point("pipeline.ledger.after")
         except BaseException as error:
-            self.error = error  # Spark keeps but its text
-            mark_reported(error)  # by the query, which py4j's log would precede with a traceback
+            self.error = error  # Spark keeps only its text
+            mark_reported(error)  # the query reports it; py4j would log a traceback first
             raise
         else:
             self.batches += 1
@@ -191,14 +194,14 @@ class Writer:
         self._rest_until(began_s + (self._clock.monotonic_s() - began_s) * (1 + self.rest))
 
     def _rest_until(self, until_s: float) -> None:
-        """Wait here, and not before the next one begins: that is to take what comes until then."""
+        """Wait at the end of a micro-batch, so that the next one takes all that comes meanwhile."""
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._wants_stop.is_set():
             if self._clock.wait(self._ends_batch, min(left_s, _REST_LOOK_S)):
                 return
 
     def _check_goes_on(self) -> None:
         if self._ends_batch.is_set():
-            raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one comes again")
+            raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one is repeated")
 
     def _advance(self, batch_id: int, end: SourceCheckpoint, span: Span, began: float) -> None:
         crash_point("pipeline.batch.after")
@@ -207,43 +210,45 @@ class Writer:
             handle.advance(self._offsets.checkpoint(batch_id), span)
 
     def _write_typed_stream(self, rows: Rows, batch_id: int) -> None:
-        """Of an input whose rows are typed: each way filters them."""
+        """For an input of typed rows: each way filters them."""
         began, (start, end) = self._clock.monotonic_s(), self._bounds(batch_id)
         span = Span(start.pair)
         for typed in self._typed:
-            made, table = typed.made(rows.frame)
-            part = TypedPart(SparkRows(made), batch_id, start, end, span, table=table, lineage_of=typed.lineage)
+            filtered, table = typed.made(rows.frame)
+            part = TypedPart(SparkRows(filtered), batch_id, start, end, span, table=table, lineage_of=typed.lineage)
             self._write(part, typed.feeds)
         self._advance(batch_id, end, span, began)
 
     def _write_tables(self, rows: Rows, batch_id: int, decode: Decode) -> None:
-        """Of an input of tables: first those that come as they are, then each that typed filters are about."""
+        """For an input of tables: first the whole tables, then each table behind typed filters."""
         began, physical = self._clock.monotonic_s(), self._offsets.physical
         start, end = self._bounds(batch_id)
         turns = [turn for typed in self._typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
-        for typed, mine in turns:
-            for _, handle in mine:  # before the first batch nobody has a place: then it is where that begins
+        for typed, typed_feeds in turns:
+            for _, handle in typed_feeds:  # before its first batch a table has no place: it gets the batch's start
                 handle.hold(physical, typed.names, self._raw(batch_id - 1))
         span = Span(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
         feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds]
         part = TablesPart(rows, batch_id, start, end, span, self._filters, decode=decode)
         self._write(part, [(feed, handle) for feed, handle in feeds if feed.ways])
         stops: list[Exception] = []
-        for typed, mine in turns:
+        for typed, typed_feeds in turns:
             try:
-                self._write_typed(typed, mine, batch_id)
-            except Exception as error:  # noqa: BLE001 - a filter may raise anything; it is told, or raised below
+                self._write_typed(typed, typed_feeds, batch_id)
+            except Exception as error:  # noqa: BLE001 - a filter may raise anything; it is reported, or raised below
                 if not self._typed.stays_behind(typed, error):
                     stops.append(error)
-        self._advance(batch_id, end, span, began)  # also where a table stops all: what was written does not come again
+        self._advance(batch_id, end, span, began)  # also if a table stops the query: what was written is not repeated
         if stops:
             raise stops[0]
 
     def _turn(self, typed: TypedTable, batch_id: int, start: Pair) -> tuple[TypedTable, Feeds] | None:
-        """The outputs that a table is written to in a batch, where there is something of it, or nobody could tell; not
-        those in which it is behind, where it catches up beside.
+        """The outputs that a table is written to in a batch, if it may have changes there; without outputs in which it
+        is behind, which get it by catching up.
         """
-        if not typed.names and typed.find():  # after the batch's end was planned: below it there is nothing of it
+        if (
+            not typed.names and typed.find()
+        ):  # it became known after the batch's end was planned: below that it has no rows
             typed.fall_due()
         if typed.failure is None:
             try:
@@ -255,21 +260,21 @@ class Writer:
                 if not self._typed.stays_behind(typed, error):
                     raise
         behind = [handle.position(self._offsets.physical).behind(start) for _, handle in typed.feeds]
-        feeds = [each for each, names in zip(typed.feeds, behind, strict=True) if not names.keys() & typed.names]
+        feeds = [feed for feed, names in zip(typed.feeds, behind, strict=True) if not names.keys() & typed.names]
         return (typed, feeds) if feeds and typed.names else None
 
     def _raw(self, batch_id: int) -> SourceCheckpoint:
-        """The end of a batch as the relay says it."""
+        """The end of a batch, as the relay gave it."""
         physical = self._offsets.physical
         if batch_id >= 0:
             return self._offsets.checkpoint(batch_id).sources[physical]
         first = None if self._after is None else self._after.sources.get(physical)
         version = self._offsets.origin.starting_version
         least = SourceCheckpoint(scn=version - 1, seq=_SEQ_MAX) if version else SourceCheckpoint()
-        return first or least  # what snapshots read before the version is below it, too
+        return first or least  # rows of earlier snapshots have the SCN before the version
 
     def _write_typed(self, typed: TypedTable, feeds: Feeds, batch_id: int) -> None:
-        """Write what there is of a table, in as many parts as it takes, and have the handles know how far it came."""
+        """Write a table's rows of a batch, in as many parts as needed, and move its place in the handles."""
         if typed.failure is not None:
             return
         start, end = self._raw(batch_id - 1), self._raw(batch_id)
@@ -279,36 +284,36 @@ class Writer:
     def _write_next(
         self, typed: TypedTable, feeds: Feeds, batch_id: int, start: SourceCheckpoint, end: SourceCheckpoint
     ) -> SourceCheckpoint:
-        """Write the next part of a table, up to a change of its schema or to `end`; returns where it stands then."""
+        """Write the next part of a table, up to a change of its schema or to `end`; returns its new place."""
         rows, place = typed.after(start, end)
         if rows is None and (batch_id == 0 or _ends_part(start, feeds)):
-            rows = typed.empty()  # an output is told where it begins, as by `_beginning`
+            rows = typed.empty()  # an output has to see its beginning, as by `_beginning`
         if rows is not None:
-            made, table = typed.made(rows)
+            filtered, table = typed.made(rows)
             span = Span(start.pair, typed.names)
-            first, last = (replace(each, log=typed.log) for each in (start, place))
-            part = TypedPart(SparkRows(made), batch_id, first, last, span, table=table, lineage_of=typed.lineage)
+            first, last = (replace(place_of, log=typed.log) for place_of in (start, place))
+            part = TypedPart(SparkRows(filtered), batch_id, first, last, span, table=table, lineage_of=typed.lineage)
             before = {handle.name: self._written[handle.name].came(table.source) for _, handle in feeds}
             self._write(part, feeds)
             came, spent_us = typed.was_read()
             for written, known in ((self._written[name], known) for name, known in before.items()):
                 written.read_for(table.source, typed.steps, came, spent_us, written.came(table.source) - known)
         if place == start:
-            place = end  # nothing of it is left up to there
+            place = end  # the rest of the range has no rows of it
         for _, handle in feeds:
             handle.hold(self._offsets.physical, typed.names, place)
         return place
 
     def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
-        """The ways of whole tables, without those that stand below where a batch begins."""
+        """The ways of whole tables, without tables whose place is below the start of the batch."""
         tables = feed.of(*(way for way in feed.ways if not way.is_typed))
         return tables.without(handle.position(self._offsets.physical).behind(span.start))
 
     def write_typed_range(
         self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
     ) -> None:
-        """Write the next part of a table behind typed filters that catches up, and note where it stands then. Called
-        with `turn` held.
+        """Write the next part of a table behind typed filters that catches up, and note its new place. Called with
+        `turn` held.
         """
         began, span = self._clock.monotonic_s(), Span(start.pair, typed.names)
         self._written.clear()
@@ -326,7 +331,7 @@ class Writer:
         feed: Feed,
         handle: OutputHandle,
     ) -> None:
-        """Write what tables that catch up lack of a range, and note where they stand then. Called with `turn` held."""
+        """Write a range for tables that catch up, and note their new places. Called with `turn` held."""
         began = self._clock.monotonic_s()
         self._written.clear()
         if rows is not None:
@@ -361,16 +366,16 @@ class Writer:
     def _write_in_driver(self, part: Part, feeds: Feeds, began: float) -> None:
         for batch in self.batches_of(part):
             if self._wants_stop.is_set():
-                raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
+                raise ServiceUnavailable(f"{self._query}: the pipeline stops; the rest of this batch is repeated")
             for feed, handle in feeds:
                 tally = Tally(batch.counts)
-                mine = self._for_feed(part, batch, feed, handle, tally)
+                own = self._for_feed(part, batch, feed, handle, tally)
                 with tally.timing("write"):
-                    written = handle.write(mine, part.span)
-                self._say(handle.name, replace(mine, counts=tally.counts()), written, began)
+                    written = handle.write(own, part.span)
+                self._say(handle.name, replace(own, counts=tally.counts()), written, began)
 
     def _write_in_tasks(self, part: Part, feeds: Feeds, began: float) -> None:
-        """One job for all outputs; what it hands back is then committed, output by output."""
+        """One job for all outputs; its receipts are then committed, output by output."""
         staged = self._staged(part, feeds)
         for (feed, handle), first in zip(feeds, staged, strict=True):
             batches: Sequence[StagedBatch] = first or self._beginning(part)
@@ -384,17 +389,17 @@ class Writer:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
     def _beginning(self, part: Part) -> list[StagedBatch]:
-        """What says to an output where its first micro-batch begins, if that brings nothing."""
+        """An empty batch that shows an output where its first micro-batch begins, if that has no rows."""
         if part.batch_id:
             return []
         return [StagedBatch(self._offsets.physical, part.start, part.end, ())]
 
     def _write_direct(self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float) -> None:
-        """One job for an output, a task for each bucket, which are all in the target when it ends."""
-        found = self._to_buckets(part, feed, handle, writer)
-        if found is None:
+        """One job for an output, with a task for each bucket; all rows are in the target when it ends."""
+        to_buckets = self._to_buckets(part, feed, handle, writer)
+        if to_buckets is None:
             return
-        given, write = found
+        beginning, write = to_buckets
         writing_s = 0.0
 
         def written(bucket: Bucket) -> list[StagedBatch]:
@@ -405,7 +410,7 @@ class Writer:
             return [self._for_feed(part, batch, feed, handle) for batch in joined_buckets(receipts, writer.buckets)]
 
         began_s = self._clock.monotonic_s()
-        done = handle.write_direct(given, written, part.span)
+        done = handle.write_direct(beginning, written, part.span)
         commit_us = round((self._clock.monotonic_s() - began_s - writing_s) * 1e6)
         for batch, counts in done:
             self._say(handle.name, batch, counts, began, commit_us=commit_us)
@@ -414,13 +419,15 @@ class Writer:
     def _to_buckets(
         self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
-        """Where a part begins, and what has tasks write it, for their receipts; None if it has nothing."""
+        """The beginning of a part, and a function that has tasks write it and returns their receipts; None without
+        rows.
+        """
         ways = ways_of(feed, handle.output, part.filters)
         if isinstance(part, TypedPart):
             return Batch(self._offsets.physical, part.start, part.end, ()), partial(
                 self._write_bucket, part, ways, writer
             )
-        ranges = part.rows.ranges()  # each task has all of them, which are small, and reads them itself
+        ranges = part.rows.ranges()  # they are small: each task gets all of them, and reads the log itself
         if ranges.num_rows == 0:
             start, end = part.start, part.end
             if not _ends_part(start, [(feed, handle)]):
@@ -432,14 +439,14 @@ class Writer:
         return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
 
     def _write_bucket(self, part: TypedPart, ways: Ways, writer: DirectWriter, bucket: Bucket) -> pa.Table:
-        """One task writes all buckets, of rows that Spark has put in order."""
+        """One task writes all buckets, of rows that Spark has sorted."""
         bucket = replace(bucket, reads=partial(operator.eq, f"{self._offsets.physical}/{part.table.source}"))
         of = part.table, self._offsets.physical, part.start, part.end
         stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
         return part.rows.in_order(in_one=True).map(stage)
 
     def _staged(self, part: Part, feeds: Feeds) -> Sequence[Sequence[StagedBatch]]:
-        """What tasks have written of a part for each of these outputs."""
+        """The batches that tasks have written of a part for each of these outputs."""
         physical = self._offsets.physical
         placed = [
             (feed, handle.output, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds
@@ -458,7 +465,7 @@ class Writer:
             for number, (_, handle) in enumerate(feeds):
                 self._discard(receipts_for(receipts, number), handle)
             if source in self._unordered:
-                raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
+                raise FatalError(f"{self._query}: rows that Spark has sorted are not in order") from None
         self._unordered.add(source)
         return self._staged(part, feeds)
 
@@ -467,21 +474,21 @@ class Writer:
     ) -> Restage | None:
         try:
             for batch in batches:
-                mine = self._for_feed(part, batch, feed, handle)
+                own = self._for_feed(part, batch, feed, handle)
                 began_s = self._clock.monotonic_s()
-                written = handle.commit(mine, part.rows, part.span)
+                written = handle.commit(own, part.rows, part.span)
                 commit_us = round((self._clock.monotonic_s() - began_s) * 1e6)
-                self._say(handle.name, mine, written, began, commit_us=commit_us)
+                self._say(handle.name, own, written, began, commit_us=commit_us)
         except Restage as again:
             self._discard(batches, handle)
             return again
-        except Exception:  # whatever it is, it goes on, and leaves no files behind
+        except Exception:  # remove the files, then pass it on
             self._discard(batches, handle)
             raise
         return None
 
     def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
-        """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
+        """Remove what was not committed, as far as that is known; upkeep removes the rest."""
         try:
             handle.discard(batches)
         except (DatabusError, OSError) as error:
@@ -496,7 +503,7 @@ class Writer:
         return part.decode(part.rows.ranges())
 
     def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
-        """Where the rows of a micro-batch begin and end."""
+        """Start and end of a micro-batch."""
         offsets = self._offsets
         least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
         first = least if self._after is None else offsets.position_in(self._after)
@@ -506,8 +513,8 @@ class Writer:
     def _for_feed(
         self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle, tally: Tally | None = None
     ) -> BatchT:
-        """What of a batch an output is given. What a mirror cannot follow behind filters is read anew. tally: counts
-        rows that tasks have not counted.
+        """The part of a batch that an output gets. Tables that a mirror cannot follow behind filters are read again.
+        tally: counts rows that tasks have not counted.
         """
         items: list[Item] = []
         tally = tally or Tally()
@@ -525,19 +532,19 @@ class Writer:
                 continue
             chain.check_key(item.table, output.config.key_choice.of(item.table.source))
             with tally.timing("filter"):
-                made, is_exact = chain.item(item, dropped)
-            items += made
+                filtered, is_exact = chain.item(item, dropped)
+            items += filtered
             if not is_exact:
                 self._read_again(name, item, handle)
         return replace(batch, items=tuple(items))
 
     def _read_again(self, name: str, item: Item, handle: OutputHandle) -> None:
-        """Have a table read again, at a control after which its older rows are not those that the filters choose."""
+        """Have a table read again, after a control by which the filters would choose other ones of its older rows."""
         if self._stops_on_filter_change(name) and _is_inexact(item):
             pair = item.pair if isinstance(item, TableControl) else (0, 0)
             raise FatalError(
                 f"{name}: at SCN {pair[0]}, seq {pair[1]} its schema changes what the input's filter reads, and "
-                "rows that came before were chosen, or cut, by other values than they have now. Say "
+                "earlier rows were chosen, or cut, by other values than they have now. Say "
                 "`on_filter_change: snapshot` in the input, and start again: the table is then read again"
             )
         if handle.output.config.is_refilled and self._read_anew is not None:
@@ -569,17 +576,21 @@ class Writer:
                 "position": batch.end.to_json(),
                 "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
-                "changes": [told_of(item) for item in batch.items if isinstance(item, TableControl)][:_TOLD_MAX],
+                "changes": [control_json(item) for item in batch.items if isinstance(item, TableControl)][
+                    :_CONTROLS_MAX
+                ],
                 "lag_ms": lag_ms(tables, self._clock.now_ns()),
-                "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
+                "driver_row_bytes": sum(
+                    rows_of_table.rows.nbytes for rows_of_table in tables if isinstance(rows_of_table, TableRows)
+                ),
                 "tables": dict(written),
             }
         self._written[output].take(batch, written, event["rows"], commit_us)
         self._report(event)
 
     def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: Span, began: float) -> None:
-        """All up to there is in a target. Before its ledger says so: who is killed in between says it twice, and a pair
-        that nobody told of is one that is missing.
+        """Report that all up to `end` is in a target. Before its ledger says so: if this process is killed in between,
+        it is reported twice; the other order could lose it, which looks like a missing batch.
         """
         self._report(
             {
@@ -595,18 +606,18 @@ class Writer:
 
 
 def _empty_range(schema: pa.Schema, physical: str, start: SourceCheckpoint, end: SourceCheckpoint) -> pa.Table:
-    """A micro-batch without rows, as one range of the log: a transaction may end in it, of which rows came before."""
+    """A micro-batch without rows, as one range of the log: a transaction with earlier rows may end in it."""
     values = (physical, json.dumps(start.to_json()), *start.pair, *end.pair, 1, "")
     columns = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
     return pa.table(columns, schema=schema)
 
 
 def _is_inexact(item: Item) -> bool:
-    """Whether a control says that the relay judged rows before it by other values than they have now."""
+    """Whether a control says that the relay filtered earlier rows by other values than they have now."""
     return isinstance(item, TableControl) and item.body.get("exact") is False
 
 
 def _ends_part(start: SourceCheckpoint, feeds: Feeds) -> bool:
-    """Whether a transaction may end behind a place, of which an output keeps rows open."""
+    """Whether a transaction may end after a place, of which an output still keeps rows open."""
     ends = any(handle.output.config.ends_transactions for _, handle in feeds)
     return ends and bool(start.scn) and is_inside_transaction(start.pair)

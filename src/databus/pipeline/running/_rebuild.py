@@ -38,7 +38,7 @@ def rebuild(
         chosen = _chosen(tables, patterns, output)
         if not confirm(chosen):
             return []
-        folders = ledger.make_anew(ledger.removing.union(chosen), removes.remove)
+        folders = ledger.rebuild(ledger.removing.union(chosen), removes.remove)
         if not patterns:
             ledger.forget()
         return folders
@@ -57,7 +57,7 @@ def rebuild_at_rest(
     _removes(graph, graph.config.output_of(output))
     with at_rest() as handle:
         chosen = _chosen(handle.tables(), patterns, output)
-        handle.make_anew(chosen)
+        handle.rebuild(chosen)
     return chosen
 
 

@@ -179,7 +179,7 @@ class Reloads:
             last = now
             if self._run.config.sections.run.reload != "on_change":
                 taken = now
-            elif now not in (taken, None) and now == before:  # unchanged for one look: nobody is writing it
+            elif now not in (taken, None) and now == before:  # unchanged since the last look: it is complete
                 error = self._reload_quietly("a change of the file")
                 taken = taken if isinstance(error, ServiceUnavailable) else now
 

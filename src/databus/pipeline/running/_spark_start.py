@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Renewals:
-    """Sends renewed certificates and tokens to executors. logger: is told when, and while that is not possible."""
+    """Sends renewed certificates and tokens to executors. logger: logs that, and errors."""
 
     def __init__(self, logger: Any, clock: Clock | None = None) -> None:
         self.send: Callable[[], bool] = lambda: False

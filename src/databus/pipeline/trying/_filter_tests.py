@@ -314,29 +314,31 @@ def _shown(rows: pa.Table, table: TableSchema) -> list[dict[str, Any]]:
     ]
 
 
-def _compared(wanted: Sequence[Given], found: Sequence[Given]) -> Iterator[str]:
+def _compared(expected: Sequence[Given], actual: Sequence[Given]) -> Iterator[str]:
     """The differences of two lists of rows, as lines for people."""
-    texts = [[json.dumps(row, ensure_ascii=False) for row in rows] for rows in (wanted, found)]
-    lines = [line for part in _parts(wanted, found, texts) for line in part]
+    texts = [[json.dumps(row, ensure_ascii=False) for row in rows] for rows in (expected, actual)]
+    lines = [line for part in _parts(expected, actual, texts) for line in part]
     yield from lines[:_SHOWN_MAX]
     if len(lines) > _SHOWN_MAX:
         yield f"and {len(lines) - _SHOWN_MAX} more"
 
 
-def _parts(wanted: Sequence[Given], found: Sequence[Given], texts: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+def _parts(
+    expected: Sequence[Given], actual: Sequence[Given], texts: Sequence[Sequence[str]]
+) -> Iterator[Sequence[str]]:
     for what, a, b, c, d in difflib.SequenceMatcher(None, texts[0], texts[1], autojunk=False).get_opcodes():
         if what == "equal":
             continue
         if b - a == d - c:
-            pairs = zip(range(a, b), wanted[a:b], found[c:d], strict=True)
+            pairs = zip(range(a, b), expected[a:b], actual[c:d], strict=True)
             yield [f"expect[{at}]: {', '.join(_values(one, other))}" for at, one, other in pairs]
             continue
         yield [f"expect[{at}]: missing: {texts[0][at]}" for at in range(a, b)]
         yield [f"not expected: {texts[1][at]}" for at in range(c, d)]
 
 
-def _values(wanted: Given, found: Given) -> Iterator[str]:
+def _values(wanted: Given, actual: Given) -> Iterator[str]:
     for name, value in wanted.items():
-        expected, other = (json.dumps(item, ensure_ascii=False) for item in (value, found[name]))
+        expected, other = (json.dumps(item, ensure_ascii=False) for item in (value, actual[name]))
         if expected != other:
             yield f"{name} is {other}, expected {expected}"
