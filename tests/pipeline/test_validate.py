@@ -146,10 +146,7 @@ MISTAKES = {
             "filters: {f: {type: sql, from: shop, select: 'SELECT sum(a) FROM main.t'}}\n"
             "outputs: {n: {type: mock, from: f}}\n"
         ),
-        (
-            "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query "
-            "over the copy"
-        ),
+        "filters.f.select: an aggregate does not handle each row by itself; do that in a query over the copy",
     ),
     "both where and select": (
         "filters: {f: {type: sql, from: shop, where: a, select: SELECT 1}}\n",
@@ -160,7 +157,7 @@ MISTAKES = {
             "filters: {f: {type: sql, from: shop, select: 'SELECT 1 AS _seq FROM main.t'}}\n"
             "outputs: {n: {type: mock, from: f}}\n"
         ),
-        "filters.f.select: _seq is one of the bus's own columns, which go along by themselves",
+        "filters.f.select: _seq is one of the bus's own columns, which are always kept",
     ),
     "a script that is not there": (
         (
@@ -262,7 +259,7 @@ MISTAKES = {
     ),
     "two beginnings": (
         "inputs: {shop: {type: databus, starting_version: 5, starting_timestamp: '2026-01-01'}}\n",
-        "inputs.shop: starting_version and starting_timestamp both say where to begin; leave one out",
+        "inputs.shop: starting_version and starting_timestamp both say where to begin; remove one",
     ),
     "a time that is none": (
         "inputs: {shop: {type: databus, starting_timestamp: yesterday}}\n",

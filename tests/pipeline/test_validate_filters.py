@@ -123,7 +123,7 @@ MISTAKES = {
     ),
     "an outbox whose topic has another name in braces": (
         "filters: {f: {type: outbox, from: shop, tables: [main.orders], topic: 'shop.{rout}'}}",
-        "filters.f.topic: in braces there can be {route} alone",
+        "filters.f.topic: only {route} can be in braces",
     ),
     "an outbox without the columns of one": (
         "filters: {f: {type: outbox, from: shop, tables: [main.orders], route: status, key: customer_id}}",

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from databus.flow import Dedupe, Outbox, Sample, Tombstones
-from databus.pipeline.filters._tablewide import Columns
+from databus.pipeline.filters._tablewide import Texts
 from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 
 
@@ -14,11 +14,11 @@ class SampleConfig(TablesFilterConfig):
     """A fraction of the rows of any number of tables, always the same ones: the key of a row decides."""
 
     type: Literal["sample"] = "sample"
-    fraction: float = Field(gt=0, le=1, description="How much of all keys passes.", examples=[0.01])
-    by: Columns = Field(
+    fraction: float = Field(gt=0, le=1, description="The fraction of keys that passes.", examples=[0.01])
+    by: Texts = Field(
         default_factory=list,
-        description="Columns that decide in the place of the key. Rows of several tables go together where they agree "
-        "in them.",
+        description="Columns that decide instead of the key. Rows of several tables with equal values in them pass "
+        "together, or do not.",
         examples=[["customer_id"]],
     )
 
@@ -36,14 +36,17 @@ class SampleFilter(TablesFilter):
 
 
 class DedupeConfig(TablesFilterConfig):
-    """Leaves out updates that change none of the columns that count. Inserts, deletes and changed keys always pass."""
+    """Drops updates that change none of the chosen columns. Inserts, deletes and changed keys always pass."""
 
     type: Literal["dedupe"] = "dedupe"
-    columns: Columns | None = Field(
-        None, min_length=1, description="The columns that count; all by default.", examples=[["status", "total_cents"]]
+    columns: Texts | None = Field(
+        None,
+        min_length=1,
+        description="The columns that make an update pass; all by default.",
+        examples=[["status", "total_cents"]],
     )
-    ignore: Columns | None = Field(
-        None, min_length=1, description="Or those that do not.", examples=[["updated_at", "last_seen"]]
+    ignore: Texts | None = Field(
+        None, min_length=1, description="Or the columns that do not.", examples=[["updated_at", "last_seen"]]
     )
 
     @model_validator(mode="after")
@@ -66,22 +69,22 @@ class DedupeFilter(TablesFilter):
 
 
 class TombstonesConfig(TablesFilterConfig):
-    """What becomes of deletes: left out, or rows that are marked as deleted."""
+    """Deletes are dropped, or become rows that are marked as deleted."""
 
     type: Literal["tombstones"] = "tombstones"
     deletes: Literal["mark", "drop"] = Field(
         description="`mark`: the row stays, with its last values, and a column says that it was deleted. `drop`: no "
         "delete passes.",
     )
-    column: str = Field("__deleted", min_length=1, description="With `mark`: the column, true in rows that are gone.")
+    column: str = Field("__deleted", min_length=1, description="With `mark`: the column, true in deleted rows.")
     time_column: str | None = Field(
         None, min_length=1, description="With `mark`: one more column, with the commit time of the delete.",
         examples=["__deleted_at"],
     )  # fmt: skip
     truncate: Literal["stop", "ignore", "pass"] = Field(
         "stop",
-        description="What happens when a table is emptied by TRUNCATE, or dropped, which names no row: the output "
-        "stops; its rows stay as they are; or the output does what it does without this filter.",
+        description="What happens when a table is truncated or dropped, since that names no rows: the output stops; or "
+        "its rows stay as they are; or the output does as without this filter.",
     )
 
     @model_validator(mode="after")
@@ -89,7 +92,7 @@ class TombstonesConfig(TablesFilterConfig):
         if self.deletes == "drop" and self.model_fields_set & {"column", "time_column"}:
             raise ValueError("`column` and `time_column` go with `deletes: mark`")
         if self.time_column is not None and self.time_column.lower() == self.column.lower():
-            raise ValueError("`column` and `time_column` are two columns")
+            raise ValueError("`column` and `time_column` must be different columns")
         return self
 
 
@@ -102,15 +105,15 @@ class TombstonesFilter(TablesFilter):
     @cached_property
     def in_tasks(self) -> Tombstones:
         """See `TablesFilter.in_tasks`."""
-        given = self.config
-        mark = given.column if given.deletes == "mark" else None
-        return self._of_options(Tombstones, mark=mark, at=given.time_column)
+        config = self.config
+        mark = config.column if config.deletes == "mark" else None
+        return self._of_options(Tombstones, mark=mark, at=config.time_column)
 
 
 class OutboxConfig(TablesFilterConfig):
-    """Messages that an application writes into a table of their own: each row that is inserted is one.
+    """Messages that an application writes into a table of their own: each inserted row is a message.
 
-    What comes out has the columns `id`, `topic`, `key` and `payload`, and is keyed by `key`. Updates and deletes of the
+    The result has the columns `id`, `topic`, `key` and `payload`, with the key `key`. Updates and deletes of the
     outbox's rows never pass.
     """
 
@@ -120,8 +123,10 @@ class OutboxConfig(TablesFilterConfig):
         "characters. Others pass as they are.",
         examples=[["main.outbox"]],
     )
-    id: str = Field("id", min_length=1, description="Column by which a receiver tells that it has a message already.")
-    route: str = Field("aggregatetype", min_length=1, description="Column of text that says where a message goes.")
+    id: str = Field(
+        "id", min_length=1, description="Column by which a receiver recognises a message that it already has."
+    )
+    route: str = Field("aggregatetype", min_length=1, description="Column of text that decides the topic of a message.")
     key: str = Field("aggregateid", min_length=1, description="Column of the key; one key's messages stay in order.")
     payload: str = Field("payload", min_length=1, description="Column of the message itself.")
     topic: str = Field(
@@ -129,15 +134,15 @@ class OutboxConfig(TablesFilterConfig):
         min_length=1,
         description="The topic; `{route}` stands for the value of the column that `route` names.",
     )
-    keep: Columns = Field(
-        default_factory=list, description="More columns that go along, by their names.", examples=[["type"]]
+    keep: Texts = Field(
+        default_factory=list, description="More columns of the result, by their names.", examples=[["type"]]
     )
 
     @field_validator("topic")
     @classmethod
     def _check_topic(cls, value: str) -> str:
         if {"{", "}"} & set(value.replace("{route}", "")):
-            raise ValueError("in braces there can be {route} alone, which stands for a row's value")
+            raise ValueError("only {route} can be in braces; it stands for a row's value")
         return value
 
 

@@ -2,9 +2,9 @@
 
     def add_total(batch: pa.RecordBatch) -> pa.RecordBatch: ...
 
-The batch has the table's columns and the bus's; a batch with rows left out or columns changed comes back. It is named
-`module:function`, importable by the executors, or `file.py:function`, whose text travels with the job. Controls pass
-by without being shown to it.
+The batch has the table's columns and the bus's; the function may drop rows or change columns. It is named
+`module:function`, importable by the executors, or `file.py:function`, whose text is sent with the job. Controls are not
+passed to it.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ SCRIPT_BYTES_MAX: Final = 4 << 20
 
 
 class PythonConfig(FilterConfig):
-    """A function of the user's over Arrow batches. SQL costs a third of it."""
+    """A user's function over Arrow batches. SQL costs a third of it."""
 
     type: Literal["python"] = "python"
     table: str | None = Field(
@@ -38,23 +38,23 @@ class PythonConfig(FilterConfig):
     )
     function: str = Field(
         description="`module:function`, or `file.py:function` relative to the pipeline's file. It takes and returns a "
-        "pyarrow RecordBatch with the table's columns and the bus's. It may leave rows out, and must leave the key's "
-        "columns as they are before a mirror, which cannot tell: rows to which it gives one key become one. It sees a "
-        "part of one batch of one table, and keeps nothing from one call to the next: what is counted or remembered "
-        "over batches belongs into a query over the copy.",
+        "pyarrow RecordBatch with the table's columns and the bus's. It may drop rows. Before a mirror it must not "
+        "change the key's columns: rows with an equal key become one row. It gets a part of one batch of one table, "
+        "and must not keep state between calls: what is counted or remembered over batches belongs into a query over "
+        "the copy.",
         examples=["filters.py:mask_email", "mypackage.filters:mask_email"],
     )
     columns: dict[str, str] | None = Field(
         None,
         min_length=1,
-        description="Name and type of each column that it returns, without the bus's. Default: those that it takes.",
+        description="Name and type of each column that it returns, without the bus's. Default: those that it gets.",
         examples=[{"id": "int64", "email_hash": "string"}],
     )
 
     keeps_rows: bool = Field(
         False,
-        description="Whether it returns as many rows as it takes; else it fails. Needed where updates come without "
-        "first images (`first_images` of a source `kafka`): a row that it left out would stay in a copy.",
+        description="Whether it returns as many rows as it gets, which is checked. Needed if updates come without "
+        "first images (`first_images` of a source `kafka`): a row that it dropped would stay in a copy.",
     )
 
     @field_validator("function")
@@ -69,7 +69,7 @@ class PythonConfig(FilterConfig):
     def _check_columns(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         for name, kind in (value or {}).items():
             if name in META_COLUMNS:
-                raise ValueError(f"{name} is one of the bus's own columns, which go along by themselves")
+                raise ValueError(f"{name} is one of the bus's own columns, which are always kept")
             try:
                 forms_of(kind)
             except ConfigError as error:
@@ -81,10 +81,7 @@ class PythonFilter(Filter):
     """See this module's first lines."""
 
     config_model: ClassVar[type[FilterConfig]] = PythonConfig
-
-    def __init__(self, config: PythonConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: PythonConfig = config
+    config: PythonConfig
 
     @property
     def table(self) -> str | None:
@@ -98,11 +95,11 @@ class PythonFilter(Filter):
 
     @cached_property
     def _text(self) -> str | None:
-        """Of the script, as it was when it was first asked for: what runs is what the ledger is told of."""
+        """The script's text, read once, so that the text that runs is the one whose hash is in the ledger."""
         return None if self._script is None else _text_of(self._script)
 
     def problems(self) -> list[tuple[str, str]]:
-        """A function that is not there. A module is looked for, and not imported: that could do anything."""
+        """A missing function. A module is only searched for, not imported, since that runs its code."""
         where, _, name = self.config.function.rpartition(":")
         script = self._script
         if script is None:
@@ -122,7 +119,7 @@ class PythonFilter(Filter):
         return []
 
     def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
-        """See `Filter.lineage`: nobody can tell what a function reads."""
+        """See `Filter.lineage`: what a function reads is unknown."""
         if self.config.columns is None:
             return super().lineage(names, branch)
         return Lineage(dict.fromkeys(self.config.columns), is_opaque=True)
@@ -133,12 +130,12 @@ class PythonFilter(Filter):
         return not self.config.keeps_rows
 
     def form(self, branch: str | None) -> Mapping[str, Any]:
-        """See `Filter.form`: with the text of a file; of a module nothing but its name is known."""
-        given = {name: value for name, value in super().form(branch).items() if name != "keeps_rows"}
-        return {**given, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
+        """See `Filter.form`: with a hash of a file's text; of a module only its name is known."""
+        options = {name: value for name, value in super().form(branch).items() if name != "keeps_rows"}
+        return {**options, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
-        """What the function makes of the rows."""
+        """The rows behind the function."""
         del branch
         from pyspark.sql.types import StructField, StructType
 

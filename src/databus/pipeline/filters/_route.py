@@ -1,29 +1,25 @@
 """Filter `route`: sends tables, or the rows of one table, into named branches, read as `filter.branch`.
 
-By table its edges carry tables, and no row is looked at. By predicate a row goes into every branch whose condition
-holds for it, each image of an update by itself; controls go into every branch.
+By table, its edges carry tables, and no row is read. By condition, a row goes into every branch whose condition holds,
+each image of an update by itself; controls go into every branch.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from databus.filters import TableChoice
 from databus.flow import Lineage
 from databus.pipeline.filters._rowwise import columns_in, is_control, misspelt, not_row_wise, parse_predicate
+from databus.pipeline.filters._tablewide import Texts
 from databus.plugins import Filter, FilterConfig, Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_Patterns = Annotated[
-    list[str],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
-]
 _Branch = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 
@@ -31,17 +27,17 @@ class RouteConfig(FilterConfig):
     """Named branches, by table or by a condition over the rows of one table."""
 
     type: Literal["route"] = "route"
-    tables: dict[_Branch, _Patterns] | None = Field(
+    tables: dict[_Branch, Texts] | None = Field(
         None, min_length=1, description="By branch: patterns of tables.", examples=[{"people": ["*.customers"]}]
     )
     table: str | None = Field(None, description="With `where`: the table, as `db.table` or `physical/db.table`.")
     where: dict[_Branch, str] | None = Field(
         None,
         min_length=1,
-        description="By branch: a condition in Spark's SQL, over each row alone.",
+        description="By branch: a condition in Spark's SQL, over each row by itself.",
         examples=[{"large": "total_cents > 10000", "gifts": "is_gift"}],
     )
-    otherwise: _Branch | None = Field(None, description="Name of one more branch, for what goes into no other.")
+    otherwise: _Branch | None = Field(None, description="Name of one more branch, for all that goes into no other.")
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -58,14 +54,11 @@ class RouteFilter(Filter):
     """See this module's first lines."""
 
     config_model: ClassVar[type[FilterConfig]] = RouteConfig
-
-    def __init__(self, config: RouteConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: RouteConfig = config
+    config: RouteConfig
 
     @property
     def takes(self) -> Shape:
-        """Tables where it routes by table."""
+        """Tables, if it routes by table."""
         return Shape.TABLES if self.config.tables is not None else Shape.TYPED
 
     @property
@@ -80,7 +73,7 @@ class RouteFilter(Filter):
         return (*(self.config.tables or self.config.where or ()), *otherwise)
 
     def problems(self) -> list[tuple[str, str]]:
-        """Conditions that are none, or look beyond their row."""
+        """Conditions that are not valid, or depend on more than their row."""
         columns: list[tuple[str, str]] = []
         for branch, text in (self.config.where or {}).items():
             try:
@@ -88,13 +81,17 @@ class RouteFilter(Filter):
             except ValueError as error:
                 columns.append((f"where.{branch}", str(error)))
                 continue
-            columns += [(f"where.{branch}", f"{word} does not look at each row alone") for word in words]
+            columns += [(f"where.{branch}", f"{word} does not handle each row by itself") for word in words]
         return columns
 
     def doubts(self) -> list[tuple[str, str]]:
-        """Functions that Spark hardly has."""
+        """Functions that Spark probably does not have."""
         where = self.config.where or {}
-        return [(f"where.{branch}", said) for branch, text in where.items() for said in misspelt(parse_predicate(text))]
+        return [
+            (f"where.{branch}", message)
+            for branch, text in where.items()
+            for message in misspelt(parse_predicate(text))
+        ]
 
     def choose(self, branch: str | None) -> TableChoice:
         """The tables of a branch."""
@@ -104,7 +101,7 @@ class RouteFilter(Filter):
         return TableChoice(exclude=tuple(pattern for patterns in tables.values() for pattern in patterns))
 
     def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
-        """See `Filter.lineage`: the columns stay, and its conditions read some."""
+        """See `Filter.lineage`: the columns are kept, and its conditions read some."""
         where = self.config.where or {}
         texts = [where[branch]] if branch is not None and branch in where else list(where.values())
         read = (columns_in(parse_predicate(text), names) for text in texts)

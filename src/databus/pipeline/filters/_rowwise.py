@@ -1,7 +1,7 @@
-"""Whether SQL handles each row alone, which is what lets the bus's columns, and a mirror, go along with it.
+"""Whether SQL handles each row by itself, as the bus's columns and mirrors need it.
 
-A mirror judges each image of a row by itself: what a row becomes must depend on nothing but that row, and be the same
-on a replay. So joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are found here.
+A mirror handles each image of a row by itself: the result must depend only on that row, and be the same on a replay. So
+joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are detected here.
 """
 
 import difflib
@@ -98,8 +98,8 @@ _WORDS: Final = {
 }
 
 
-def _said(error: SqlglotError | RecursionError) -> str:
-    """What is wrong where, without the parser's own words for it."""
+def _message(error: SqlglotError | RecursionError) -> str:
+    """What is wrong and where, without the parser's own terms."""
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
         at = f"near `{first['highlight']}`, at character {first['col']} of line {first['line']}"
@@ -115,37 +115,39 @@ def parse(text: str) -> exp.Expression:
     if len(text) > SQL_CHARS_MAX:
         raise ValueError(f"{len(text)} characters of SQL; at most {SQL_CHARS_MAX} are taken")
     try:
-        statements = [each for each in sqlglot.parse(text, dialect=DIALECT) if each is not None]
+        statements = [statement for statement in sqlglot.parse(text, dialect=DIALECT) if statement is not None]
     except (SqlglotError, RecursionError) as error:
-        raise ValueError(f"does not parse: {_said(error)}") from None
+        raise ValueError(f"does not parse: {_message(error)}") from None
     if len(statements) != 1:
         raise ValueError(f"expected one statement, found {len(statements)}")
     return cast(exp.Expression, statements[0])
 
 
 def parse_column(text: str) -> exp.Expression:
-    """What stands between SELECT and FROM, of one column."""
+    """One column, as between SELECT and FROM."""
     return cast(exp.Expression, parse(f"SELECT {text}").expressions[0])
 
 
 def parse_predicate(text: str) -> exp.Expression:
-    """What stands after WHERE. Raises ValueError for anything more."""
+    """A condition, as after WHERE. Raises ValueError for anything more."""
     statement = parse(f"SELECT 1 FROM t WHERE {text}")  # noqa: S608 - parsed, never run
     where = statement.args.get("where")
-    more = [name for name, value in statement.args.items() if value and name not in ("expressions", "from_", "where")]
-    if not isinstance(statement, exp.Select) or where is None or more or "from_" not in statement.args:
+    other_clauses = [
+        name for name, value in statement.args.items() if value and name not in ("expressions", "from_", "where")
+    ]
+    if not isinstance(statement, exp.Select) or where is None or other_clauses or "from_" not in statement.args:
         raise ValueError("expected a condition, as after WHERE, and nothing else")
     return cast(exp.Expression, where.this)
 
 
 def written_parts(select: str) -> tuple[list[str], str | None]:
-    """A SELECT's columns, and its condition, as they were written: Spark is to read this text, and not what a parser
-    thinks that it means. Raises ValueError for a SELECT with other words than FROM and WHERE.
+    """A SELECT's columns, and its condition, as they were written, so that Spark gets the user's text and not what a
+    parser makes of it. Raises ValueError for a SELECT with other clauses than FROM and WHERE.
 
     >>> written_parts("SELECT id, to_char(at, 'yyyy') AS y FROM t WHERE a IS DISTINCT FROM b")
     (['id', "to_char(at, 'yyyy') AS y"], 'a IS DISTINCT FROM b')
     """
-    tokens = [each for each in sqlglot.tokenize(select, read=DIALECT) if each.token_type is not TokenType.SEMICOLON]
+    tokens = [token for token in sqlglot.tokenize(select, read=DIALECT) if token.token_type is not TokenType.SEMICOLON]
     parts: list[list[Any]] = [[]]
     words: list[TokenType] = []
     depth = 0
@@ -169,19 +171,19 @@ def written_parts(select: str) -> tuple[list[str], str | None]:
 
 
 Reads = Mapping[str, frozenset[str]]
-"""By a name in lower case, the columns of the table that it stands for."""
+"""The columns of the table that a name stands for, by the name in lower case."""
 
 
 def columns_in(tree: exp.Expression, names: Sequence[str], aliases: Reads = MappingProxyType({})) -> frozenset[str]:
-    """The columns, of those called `names`, that an expression reads. Upper and lower case are the same.
+    """The columns, of those in `names`, that an expression reads. Upper and lower case are the same.
 
-    aliases: what else it may name, such as a column that its SELECT makes before it. Raises KeyError for one that is
-    not among them; the bus's own and parameters of functions are passed over.
+    aliases: what else it may name, such as a column that its SELECT makes before it. Raises KeyError for an unknown
+    name; the bus's own columns and parameters of lambdas are ignored.
     """
-    known = {**aliases, **{name.lower(): frozenset([name]) for name in names}}
+    columns = {**aliases, **{name.lower(): frozenset([name]) for name in names}}
     bound = {expression.name for arrow in tree.find_all(exp.Lambda) for expression in arrow.expressions}
-    wanted = [each.name for each in tree.find_all(exp.Column) if each.name and each.name not in bound]
-    return frozenset[str]().union(*(known[name.lower()] for name in wanted if name not in META_COLUMNS))
+    names_read = [column.name for column in tree.find_all(exp.Column) if column.name and column.name not in bound]
+    return frozenset[str]().union(*(columns[name.lower()] for name in names_read if name not in META_COLUMNS))
 
 
 def _function_name(node: Any) -> str:
@@ -191,12 +193,12 @@ def _function_name(node: Any) -> str:
 
 
 def misspelt(tree: exp.Expression) -> Iterator[str]:
-    """Functions that Spark hardly has, since one of its own is called nearly the same; words for people, each once.
+    """Functions that Spark probably does not have, since it has one with nearly the same name; a message for each.
 
     >>> list(misspelt(parse("SELECT uper(a), luhn_check(b), upper(c) FROM t")))
     ['Spark has no function `uper`, as far as databus knows; did you mean `upper`?']
     """
-    called = dict.fromkeys(_function_name(each) for each in tree.find_all(exp.Anonymous))
+    called = dict.fromkeys(_function_name(node) for node in tree.find_all(exp.Anonymous))
     if not called:
         return
     from pyspark.sql import functions
@@ -209,7 +211,7 @@ def misspelt(tree: exp.Expression) -> Iterator[str]:
 
 
 def not_row_wise(tree: exp.Expression) -> Iterator[str]:
-    """What in `tree`, a predicate or a SELECT, does not handle each row alone; words for people, each once.
+    """What in `tree`, a predicate or a SELECT, does not handle each row by itself; words for people, each once.
 
     >>> list(not_row_wise(parse("SELECT a, sum(b) FROM t GROUP BY a")))
     ['an aggregate', 'GROUP BY']
@@ -235,10 +237,10 @@ def _words_of(node: Any, tree: exp.Expression) -> Iterator[str]:
 
 
 def is_control(rows: "DataFrame") -> "Column":
-    """Whether a row is a control, which passes every filter."""
+    """Whether a row is a control, which passes all filters."""
     return rows[CHANGE_TYPE] == CONTROL_LABEL
 
 
 def meta_columns(rows: "DataFrame") -> "list[Column]":
-    """The bus's columns, to carry along."""
+    """The bus's columns."""
     return [rows[name] for name in META_COLUMNS]

@@ -1,11 +1,10 @@
 """Filter `sql`: a WHERE, or a SELECT, over one table.
 
-The user's columns are the SQL's; the bus's columns and the rows of controls go along by themselves.
+The SQL sees the user's columns; the bus's columns and the rows of controls are always kept.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -33,7 +32,7 @@ _ALLOWED_ARGS = frozenset({"expressions", "from_", "where", "kind", "hint"})
 
 
 class SqlConfig(FilterConfig):
-    """Rows that a condition holds for, or a SELECT over one table, each row by itself."""
+    """Rows for which a condition holds, or a SELECT over one table, each row by itself."""
 
     type: Literal["sql"] = "sql"
     table: str | None = Field(
@@ -49,8 +48,8 @@ class SqlConfig(FilterConfig):
         None,
         min_length=1,
         description="SELECT over the table, in Spark's SQL. No join, aggregate, window, subquery, limit, clock or "
-        "chance; the bus's columns are carried along. Keep the key's columns as they are, under any name; where they "
-        "are computed, a mirror needs the output's `key`.",
+        "chance; the bus's columns are always kept. Keep the key's columns unchanged, under any name; if they are "
+        "computed, a mirror needs the output's `key`.",
         examples=["SELECT id, total_cents / 100 AS total FROM orders WHERE status <> 'draft'"],
     )
 
@@ -65,10 +64,7 @@ class SqlFilter(Filter):
     """See this module's first lines."""
 
     config_model: ClassVar[type[FilterConfig]] = SqlConfig
-
-    def __init__(self, config: SqlConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: SqlConfig = config
+    config: SqlConfig
 
     @property
     def table(self) -> str | None:
@@ -78,7 +74,7 @@ class SqlFilter(Filter):
         try:
             return _name_of(_from_of(self._tree))
         except ValueError:
-            return None  # `problems` says what is wrong
+            return None  # `problems` reports it
 
     @cached_property
     def _tree(self) -> exp.Select:
@@ -91,11 +87,11 @@ class SqlFilter(Filter):
     def _parts(self) -> tuple[list[str], str | None]:
         texts, where = written_parts(self.config.select or "")
         if list(map(parse_column, texts)) != self._tree.expressions:
-            raise ValueError("its columns cannot be told from each other; write it more simply")
+            raise ValueError("its columns cannot be separated; write it more simply")
         return texts, where
 
     def problems(self) -> list[tuple[str, str]]:
-        """What is not SQL, or does not handle each row alone."""
+        """SQL that is not valid, or does not handle each row by itself."""
         option = "where" if self.config.where is not None else "select"
         try:
             tree = (
@@ -107,32 +103,31 @@ class SqlFilter(Filter):
         except ValueError as error:
             return [(option, str(error))]
         return [
-            (option, f"{word} does not handle each row alone, as a change must be; do that in a query over the copy")
-            for word in reasons
+            (option, f"{word} does not handle each row by itself; do that in a query over the copy") for word in reasons
         ]
 
     def doubts(self) -> list[tuple[str, str]]:
-        """Functions that Spark hardly has."""
+        """Functions that Spark probably does not have."""
         if self.config.where is not None:
             return [("where", message) for message in misspelt(parse_predicate(self.config.where))]
         return [("select", message) for message in misspelt(self._tree)]
 
     def columns_read(self) -> list[tuple[str, str]]:
-        """The columns that the condition or the SELECT names, but the bus's own and the fields of others."""
+        """The columns that the condition or the SELECT names, without the bus's own and fields of structs."""
         option = "where" if self.config.where is not None else "select"
         try:
             tree = self._tree if self.config.where is None else parse_predicate(self.config.where)
         except ValueError:
-            return []  # `problems` says what is wrong
+            return []  # `problems` reports it
         bound = {expression.name for arrow in tree.find_all(exp.Lambda) for expression in arrow.expressions}
         aliases = (
             {expression.alias.lower() for expression in tree.expressions if expression.alias}
             if option == "select"
             else set()
         )
-        names = dict.fromkeys(each.name for each in tree.find_all(exp.Column) if not each.table and each.name)
-        known = {name for name in names if is_meta(name) or name in bound or name.lower() in aliases}
-        return [(option, name) for name in names if name not in known]
+        names = dict.fromkeys(column.name for column in tree.find_all(exp.Column) if not column.table and column.name)
+        ignored = {name for name in names if is_meta(name) or name in bound or name.lower() in aliases}
+        return [(option, name) for name in names if name not in ignored]
 
     def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
         """See `Filter.lineage`. As Spark does it, upper and lower case are the same."""
@@ -140,19 +135,21 @@ class SqlFilter(Filter):
         if self.config.where is not None:
             return Lineage({name: name for name in names}, columns_in(parse_predicate(self.config.where), names))
         tree, columns, read = self._tree, dict[str, str | None](), frozenset[str]()
-        made: dict[str, frozenset[str]] = {}  # what the columns read that a later one may name
+        reads_of: dict[str, frozenset[str]] = {}  # the columns that each alias reads, which later columns may name
         for projection in tree.expressions:
             if projection.is_star:
                 columns |= {name: name for name in _starred(projection, names)}
                 continue
             bare, name = projection.unalias(), projection.alias_or_name
-            used = columns_in(projection, names, made)
-            named = {each.lower(): column for each, column in (*columns.items(), *zip(names, names, strict=True))}
+            used = columns_in(projection, names, reads_of)
+            named = {
+                original.lower(): column for original, column in (*columns.items(), *zip(names, names, strict=True))
+            }
             columns[name] = named.get(bare.name.lower()) if isinstance(bare, exp.Column) else None
-            made[name.lower()] = used
+            reads_of[name.lower()] = used
             read |= used if columns[name] is None else frozenset()
         where = tree.args.get("where")
-        made_of = {name: made[name.lower()] for name, column in columns.items() if column is None}
+        made_of = {name: reads_of[name.lower()] for name, column in columns.items() if column is None}
         return Lineage(columns, read if where is None else read | columns_in(where, names), made_of=made_of)
 
     def leaves_out_rows(self, branch: str | None) -> bool:
@@ -165,17 +162,17 @@ class SqlFilter(Filter):
         unknown = [name for name, value in tree.args.items() if value and name not in _ALLOWED_ARGS]
         if unknown:
             what = unknown[0].rstrip("_").upper()
-            yield f"{what} is not taken here; beside its columns there are FROM with one table, and WHERE"
+            yield f"{what} is not allowed here; beside its columns there are FROM with one table, and WHERE"
         named = _name_of(_from_of(tree))
         table = self.config.table
         parts = name_parts(split_physical(table or "")[1])
         if table is not None and _from_of(tree).name != parts[1] and named != ".".join(parts):
             yield f'reads FROM {named}, but `table` says "{table}"'
         if not unknown:
-            self._parts  # noqa: B018 - raises what is wrong with it
+            self._parts  # noqa: B018 - raises if it cannot be split
         for projection in tree.expressions:
             if projection.alias_or_name in META_COLUMNS:
-                yield f"{projection.alias_or_name} is one of the bus's own columns, which go along by themselves"
+                yield f"{projection.alias_or_name} is one of the bus's own columns, which are always kept"
         names = [
             expression.alias_or_name.lower()
             for expression in tree.expressions
@@ -185,7 +182,7 @@ class SqlFilter(Filter):
             yield f"two columns are called {name!r}; give one of them another name with AS"
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
-        """The rows that the condition holds for, the columns that the SELECT makes; see `Filter.apply`."""
+        """The rows for which the condition holds, with the columns of the SELECT; see `Filter.apply`."""
         del branch
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -231,5 +228,5 @@ def _expanded(projection: exp.Expression, text: str, rows: "DataFrame") -> list[
 def _starred(projection: exp.Expression, names: Sequence[str]) -> list[str]:
     """The columns that a star stands for: the table's, without those after EXCEPT."""
     star = projection if isinstance(projection, exp.Star) else projection.this
-    left_out = {each.name.lower() for each in star.args.get("except_") or ()}
-    return [name for name in names if not is_meta(name) and name.lower() not in left_out]
+    excluded = {column.name.lower() for column in star.args.get("except_") or ()}
+    return [name for name in names if not is_meta(name) and name.lower() not in excluded]

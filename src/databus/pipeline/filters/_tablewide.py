@@ -1,4 +1,4 @@
-"""Filters over whole tables: `where`, `project` and `rename`. One line is for a thousand tables."""
+"""Filters over whole tables: `where`, `project`, `rename`, `mask` and `unnest`. One may cover a thousand tables."""
 
 import hmac
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from databus.flow import Mask, Project, Rename, Unnest, Where
 from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 from databus.schema import forms_of
 
-Columns = Annotated[
+Texts = Annotated[
     list[str],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
-"""One or more columns; one may stand without brackets."""
+"""Texts; a single one may be without brackets."""
 
 
 class WhereConfig(TablesFilterConfig):
-    """Rows that a condition holds for, of any number of tables, before any output and without Spark's SQL."""
+    """Rows for which a condition holds, of any number of tables, without Spark's SQL."""
 
     type: Literal["where"] = "where"
     where: str = Field(
@@ -43,7 +43,7 @@ class WhereFilter(TablesFilter):
         return self._of_options(Where, condition=self.config.where)
 
     def problems(self) -> list[tuple[str, str]]:
-        """A condition that is none."""
+        """A condition that is not valid."""
         try:
             self.in_tasks.predicate  # noqa: B018 - parsed when it is asked for
         except ConfigError as error:
@@ -52,14 +52,12 @@ class WhereFilter(TablesFilter):
 
 
 class ProjectConfig(TablesFilterConfig):
-    """Some of the columns of any number of tables. What is left out reaches no output; a key's columns have to stay."""
+    """Some of the columns of any number of tables. The others reach no output; a key's columns have to stay."""
 
     type: Literal["project"] = "project"
-    columns: Columns | None = Field(
-        None, min_length=1, description="The columns that stay.", examples=[["id", "status"]]
-    )
-    exclude: Columns | None = Field(
-        None, min_length=1, description="Or those that do not.", examples=[["password", "ssn"]]
+    columns: Texts | None = Field(None, min_length=1, description="The columns that stay.", examples=[["id", "status"]])
+    exclude: Texts | None = Field(
+        None, min_length=1, description="Or the columns that are dropped.", examples=[["password", "ssn"]]
     )
 
     @model_validator(mode="after")
@@ -87,7 +85,7 @@ class RenameConfig(TablesFilterConfig):
     type: Literal["rename"] = "rename"
     columns: dict[str, str] = Field(
         min_length=1,
-        description="By name in the table: the name behind the filter.",
+        description="The new name, by the name in the table.",
         examples=[{"cust_no": "customer"}],
     )
 
@@ -108,19 +106,19 @@ _SALT_BYTES_MIN: Final = 16
 
 
 class MaskConfig(TablesFilterConfig):
-    """Columns whose values must not be seen, of any number of tables, before any output."""
+    """Hides the values of columns, of any number of tables, before any output."""
 
     type: Literal["mask"] = "mask"
-    hash: Columns = Field(
+    hash: Texts = Field(
         default_factory=list,
-        description="Columns that hold a hash instead: HMAC-SHA-256 of the value as text, in 64 hexadecimal digits. "
+        description="Columns that get a hash instead: HMAC-SHA-256 of the value as text, in 64 hexadecimal digits. "
         "Equal values have equal hashes. Columns of a key may be hashed.",
         examples=[["email", "customer_id"]],
     )
-    redact: Columns = Field(default_factory=list, description="Columns that are NULL instead.", examples=[["phone"]])
+    redact: Texts = Field(default_factory=list, description="Columns that become NULL.", examples=[["phone"]])
     truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="Columns of text or binary of which so many first characters or bytes stay.",
+        description="Columns of text or binary of which only so many first characters or bytes are kept.",
         examples=[{"name": 1}],
     )
     salt: SecretStr | None = Field(
@@ -137,7 +135,7 @@ class MaskConfig(TablesFilterConfig):
             raise ValueError("give at least one of `hash`, `redact` and `truncate`")
         twice = [name for name in named if named.count(name) > 1]
         if twice:
-            raise ValueError(f"column {twice[0]} stands twice")
+            raise ValueError(f"column {twice[0]} is named twice")
         if self.hash and (self.salt is None or len(self.salt.get_secret_value().encode()) < _SALT_BYTES_MIN):
             raise ValueError(f"hash needs a `salt` of at least {_SALT_BYTES_MIN} bytes, such as ${{MASK_SALT}}")
         return self
@@ -157,7 +155,7 @@ class MaskFilter(TablesFilter):
         return self._of_options(Mask, salt=b"" if salt is None else salt.get_secret_value().encode())
 
     def form(self, branch: str | None) -> Mapping[str, Any]:
-        """See `Filter.form`. The salt goes into a hash that nothing else is made of."""
+        """See `Filter.form`. The salt is hashed for this purpose only."""
         salt = None if self.config.salt is None else self.config.salt.get_secret_value()
         salt_hash = (
             None if salt is None else hmac.new(salt.encode(), b"databus: which salt is it", "sha256").hexdigest()
@@ -179,15 +177,15 @@ _OnError = Annotated[
         lambda value: "null" if value is None else value, json_schema_input_type=Literal["stop", "null"] | None
     ),
 ]
-"""`null` without quotes is YAML's word for nothing, and is meant as the word that it is."""
+"""`null` without quotes is None in YAML; here it means the text."""
 
 
 class UnnestConfig(TablesFilterConfig):
     """The objects in a JSON column as rows: an array of objects gives a row for each, an object gives one.
 
-    What comes out has the columns of the table's key, those of `keep`, the ordinal, and those of `columns`; it is keyed
-    by the table's key and the ordinal. Rows follow their array: what is no longer in it is deleted. The table keeps its
-    name, so an output names what it makes of it by its `path`, `topic` or `index`.
+    The result has the columns of the table's key, those of `keep`, the ordinal, and those of `columns`; its key is the
+    table's key and the ordinal. Rows follow their array: an object that is removed from it is deleted. The table keeps
+    its name; give the result another one by the output's `path`, `topic` or `index`.
     """
 
     type: Literal["unnest"] = "unnest"
@@ -196,28 +194,28 @@ class UnnestConfig(TablesFilterConfig):
         "characters. Others pass as they are.",
         examples=[["main.orders"]],
     )
-    column: str = Field(min_length=1, description="Column of text that holds JSON.", examples=["lines"])
+    column: str = Field(min_length=1, description="Column of text with JSON.", examples=["lines"])
     columns: dict[str, Annotated[str, AfterValidator(_is_type)]] = Field(
         min_length=1,
-        description="By member of the objects: its type. Members that are not named are left out, and one that is "
-        "missing or null is NULL.",
+        description="The type, by member of the objects. Other members are dropped; one that is missing or null is "
+        "NULL.",
         examples=[{"sku": "string", "quantity": "int32", "price": "decimal(10,2)"}],
     )
-    required: Columns = Field(
+    required: Texts = Field(
         default_factory=list,
-        description="Members that have to be there and not be null; with `on_error: stop`.",
+        description="Members that must not be missing or null; with `on_error: stop`.",
         examples=[["sku"]],
     )
-    keep: Columns = Field(
-        default_factory=list, description="More columns of the table that go along.", examples=[["customer_id"]]
+    keep: Texts = Field(
+        default_factory=list, description="More columns of the table in the result.", examples=[["customer_id"]]
     )
     ordinal: str = Field(
         "ordinal", min_length=1, description="The column with an object's place in its array, from 1 on."
     )
     on_error: _OnError = Field(
         "stop",
-        description="What happens where a column holds no JSON, or a value is not of its type: the output stops and "
-        "names the row; or, with `null`, that value is NULL, and a text that is no JSON gives no rows.",
+        description="What happens if a text is not JSON, or a value is not of its type: the output stops and names the "
+        "row; or, with `null`, that value is NULL, and a text that is not JSON gives no rows.",
     )
 
     @model_validator(mode="after")

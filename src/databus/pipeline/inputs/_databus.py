@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_STREAMS_MAX: Final = 64  # of runs and reloads that one process has seen
+_STREAMS_MAX: Final = 64  # over the runs and reloads of one process
 _RANGES_MAX: Final = 256
-_RANGE_BYTES_MIN: Final = 4 << 20  # some 40 ms of a task, several times what starting it costs
+_RANGE_BYTES_MIN: Final = 4 << 20  # some 40 ms of work, several times the cost of starting a task
 
 _Patterns = Annotated[
     list[str],
@@ -44,7 +44,7 @@ _Patterns = Annotated[
 
 
 def _checked(value: Any, info: ValidationInfo) -> Any:
-    """One parameter of a filter, as it is. Raises `ValueError`."""
+    """One parameter of a filter, unchanged. Raises `ValueError`."""
     try:
         StreamFilter.parse(**{str(info.field_name): value})
     except MalformedRequest as error:
@@ -53,7 +53,7 @@ def _checked(value: Any, info: ValidationInfo) -> Any:
 
 
 class TableFilterConfig(BaseModel):
-    """What of some tables."""
+    """Rows and columns of some tables."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,24 +70,23 @@ class DatabusInputConfig(InputConfig):
     tables: _Patterns = Field(
         default_factory=lambda: ["*"],
         min_length=1,
-        description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters, and "
-        "what is between backquotes for itself.",
+        description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters; "
+        "text in backquotes is taken as it is.",
         examples=[["shop/main.*"], ["orders", "customers"], ["shop/`shop.example`.*"]],
     )
     exclude: _Patterns = Field(
-        default_factory=list, description="Tables to leave out of those, same form.", examples=[["main.audit"]]
+        default_factory=list, description="Tables to exclude from these, in the same form.", examples=[["main.audit"]]
     )
     starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
         None,
-        description="Where an output begins that has nothing yet: an SCN, itself included, `beginning` (an error if "
-        "the relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`, or, if the "
-        "relay no longer has it, the tables as they are now, and what changes from then on. A table that is chosen "
-        "later begins there too: `latest` is where the others are, and what the relay no longer has is read by a "
-        "snapshot.",
+        description="Where a new output begins: an SCN, inclusive, `beginning` (an error if the relay no longer has "
+        "it), `earliest` (the oldest that it has) or `latest`. Default: `beginning`, or, if the relay no longer has "
+        "it, a snapshot of the tables and all later changes. A table that is chosen later begins there too: `latest` "
+        "is then the place of the others, and what the relay no longer has is read by a snapshot.",
     )
     starting_timestamp: str | None = Field(
         None,
-        description="Or a commit time: ISO 8601 (UTC where it names no zone), or microseconds since 1970.",
+        description="Or a commit time: ISO 8601 (UTC without a zone), or microseconds since 1970.",
         examples=["2026-11-21T12:00:00Z"],
     )
     max_rows_per_trigger: int | None = Field(None, ge=1, le=2**31 - 1, description="Most rows in a micro-batch.")
@@ -96,37 +95,37 @@ class DatabusInputConfig(InputConfig):
         ge=1,
         le=2**31 - 1,
         description="Most bytes of frames in a micro-batch, to the precision of a group (4 MiB). An output in the "
-        "driver holds a batch in memory.",
+        "driver keeps a batch in memory.",
     )
     partitions: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Into how many ranges, and so tasks, a micro-batch is cut. Default: as many as the master runs at "
-        "once when a query starts (of a local master's cores half, since the relay and the driver run there too), at "
-        "most 256, and fewer where a range would be smaller than 4 MiB.",
+        description="How many ranges, and so tasks, a micro-batch has. Default: as many as the master runs at the same "
+        "time when a query starts (for a local master half of its cores, since the relay and the driver run there "
+        "too), at most 256, and fewer if a range would be smaller than 4 MiB.",
     )
     wait_ms: int = Field(
         1_000,
         ge=0,
         le=10_000,
-        description="How long the relay is asked to wait for rows before it says there are none.",
+        description="How long the relay waits for rows before it answers that there are none.",
     )
     retry_ms: int = Field(
-        30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
+        30_000, ge=0, le=600_000, description="How long a query keeps asking a relay that does not answer."
     )
 
     look_back: bool | Literal["all"] = Field(
         True,
-        description="Whether what has left the relay's log comes from the bootstrap service that it names, if it does: "
-        "for an output that is new, is made anew or is given a table, or that was away for too long. Else such tables "
-        "are read by a snapshot, or the output stops. `all` has every change come, as histories get them, for outputs "
-        "too that otherwise get what became of the tables.",
+        description="Whether changes that have left the relay's log come from its bootstrap service, if it has one: "
+        "for an output that is new, is rebuilt, gets a table, or was away for too long. Else such tables are read by "
+        "a snapshot, or the output stops. With `all`, every output gets every change, as histories do; without it, "
+        "others get the last state of the tables.",
     )
 
     where: str | None = Field(
         None,
-        description="Only rows for which this condition holds, of each of these tables; the relay leaves out the "
+        description="Only rows for which this condition holds, of each of these tables; the relay drops the "
         "others. See docs/filters.md.",
         examples=["total >= 100 AND region = 'CH'"],
     )
@@ -135,8 +134,7 @@ class DatabusInputConfig(InputConfig):
     )
     filters: dict[str, TableFilterConfig] = Field(
         default_factory=dict,
-        description="Both by table or pattern, where tables differ. What `where` and `columns` say holds for these "
-        "tables too.",
+        description="Both by table or pattern, if tables differ. `where` and `columns` apply to these tables too.",
         examples=[{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}],
     )
     partition: str | None = Field(
@@ -144,9 +142,9 @@ class DatabusInputConfig(InputConfig):
     )
     on_filter_change: Literal["snapshot", "stop"] = Field(
         "snapshot",
-        description="What happens where a change of a table's schema changes what its condition reads, or brings a "
-        "column into `columns` under a new name, so that rows from before were chosen or cut by other values: the "
-        "table is read again, or the outputs stop there.",
+        description="What happens if a change of a table's schema changes a column that its condition reads, or adds "
+        "one to `columns` by a new name, so that earlier rows were chosen or cut by other values: the table is read "
+        "again, or the outputs stop there.",
     )
 
     _are_right = field_validator("where", "columns", "partition")(_checked)
@@ -161,8 +159,8 @@ class DatabusInputConfig(InputConfig):
 
     @property
     def filter(self) -> StreamFilter:
-        """What the relay lets through."""
-        by_table = {name: each.model_dump() for name, each in self.filters.items()}
+        """The filter that the relay applies."""
+        by_table = {name: table_filter.model_dump() for name, table_filter in self.filters.items()}
         return StreamFilter.parse(self.where, self.columns, by_table, self.partition)
 
     @field_validator("starting_timestamp")
@@ -174,16 +172,16 @@ class DatabusInputConfig(InputConfig):
     @model_validator(mode="after")
     def _begins_once(self) -> Self:
         if self.starting_version is not None and self.starting_timestamp is not None:
-            raise ValueError("starting_version and starting_timestamp both say where to begin; leave one out")
+            raise ValueError("starting_version and starting_timestamp both say where to begin; remove one")
         return self
 
 
 @dataclass
 class _Shared:
-    """A stream once it is made."""
+    """A stream that queries share."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held meanwhile, which may be long where the relay does not answer."""
+    """Held while it is made, which may take long if the relay does not answer."""
     stream: "DataFrame | None" = None
 
 
@@ -208,12 +206,12 @@ class DatabusInput(Input):
 
     @property
     def filter(self) -> StreamFilter:
-        """What the relay is asked to let through."""
+        """The filter that the relay applies."""
         return self._filter
 
     @property
     def stops_on_filter_change(self) -> bool:
-        """The option."""
+        """See `Input.stops_on_filter_change`."""
         return self.config.on_filter_change == "stop"
 
     def tables(
@@ -225,7 +223,7 @@ class DatabusInput(Input):
         after: Checkpoint | None = None,
         may_lack: Collection[str] = (),
     ) -> "tuple[DataFrame, Decode]":
-        """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
+        """Ranges of the log; Spark counts them, and what writes them reads the log itself."""
         options = {**self._options(spark, context, after), **self._how(context)}
         options |= {"shape": "ranges", "physical": physical}
         sources = self._sources(context, physical, patterns, may_lack)
@@ -236,24 +234,26 @@ class DatabusInput(Input):
     def _sources(
         self, context: RunContext, physical: str, patterns: Sequence[str], may_lack: Collection[str] = ()
     ) -> tuple[str, ...] | None:
-        """What to ask a relay for; None for all."""
+        """The tables to ask a relay for; None for all."""
         exact = [pattern for pattern in patterns if not is_pattern(split_physical(pattern)[1])]
-        is_open = not all(name.startswith(f"{physical}/") for name in exact)  # it may be another physical source's
+        is_open = not all(
+            name.startswith(f"{physical}/") for name in exact
+        )  # a pattern may be of another physical source
         names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else (), may_lack)
         return None if not names or f"{physical}/*" in names else tuple(names)
 
     def _decoder(
         self, context: RunContext, physical: str, sources: tuple[str, ...] | None, names: Sequence[str] | None = None
     ) -> Decode:
-        """What decodes ranges. names: full names of the tables that are asked for, where these are known."""
+        """Decodes ranges. names: full names of the tables, if these are known."""
         del names
         return self.range_decoder(context, physical, sources)
 
     def range_decoder(self, context: RunContext, physical: str, sources: tuple[str, ...] | None) -> RangeDecoder:
-        """What decodes ranges of tables by these names, as this input filters them."""
+        """Decodes ranges of these tables, filtered as by this input."""
         times = self.config.wait_ms, self.config.retry_ms
-        given = context.relay_url, context.access, physical, sources, *times, self.filter
-        return RangeDecoder(*given, look_back=self._look_back(context))
+        settings = context.relay_url, context.access, physical, sources, *times, self.filter
+        return RangeDecoder(*settings, look_back=self._look_back(context))
 
     def ranges(
         self,
@@ -264,7 +264,7 @@ class DatabusInput(Input):
         after: SourceCheckpoint,
         to: Pair,
     ) -> "tuple[pa.Table, SourceCheckpoint, Decode]":
-        """What the relay says."""
+        """See `Input.ranges`."""
         from databus.spark import ranges_after
 
         options = {**self._options(spark, context, Checkpoint({physical: after})), "physical": physical}
@@ -273,10 +273,10 @@ class DatabusInput(Input):
         return ranges, end, self._decoder(context, physical, sources, tables)
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
-        """A stream with these options, which say all that it reads; queries with the same ones share it.
+        """A stream with these options; queries with the same ones share it.
 
-        Of each that is made Spark has two Python processes find out what it needs to know, and these import databus.
-        What a query has read, and whether it runs, is its own: a reader of it and a checkpoint.
+        To make one, Spark starts two Python processes that import databus. Each query still has its own reader and
+        checkpoint.
         """
         key = (spark, *sorted(options.items()))
         with self._streams_lock:
@@ -289,7 +289,7 @@ class DatabusInput(Input):
             return shared.stream
 
     def table_ranges(self, spark: "SparkSession", context: RunContext, name: str) -> TableRanges:
-        """What the relay says."""
+        """See `Input.table_ranges`."""
         from databus.spark import TypedRanges
 
         inexact = "leave_out" if context.is_refilled else "stop"
@@ -298,24 +298,24 @@ class DatabusInput(Input):
         return TypedRanges(spark, options)
 
     def united(self, parts: Sequence[tuple[Input, Choice]]) -> "DatabusInput | None":
-        """The same stream for all; what is read of each table is filtered as its input says."""
-        mine = [(part, choice) for part, choice in parts if isinstance(part, DatabusInput)]
-        if len(mine) < len(parts):
+        """One stream for all; each table is filtered as by its own input."""
+        own_parts = [(part, choice) for part, choice in parts if isinstance(part, DatabusInput)]
+        if len(own_parts) < len(parts):
             return None
-        rows = [part.config.max_rows_per_trigger for part, _ in mine]
+        rows = [part.config.max_rows_per_trigger for part, _ in own_parts]
         limits = {
             "max_rows_per_trigger": min((row for row in rows if row is not None), default=None),
-            "max_bytes_per_trigger": min(part.config.max_bytes_per_trigger for part, _ in mine),
-            "look_back": all(part.config.look_back for part, _ in mine),
+            "max_bytes_per_trigger": min(part.config.max_bytes_per_trigger for part, _ in own_parts),
+            "look_back": all(part.config.look_back for part, _ in own_parts),
         }
         unfiltered: dict[str, Any] = {"where": None, "columns": None, "filters": {}, "partition": None}
-        return _UnitedInput(self.config.model_copy(update={**limits, **unfiltered}), mine)
+        return _UnitedInput(self.config.model_copy(update={**limits, **unfiltered}), own_parts)
 
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
-        """What the relay says."""
+        """See `Input.schema_of`."""
         client = context.relay_client()
         names = {source.name: source for source in client.sources()}
-        matching = [each for name, each in names.items() if matches(name, [table or "*"])]
+        matching = [source for name, source in names.items() if matches(name, [table or "*"])]
         if len(matching) != 1:
             what = "has no" if not matching else "has several called"
             near = nearest(table or "", names)
@@ -325,17 +325,18 @@ class DatabusInput(Input):
         return physical, self._behind(physical, client.table_of(matching[0].fingerprint))
 
     def log_of(self, context: RunContext, physical: str) -> str:
-        """What the relay says."""
+        """See `Input.log_of`."""
         return context.relay_client().head(physical).log
 
     def uuid_of(self, context: RunContext, physical: str) -> str:
-        """What the relay says."""
+        """See `Input.uuid_of`."""
         return context.relay_client().head(physical).uuid
 
     def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
-        """What the options mean now, as the relay says; without any, its log's beginning, or, if that is gone, its end.
+        """The position that the options mean now; without any, the log's beginning, or, if that is gone, its end.
 
-        The oldest position of a log would be no better: it is purged next, and the tables are read anew in any case.
+        The oldest position of a log would be no better than its end: it is purged next, and the tables are read by
+        snapshots in any case.
         """
         version, time = self.config.starting_version, self.config.starting_timestamp
         if isinstance(version, int):
@@ -351,7 +352,7 @@ class DatabusInput(Input):
         return Checkpoint({physical: at})
 
     def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:
-        """What the relay says."""
+        """See `Input.check_position`."""
         at = checkpoint.sources.get(physical)
         if at is not None:
             context.relay_client().position(physical, start=at)
@@ -376,27 +377,27 @@ class DatabusInput(Input):
 
     @property
     def starting_version(self) -> int:
-        """The option, where it is a number."""
+        """The option, if it is a number."""
         version = self.config.starting_version
         return version if isinstance(version, int) else 0
 
     @property
     def wants_all(self) -> bool:
-        """Whether the options say nothing."""
+        """Whether the options do not say where to begin."""
         return self.config.starting_version is None and self.config.starting_timestamp is None
 
     def tables_of(self, context: RunContext, physical: str | None = None) -> list[str]:
-        """What the relay serves."""
+        """See `Input.tables_of`."""
         client = context.relay_client()
         return [source.name for source in client.sources() if physical in (None, source.physical)]
 
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
-        """What the relay says."""
+        """See `Input.tables_now`."""
         client = context.relay_client()
         fingerprints = {source.name: source.fingerprint for source in client.sources() if source.physical == physical}
         tables: dict[str, TableSchema] = {}
         for name, fingerprint in fingerprints.items():
-            with suppress(MalformedRequest, UnknownColumn):  # it may be one that nobody asks for; see `check_filter`
+            with suppress(MalformedRequest, UnknownColumn):  # it may not be among the chosen; see `check_filter`
                 tables[name] = self._behind(physical, client.table_of(fingerprint))
         return tables
 
@@ -409,15 +410,15 @@ class DatabusInput(Input):
                 over.check([source.table], is_at_end=True)
 
     def _behind(self, physical: str, table: TableSchema) -> TableSchema:
-        """What the filter makes of a table as it is now."""
+        """A present table behind the filter."""
         return FrameFilter.over(self.filter, physical, table).cut_of(table).after
 
     def past_definitions(self, context: RunContext, name: str) -> Sequence[TableSchema]:
-        """What the relay says."""
-        return [each.table for each in context.relay_client().filtered(self.filter).register([name])]
+        """See `Input.past_definitions`."""
+        return [revision.table for revision in context.relay_client().filtered(self.filter).register([name])]
 
     def definitions(self, context: RunContext) -> RelayTables:
-        """What the relay says."""
+        """See `Input.definitions`."""
         return RelayTables(context.relay_url, context.access, self.filter)
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
@@ -425,7 +426,7 @@ class DatabusInput(Input):
         context.relay_client().request_snapshot(physical, tables)
 
     def _look_back(self, context: RunContext) -> LookBack | None:
-        """How a bootstrap service is asked: outputs that keep what happened get every change."""
+        """How a bootstrap service is asked: histories get every change."""
         every = not context.is_refilled or context.every_change or self.config.look_back == "all"
         return LookBack(True, every, context.chooses_rows and not every) if self.config.look_back else None
 
@@ -444,16 +445,16 @@ class DatabusInput(Input):
             "retryMs": str(self.config.retry_ms),
             **self.filter.query(),
         }
-        more = {
+        optional = {
             "maxRowsPerTrigger": self.config.max_rows_per_trigger,
             **({} if context.access is None else context.access.options()),
         }
         if after is None:
-            more["startingVersion"] = self.config.starting_version
-            more["startingTimestamp"] = self.config.starting_timestamp
+            optional["startingVersion"] = self.config.starting_version
+            optional["startingTimestamp"] = self.config.starting_timestamp
         else:
-            more["startingCheckpoint"] = after.dumps()
-        return {**options, **{name: str(value) for name, value in more.items() if value is not None}}
+            optional["startingCheckpoint"] = after.dumps()
+        return {**options, **{name: str(value) for name, value in optional.items() if value is not None}}
 
     def _ranges(self, spark: "SparkSession") -> dict[str, str]:
         from databus.spark import slots_of
@@ -474,20 +475,20 @@ class _UnitedInput(DatabusInput):
     def _decoder(
         self, context: RunContext, physical: str, sources: tuple[str, ...] | None, names: Sequence[str] | None = None
     ) -> Decode:
-        """A part asks for its own tables alone: its filter may not fit others."""
+        """Each part asks only for its own tables: its filter may not fit others."""
         del sources
         decoders = []
         for part, choice in self._parts:
             patterns = patterns_in(choice)
-            wanted = _if_there([name for name in names or () if chosen_by(choice, name)], physical)
+            asked_for = _if_there([name for name in names or () if chosen_by(choice, name)], physical)
             if names is None:
                 known = self.tables_of(context)
-                wanted = tuple(names_for_relay(patterns, physical, known, patterns))
-            if wanted:
-                decoders.append((part.range_decoder(context, physical, wanted), choice))
+                asked_for = tuple(names_for_relay(patterns, physical, known, patterns))
+            if asked_for:
+                decoders.append((part.range_decoder(context, physical, asked_for), choice))
         return UnitedDecoder(tuple(decoders))
 
 
 def _if_there(names: Sequence[str], physical: str) -> tuple[str, ...]:
-    """Tables to ask a relay for, of which one may have been dropped since."""
+    """Tables to ask a relay for, some of which may have been dropped meanwhile."""
     return tuple(name_if_there(name, physical) for name in names)

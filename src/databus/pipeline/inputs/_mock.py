@@ -1,4 +1,4 @@
-"""Input `mock`: rows made inside Spark, without source, log and relay, to try what comes after it, and its speed."""
+"""Input `mock`: rows made inside Spark, without source, log and relay, to try filters and outputs, and their speed."""
 
 import threading
 from collections.abc import Mapping
@@ -26,24 +26,22 @@ TABLE = TableSchema(
     ),
     ("id",),
 )
-"""What it has rows of."""
+"""Its one table."""
 
 
 class MockInputConfig(InputConfig):
     """Inserts into one made-up table `main.events` (id, source, at, key, payload): row n is a function of n alone."""
 
     type: Literal["mock"] = "mock"
-    row_bytes: int = Field(254, ge=64, le=1 << 20, description="Bytes that a row takes, the bus's columns left aside.")
-    rows_total: int | None = Field(None, ge=0, le=2**62, description="How many rows there are; without it, no end.")
-    rows_per_s: float | None = Field(
-        None, gt=0, le=1e9, description="Rate; without it, a full micro-batch after the other."
-    )
+    row_bytes: int = Field(254, ge=64, le=1 << 20, description="Bytes of a row, without the bus's columns.")
+    rows_total: int | None = Field(None, ge=0, le=2**62, description="How many rows there are; without it, endless.")
+    rows_per_s: float | None = Field(None, gt=0, le=1e9, description="Rate; without it, all micro-batches are full.")
     max_rows_per_trigger: int = Field(2_000_000, ge=1, le=2**31 - 1, description="Most rows in a micro-batch.")
     rows_per_transaction: int = Field(1_000, ge=1, le=2**31 - 1, description="Rows of one SCN.")
-    partitions: int = Field(2, ge=1, le=1024, description="Into how many ranges a micro-batch is cut.")
+    partitions: int = Field(2, ge=1, le=1024, description="How many ranges a micro-batch has.")
 
 
-# Spark looks whether the name is there and then adds it: of two queries that begin at once, one would find it taken.
+# Spark checks the name and then adds it: of two queries that begin at the same time, one would find it taken.
 _registering = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""The Spark data source behind input `mock`: Arrow batches whose text is made once and whose numbers are counted on."""
+"""The Spark data source of input `mock`: Arrow batches with constant texts and consecutive numbers."""
 
 import time
 from collections.abc import Iterator
@@ -76,11 +76,11 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ign
             raise TypeError(f"{type(limit).__name__} is not a limit that this source knows")
         end = min(at + most, self._available(at))
         if end == at and at != self._last():
-            time.sleep(_IDLE_S)  # the rate leaves nothing to do; Spark would ask again at once
+            time.sleep(_IDLE_S)  # no row is due; Spark would ask again at once
         return {"rows": max(at, end)}
 
     def _last(self) -> int | None:
-        ends = [each for each in (self._config.rows_total, self._end) if each is not None]
+        ends = [end for end in (self._config.rows_total, self._end) if end is not None]
         return min(ends, default=None)
 
     def _available(self, at: int) -> int:
@@ -99,18 +99,18 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ign
         return [_Range(first, last) for first, last in pairwise(bounds) if last > first]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, _Range)  # noqa: S101 - Spark hands back what `partitions` made
+        assert isinstance(partition, _Range)  # noqa: S101 - from `partitions`
         texts = _texts(self._config.row_bytes, self._schema)
         for first in range(partition.start, partition.end, BATCH_ROWS):
             yield _batch(first, min(BATCH_ROWS, partition.end - first), texts, self._config, self._schema)
 
 
 def _texts(row_bytes: int, schema: pa.Schema) -> dict[str, pa.Array]:
-    """The columns that are the same in every batch."""
+    """The columns that are equal in every batch."""
     numbers = np.arange(BATCH_ROWS)
     payload_chars = max(1, row_bytes - _KEY_CHARS - _NUMBERS_BYTES)
     payload = "".join(chr(ord("a") + i % 26) for i in range(payload_chars))
-    made = {
+    arrays = {
         "key": pa.array([f"key-{n:0{_KEY_CHARS - 4}d}" for n in numbers]),
         "payload": pa.array([payload] * BATCH_ROWS),
         "source": pa.array(numbers % 16, pa.int64()),
@@ -119,7 +119,7 @@ def _texts(row_bytes: int, schema: pa.Schema) -> dict[str, pa.Array]:
         "_snapshot": pa.array(np.zeros(BATCH_ROWS, np.bool_)),
         "_control": pa.nulls(BATCH_ROWS, pa.string()),
     }
-    return {name: array.cast(schema.field(name).type) for name, array in made.items()}
+    return {name: array.cast(schema.field(name).type) for name, array in arrays.items()}
 
 
 def _batch(
