@@ -12,7 +12,7 @@ class Slow(Writer):
     """Takes 20 ms for a micro-batch of nothing."""
 
     def _write_typed_stream(self, rows, batch_id):
-        self._clock.sleep_ms(20)
+        self.clock.sleep_ms(20)
 
 
 def test_a_query_rests_for_so_many_times_as_long_as_its_batch_took():

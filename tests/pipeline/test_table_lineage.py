@@ -136,7 +136,7 @@ def _judge(told):
 
 def test_who_takes_no_lineage_costs_events_and_nothing_else(world, monkeypatch):
     monkeypatch.setattr(_open_lineage, "_WAITING_MAX", 2)
-    with OpenLineage(loaded(world, "http://127.0.0.1:9/lineage"), again_s=0.01) as run:
+    with OpenLineage(loaded(world, "http://127.0.0.1:9/lineage"), again_ms=10) as run:
         began = time.monotonic()
         events_of(run)
         assert time.monotonic() - began < 1
@@ -162,7 +162,7 @@ def test_an_address_that_is_away_for_a_while_gets_what_waits(world):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/api/v1/lineage"
-    with OpenLineage(loaded(world, address), again_s=0.01) as run:
+    with OpenLineage(loaded(world, address), again_ms=10) as run:
         run.take({"event": "started", "outputs": ["copy"], "at_us": 1})
         deadline = time.monotonic() + 30
         while not run.trouble and time.monotonic() < deadline:

@@ -244,10 +244,6 @@ def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iter
             yield problem
 
 
-def _is_name(pattern: str) -> bool:
-    return not is_pattern(pattern)
-
-
 def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> Iterator[Problem]:
     for option, chosen in (("columns", source.columns), ("ids", source.ids)):
         for table in chosen:
@@ -257,7 +253,7 @@ def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> 
         return
     for index, pattern in enumerate(source.tables):
         alone = source.model_copy(update={"tables": [pattern], "exclude": []})
-        if _is_name(pattern) and not any(alone.selects(table) for table in tables):
+        if not is_pattern(pattern) and not any(alone.selects(table) for table in tables):
             yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, tables)}")
     for table, choice in source.columns.items():
         if source.selects(table):
@@ -291,10 +287,10 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
         choice = input_node.choice()
         for option, patterns in (("tables", choice.include), ("exclude", choice.exclude)):
             for index, pattern in enumerate(patterns):
-                if _is_name(split_database(pattern)[1]) and not _matching(pattern, captured):
+                if not is_pattern(split_database(pattern)[1]) and not _matching(pattern, captured):
                     yield Problem(f"{path}.{option}[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
         for pattern in (rule.tables for rule in input_node.filter.rules):
-            if _is_name(split_database(pattern)[1]) and not _matching(pattern, captured):
+            if not is_pattern(split_database(pattern)[1]) and not _matching(pattern, captured):
                 yield Problem(f"{path}.filters.{pattern}", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
 
 

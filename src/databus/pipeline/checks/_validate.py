@@ -379,17 +379,16 @@ def _check_paths(graph: Graph, branches: Mapping[str, list[Branch]]) -> Iterator
     outputs = [node for node in graph.config.outputs.values() if isinstance(getattr(node.config, "path", None), str)]
     for node in outputs:
         yield from _check_path(graph, node, branches[node.path])
+    places = {
+        node.path: real_path(graph.config.folder, node.config.path.rstrip("/").removesuffix("/{table}"))
+        for node in outputs
+    }
     for first, other in combinations(outputs, 2):
-        if _is_one_place(graph.config.folder, first.config.path, other.config.path) and any(
+        if places[first.path] == places[other.path] and any(
             _may_share(a, b) for a in branches[first.path] for b in branches[other.path]
         ):
             yield Problem(f"{other.path}.path", f"{first.path} writes the same tables to {other.config.path} already")
     yield from check_nested(graph, outputs, branches)
-
-
-def _is_one_place(folder: Path, first: str, other: str) -> bool:
-    paths = [real_path(folder, template.rstrip("/").removesuffix("/{table}")) for template in (first, other)]
-    return paths[0] == paths[1]
 
 
 def _may_share(first: Branch, other: Branch) -> bool:

@@ -300,14 +300,10 @@ def compare(
     positions: dict[str, int] = {}
     with spark_on_demand("databus compare", session) as spark:
         for copy in _copies(graph, output, database, sources, spark, clock, deadline_s):
-            differences, cut = _compare_physical(copy, keys_max, on_wait or _say_nothing)
+            differences, cut = _compare_physical(copy, keys_max, on_wait or (lambda _: None))
             tables += differences
             positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
-
-
-def _say_nothing(_: str) -> None:
-    pass
 
 
 def _copies(
@@ -325,9 +321,7 @@ def _copies(
     if node is None:
         raise ConfigError(f'{config.path}: "{output}" is not a mirror; there are {", ".join(mirrors) or "none"}')
     configs = {**config.sources, **(sources or {})}
-    physicals = list(configs)
-    if not physicals:
-        physicals = _physicals_of_relay(graph)
+    physicals = list(configs) or config.physicals_at(config.relay.url or "")
     copies = []
     for plan in plan_queries(graph, physicals):
         if node.path not in [feed.output for feed in plan.feeds]:
@@ -340,13 +334,6 @@ def _copies(
     return copies
 
 
-def _physicals_of_relay(graph: Graph) -> list[str]:
-    from databus.link import RelayClient
-
-    client = RelayClient(graph.config.relay.url or "", access=graph.config.access)
-    return sorted({source.physical for source in client.sources()})
-
-
 def _compare_physical(copy: _Copy, keys_max: int, on_wait: Callable[[str], None]) -> tuple[list[TableDifference], int]:
     """The differences, and the position of the source at which they are."""
     why = message = "nothing was tried"
@@ -357,7 +344,7 @@ def _compare_physical(copy: _Copy, keys_max: int, on_wait: Callable[[str], None]
             with copy.oracle() as reading:
                 why = _not_reached(copy, reading)
                 why += f"; {resting}" if why and (resting := copy.at_rest()) else ""
-                captured = _tables(copy, reading)
+                captured = [table for table in reading.tables() if copy.selects(table.source)]
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
                 if not why:
@@ -398,10 +385,6 @@ def _not_reached(copy: _Copy, reading: Reading) -> str:
     if position.pair < published.pair:
         return f"the copy is at {position.pair}, the log at {published.pair}"
     return ""
-
-
-def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
-    return [table for table in reading.tables() if copy.selects(table.source)]
 
 
 def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: int) -> TableDifference:

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from databus.core import (
     Clock,
     ControlKind,
     CorruptData,
+    DatabusError,
     InputError,
     Pair,
     SourceCheckpoint,
@@ -104,6 +105,8 @@ class OutputHandle:
         self.name = name
         self._clock = clock or SystemClock()
         self.output = output
+        config: OutputConfig = output.config
+        self.guards, self.catches_up_together = config.guard, config.catches_up_together
         self.frames = output if isinstance(output, TakesFrames) else None
         self.check_table = output.check_table if isinstance(output, ChecksTables) else _nothing
         self.follow_options = output.follow_options if isinstance(output, FollowsOptions) else _nothing
@@ -145,12 +148,6 @@ class OutputHandle:
             self.refused = {**self.refused, physical: refused}
 
     @property
-    def guards(self) -> bool:
-        """Whether the relay keeps its log for it."""
-        config: OutputConfig = self.output.config
-        return config.guard
-
-    @property
     def how_to_start_over(self) -> str:
         """Advice for an output that cannot continue at its place."""
         if self._remove is not None:
@@ -159,12 +156,6 @@ class OutputHandle:
                 f"output: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
             )
         return f"Give outputs.{self.name} another name, under which it is written from the beginning"
-
-    @property
-    def catches_up_together(self) -> bool:
-        """Whether all its tables go back to the place of the last one, so that they are written in one order."""
-        config: OutputConfig = self.output.config
-        return config.catches_up_together
 
     @property
     def busy_s(self) -> float:
@@ -321,8 +312,8 @@ class OutputHandle:
             )
 
     def close(self) -> None:
-        """Close it; callable twice."""
-        with self._held():
+        """Close it; callable twice. Its queries have reported errors already."""
+        with suppress(DatabusError), self._held():
             self._close()
 
     def _close(self) -> None:

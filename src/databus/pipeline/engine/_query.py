@@ -198,13 +198,8 @@ class RunSettings:
 
     def context_of(self, path: str) -> RunContext:
         """The context of a node."""
-        return RunContext(
-            self.config.name,
-            path.partition(".")[2],
-            self.config.folder,
-            self.relay(),
-            self.config.access,
-        )
+        config = self.config
+        return RunContext(config.name, path.partition(".")[2], config.folder, self.relay(), config.access)
 
 
 class QueryThread(threading.Thread):

@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -112,76 +112,60 @@ class TypedPart(_Part):
 Part = TablesPart | TypedPart
 
 
+@dataclass(eq=False)
 class Writer:
-    """Called for each micro-batch of one query, in a thread of its engine.
+    """Called for each micro-batch of one query, in a thread of its engine."""
 
-    decode: of the stream's rows; None if these are typed. typed: the tables behind typed filters. after: where the
-    query's first batch begins. read_anew: asks for snapshots of tables, by full names. stops_on_filter_change: see
-    `Input`, by full name of a table. wants_stop: once set, the next change batch of a micro-batch is not written, and
-    the micro-batch is repeated. ends_batch: once set, no other micro-batch begins. choices: by output, what it takes of
-    the source, for the journal.
-    """
-
-    rest = 0
+    query: str
+    feeds: Feeds
+    report: Report
+    offsets: Offsets
+    _: KW_ONLY
+    decode: Decode | None = None
+    """Decodes the stream's rows; None if these are typed."""
+    filters: Filters = field(default_factory=dict)
+    typed: TypedTables = field(default_factory=TypedTables)
+    after: Checkpoint | None = None
+    """Where the query's first batch begins."""
+    read_anew: Callable[[Sequence[str]], None] | None = None
+    """Asks for snapshots of tables, by full names."""
+    stops_on_filter_change: Callable[[str], bool] = lambda _: False
+    """See `Input`, by full name of a table."""
+    wants_stop: threading.Event = field(default_factory=threading.Event)
+    """Once set, the next change batch of a micro-batch is not written, and the micro-batch is repeated."""
+    ends_batch: threading.Event = field(default_factory=threading.Event)
+    """Once set, no other micro-batch begins."""
+    clock: Clock = field(default_factory=SystemClock)
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """By output, what it takes of the source, for the journal."""
+    rest: int = 0
     """After a micro-batch it waits for so many times as long as that took."""
+    error: BaseException | None = None
+    """With which the last micro-batch failed."""
+    batches: int = 0
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a micro-batch, or by tables that catch up."""
 
-    def __init__(
-        self,
-        query: str,
-        feeds: Feeds,
-        report: Report,
-        offsets: Offsets,
-        *,
-        decode: Decode | None = None,
-        filters: Filters | None = None,
-        typed: TypedTables | None = None,
-        after: Checkpoint | None = None,
-        read_anew: Callable[[Sequence[str]], None] | None = None,
-        stops_on_filter_change: Callable[[str], bool] = lambda _: False,
-        wants_stop: threading.Event | None = None,
-        ends_batch: threading.Event | None = None,
-        clock: Clock | None = None,
-        choices: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._query = query
-        self._feeds = feeds
-        self._report = report
-        self._offsets = offsets
-        self._decode = decode
-        self._filters = filters or {}
-        self._typed = typed or TypedTables()
-        self._after = after
-        self._read_anew = read_anew
-        self._stops_on_filter_change = stops_on_filter_change
-        self._wants_stop = wants_stop or threading.Event()
-        self._ends_batch = ends_batch or threading.Event()
-        self._clock = clock or SystemClock()
-        self._choices = choices or {}
+    def __post_init__(self) -> None:
         self._staging = Staging()
         self._unordered: set[str] = set()  # tables whose rows Spark's tasks gave in another order
-        self.error: BaseException | None = None
-        """With which the last micro-batch failed."""
-        self.batches = 0
-        self.turn = threading.Lock()
-        """Held by a micro-batch, or by tables that catch up."""
-        self.is_idle = threading.Event()
-        """Set while no micro-batch is being written."""
+        self.is_idle = threading.Event()  # set while no micro-batch is being written
         self.is_idle.set()
         self._written: defaultdict[str, Totals] = defaultdict(Totals)  # by output, of what is being written
 
     def __call__(self, rows: Rows, batch_id: int) -> None:
         """Write one micro-batch to all outputs; when this returns, its query counts it as done."""
         self.is_idle.clear()
-        began_s = self._clock.monotonic_s()
+        began_s = self.clock.monotonic_s()
         try:
             with self.turn:
                 self._written.clear()  # counts of a batch that failed
                 crash_point("pipeline.batch.before")
                 self._check_goes_on()
-                if self._decode is None:
+                if self.decode is None:
                     self._write_typed_stream(rows, batch_id)
                 else:
-                    self._write_tables(rows, batch_id, self._decode)
+                    self._write_tables(rows, batch_id, self.decode)
                 crash_point("pipeline.ledger.after")
         except BaseException as error:
             self.error = error  # Spark keeps only its text
@@ -191,29 +175,29 @@ class Writer:
             self.batches += 1
         finally:
             self.is_idle.set()
-        self._rest_until(began_s + (self._clock.monotonic_s() - began_s) * (1 + self.rest))
+        self._rest_until(began_s + (self.clock.monotonic_s() - began_s) * (1 + self.rest))
 
     def _rest_until(self, until_s: float) -> None:
         """Wait at the end of a micro-batch, so that the next one takes all that comes meanwhile."""
-        while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._wants_stop.is_set():
-            if self._clock.wait(self._ends_batch, min(left_s, _REST_LOOK_S)):
+        while (left_s := until_s - self.clock.monotonic_s()) > 0 and not self.wants_stop.is_set():
+            if self.clock.wait(self.ends_batch, min(left_s, _REST_LOOK_S)):
                 return
 
     def _check_goes_on(self) -> None:
-        if self._ends_batch.is_set():
-            raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one is repeated")
+        if self.ends_batch.is_set():
+            raise ServiceUnavailable(f"{self.query}: it ends between two batches; this one is repeated")
 
     def _advance(self, batch_id: int, end: SourceCheckpoint, span: Span, began: float) -> None:
         crash_point("pipeline.batch.after")
-        for _, handle in self._feeds:
+        for _, handle in self.feeds:
             self._say_advanced(handle, end, span, began)
-            handle.advance(self._offsets.checkpoint(batch_id), span)
+            handle.advance(self.offsets.checkpoint(batch_id), span)
 
     def _write_typed_stream(self, rows: Rows, batch_id: int) -> None:
         """For an input of typed rows: each way filters them."""
-        began, (start, end) = self._clock.monotonic_s(), self._bounds(batch_id)
+        began, (start, end) = self.clock.monotonic_s(), self._bounds(batch_id)
         span = Span(start.pair)
-        for typed in self._typed:
+        for typed in self.typed:
             filtered, table = typed.made(rows.frame)
             part = TypedPart(SparkRows(filtered), batch_id, start, end, span, table=table, lineage_of=typed.lineage)
             self._write(part, typed.feeds)
@@ -221,22 +205,22 @@ class Writer:
 
     def _write_tables(self, rows: Rows, batch_id: int, decode: Decode) -> None:
         """For an input of tables: first the whole tables, then each table behind typed filters."""
-        began, physical = self._clock.monotonic_s(), self._offsets.physical
+        began, physical = self.clock.monotonic_s(), self.offsets.physical
         start, end = self._bounds(batch_id)
-        turns = [turn for typed in self._typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
+        turns = [turn for typed in self.typed if (turn := self._turn(typed, batch_id, start.pair)) is not None]
         for typed, typed_feeds in turns:
             for _, handle in typed_feeds:  # before its first batch a table has no place: it gets the batch's start
                 handle.hold(physical, typed.names, self._raw(batch_id - 1))
         span = Span(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
-        feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self._feeds]
-        part = TablesPart(rows, batch_id, start, end, span, self._filters, decode=decode)
+        feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self.feeds]
+        part = TablesPart(rows, batch_id, start, end, span, self.filters, decode=decode)
         self._write(part, [(feed, handle) for feed, handle in feeds if feed.ways])
         stops: list[Exception] = []
         for typed, typed_feeds in turns:
             try:
                 self._write_typed(typed, typed_feeds, batch_id)
             except Exception as error:  # noqa: BLE001 - a filter may raise anything; it is reported, or raised below
-                if not self._typed.stays_behind(typed, error):
+                if not self.typed.stays_behind(typed, error):
                     stops.append(error)
         self._advance(batch_id, end, span, began)  # also if a table stops the query: what was written is not repeated
         if stops:
@@ -257,19 +241,19 @@ class Writer:
                 if not typed.has_changes(before, end) and not is_told:
                     return None
             except Exception as error:
-                if not self._typed.stays_behind(typed, error):
+                if not self.typed.stays_behind(typed, error):
                     raise
-        behind = [handle.position(self._offsets.physical).behind(start) for _, handle in typed.feeds]
+        behind = [handle.position(self.offsets.physical).behind(start) for _, handle in typed.feeds]
         feeds = [feed for feed, names in zip(typed.feeds, behind, strict=True) if not names.keys() & typed.names]
         return (typed, feeds) if feeds and typed.names else None
 
     def _raw(self, batch_id: int) -> SourceCheckpoint:
         """The end of a batch, as the relay gave it."""
-        physical = self._offsets.physical
+        physical = self.offsets.physical
         if batch_id >= 0:
-            return self._offsets.checkpoint(batch_id).sources[physical]
-        first = None if self._after is None else self._after.sources.get(physical)
-        version = self._offsets.origin.starting_version
+            return self.offsets.checkpoint(batch_id).sources[physical]
+        first = None if self.after is None else self.after.sources.get(physical)
+        version = self.offsets.origin.starting_version
         least = SourceCheckpoint(scn=version - 1, seq=_SEQ_MAX) if version else SourceCheckpoint()
         return first or least  # rows of earlier snapshots have the SCN before the version
 
@@ -301,13 +285,13 @@ class Writer:
         if place == start:
             place = end  # the rest of the range has no rows of it
         for _, handle in feeds:
-            handle.hold(self._offsets.physical, typed.names, place)
+            handle.hold(self.offsets.physical, typed.names, place)
         return place
 
     def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
         """The ways of whole tables, without tables whose place is below the start of the batch."""
         tables = feed.of(*(way for way in feed.ways if not way.is_typed))
-        return tables.without(handle.position(self._offsets.physical).behind(span.start))
+        return tables.without(handle.position(self.offsets.physical).behind(span.start))
 
     def write_typed_range(
         self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
@@ -315,11 +299,11 @@ class Writer:
         """Write the next part of a table behind typed filters that catches up, and note its new place. Called with
         `turn` held.
         """
-        began, span = self._clock.monotonic_s(), Span(start.pair, typed.names)
+        began, span = self.clock.monotonic_s(), Span(start.pair, typed.names)
         self._written.clear()
         place = self._write_next(typed, [(feed, handle)], -1, start, to)
         self._say_advanced(handle, place, span, began)
-        handle.advance(Checkpoint({self._offsets.physical: place}), span)
+        handle.advance(Checkpoint({self.offsets.physical: place}), span)
 
     def write_range(
         self,
@@ -332,16 +316,16 @@ class Writer:
         handle: OutputHandle,
     ) -> None:
         """Write a range for tables that catch up, and note their new places. Called with `turn` held."""
-        began = self._clock.monotonic_s()
+        began = self.clock.monotonic_s()
         self._written.clear()
         if rows is not None:
-            part = TablesPart(rows, -1, start, end, span, self._filters, decode=decode)
+            part = TablesPart(rows, -1, start, end, span, self.filters, decode=decode)
             self._write(part, [(feed.only(span.only or ()), handle)])
         self._say_advanced(handle, end, span, began)
-        handle.advance(Checkpoint({self._offsets.physical: end}), span)
+        handle.advance(Checkpoint({self.offsets.physical: end}), span)
 
     def _write(self, part: Part, feeds: Feeds) -> None:
-        began = self._clock.monotonic_s()
+        began = self.clock.monotonic_s()
         in_spark = [(handle, handle.frames) for _, handle in feeds if handle.frames is not None]
         others = [(feed, handle, handle.output.part_writer()) for feed, handle in feeds if handle.frames is None]
         in_driver = [(feed, handle) for feed, handle, writer in others if writer is None]
@@ -365,8 +349,8 @@ class Writer:
 
     def _write_in_driver(self, part: Part, feeds: Feeds, began: float) -> None:
         for batch in self.batches_of(part):
-            if self._wants_stop.is_set():
-                raise ServiceUnavailable(f"{self._query}: the pipeline stops; the rest of this batch is repeated")
+            if self.wants_stop.is_set():
+                raise ServiceUnavailable(f"{self.query}: the pipeline stops; the rest of this batch is repeated")
             for feed, handle in feeds:
                 tally = Tally(batch.counts)
                 own = self._for_feed(part, batch, feed, handle, tally)
@@ -386,13 +370,13 @@ class Writer:
                 self._staging.note(feed.output, again)
                 (batches,) = self._staged(part, [(feed, handle)])
             else:
-                raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
+                raise FatalError(f"{self.query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
     def _beginning(self, part: Part) -> list[StagedBatch]:
         """An empty batch that shows an output where its first micro-batch begins, if that has no rows."""
         if part.batch_id:
             return []
-        return [StagedBatch(self._offsets.physical, part.start, part.end, ())]
+        return [StagedBatch(self.offsets.physical, part.start, part.end, ())]
 
     def _write_direct(self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float) -> None:
         """One job for an output, with a task for each bucket; all rows are in the target when it ends."""
@@ -404,14 +388,14 @@ class Writer:
 
         def written(bucket: Bucket) -> list[StagedBatch]:
             nonlocal writing_s
-            began_s = self._clock.monotonic_s()
+            began_s = self.clock.monotonic_s()
             receipts = write(bucket)
-            writing_s = self._clock.monotonic_s() - began_s
+            writing_s = self.clock.monotonic_s() - began_s
             return [self._for_feed(part, batch, feed, handle) for batch in joined_buckets(receipts, writer.buckets)]
 
-        began_s = self._clock.monotonic_s()
+        began_s = self.clock.monotonic_s()
         done = handle.write_direct(beginning, written, part.span)
-        commit_us = round((self._clock.monotonic_s() - began_s - writing_s) * 1e6)
+        commit_us = round((self.clock.monotonic_s() - began_s - writing_s) * 1e6)
         for batch, counts in done:
             self._say(handle.name, batch, counts, began, commit_us=commit_us)
             commit_us = 0
@@ -424,7 +408,7 @@ class Writer:
         """
         ways = ways_of(feed, handle.output, part.filters)
         if isinstance(part, TypedPart):
-            return Batch(self._offsets.physical, part.start, part.end, ()), partial(
+            return Batch(self.offsets.physical, part.start, part.end, ()), partial(
                 self._write_bucket, part, ways, writer
             )
         ranges = part.rows.ranges()  # they are small: each task gets all of them, and reads the log itself
@@ -432,22 +416,22 @@ class Writer:
             start, end = part.start, part.end
             if not _ends_part(start, [(feed, handle)]):
                 return None
-            ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
+            ranges = _empty_range(ranges.schema, self.offsets.physical, start, end)
         scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
         start = SourceCheckpoint(scn=scn, seq=seq)
         write = partial(write_ranges, part.rows, part.decode, ranges)
-        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, writer)
+        return Batch(self.offsets.physical, start, start, ()), partial(write, ways, writer)
 
     def _write_bucket(self, part: TypedPart, ways: Ways, writer: DirectWriter, bucket: Bucket) -> pa.Table:
         """One task writes all buckets, of rows that Spark has sorted."""
-        bucket = replace(bucket, reads=partial(operator.eq, f"{self._offsets.physical}/{part.table.source}"))
-        of = part.table, self._offsets.physical, part.start, part.end
+        bucket = replace(bucket, reads=partial(operator.eq, f"{self.offsets.physical}/{part.table.source}"))
+        of = part.table, self.offsets.physical, part.start, part.end
         stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
         return part.rows.in_order(in_one=True).map(stage)
 
     def _staged(self, part: Part, feeds: Feeds) -> Sequence[Sequence[StagedBatch]]:
         """The batches that tasks have written of a part for each of these outputs."""
-        physical = self._offsets.physical
+        physical = self.offsets.physical
         placed = [
             (feed, handle.output, replace(handle.position(physical), ways={}, marks={})) for feed, handle in feeds
         ]
@@ -465,7 +449,7 @@ class Writer:
             for number, (_, handle) in enumerate(feeds):
                 self._discard(receipts_for(receipts, number), handle)
             if source in self._unordered:
-                raise FatalError(f"{self._query}: rows that Spark has sorted are not in order") from None
+                raise FatalError(f"{self.query}: rows that Spark has sorted are not in order") from None
         self._unordered.add(source)
         return self._staged(part, feeds)
 
@@ -475,9 +459,9 @@ class Writer:
         try:
             for batch in batches:
                 own = self._for_feed(part, batch, feed, handle)
-                began_s = self._clock.monotonic_s()
+                began_s = self.clock.monotonic_s()
                 written = handle.commit(own, part.rows, part.span)
-                commit_us = round((self._clock.monotonic_s() - began_s) * 1e6)
+                commit_us = round((self.clock.monotonic_s() - began_s) * 1e6)
                 self._say(handle.name, own, written, began, commit_us=commit_us)
         except Restage as again:
             self._discard(batches, handle)
@@ -498,15 +482,15 @@ class Writer:
     def batches_of(self, part: Part) -> Iterable[ChangeBatch]:
         """The part as change batches, in order."""
         if isinstance(part, TypedPart):
-            of = part.table, self._offsets.physical, part.start, part.end, part.lineage_of
+            of = part.table, self.offsets.physical, part.start, part.end, part.lineage_of
             return [decode_typed(part.rows.ranges(), *of)]
         return part.decode(part.rows.ranges())
 
     def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
         """Start and end of a micro-batch."""
-        offsets = self._offsets
+        offsets = self.offsets
         least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
-        first = least if self._after is None else offsets.position_in(self._after)
+        first = least if self.after is None else offsets.position_in(self.after)
         start = first if batch_id == 0 else offsets.position(batch_id - 1)
         return start, offsets.position(batch_id)
 
@@ -540,17 +524,17 @@ class Writer:
 
     def _read_again(self, name: str, item: Item, handle: OutputHandle) -> None:
         """Have a table read again, after a control by which the filters would choose other ones of its older rows."""
-        if self._stops_on_filter_change(name) and _is_inexact(item):
+        if self.stops_on_filter_change(name) and _is_inexact(item):
             pair = item.pair if isinstance(item, TableControl) else (0, 0)
             raise FatalError(
                 f"{name}: at SCN {pair[0]}, seq {pair[1]} its schema changes what the input's filter reads, and "
                 "earlier rows were chosen, or cut, by other values than they have now. Say "
                 "`on_filter_change: snapshot` in the input, and start again: the table is then read again"
             )
-        if handle.output.config.is_refilled and self._read_anew is not None:
+        if handle.output.config.is_refilled and self.read_anew is not None:
             with suppress(UnknownSource):  # dropped since then
-                self._read_anew([name])
-                handle.expect_snapshot(self._offsets.physical, [name])
+                self.read_anew([name])
+                handle.expect_snapshot(self.offsets.physical, [name])
 
     def _say(
         self,
@@ -563,10 +547,10 @@ class Writer:
     ) -> None:
         event: dict[str, Any] = {
             "event": "batch",
-            "query": self._query,
+            "query": self.query,
             "output": output,
-            "batch_ms": round((self._clock.monotonic_s() - began) * 1e3, 1),
-            "at_us": self._clock.now_ns() // 1000,
+            "batch_ms": round((self.clock.monotonic_s() - began) * 1e3, 1),
+            "at_us": self.clock.now_ns() // 1000,
             "rows": rows,
         }
         if batch is not None:
@@ -579,28 +563,28 @@ class Writer:
                 "changes": [control_json(item) for item in batch.items if isinstance(item, TableControl)][
                     :_CONTROLS_MAX
                 ],
-                "lag_ms": lag_ms(tables, self._clock.now_ns()),
+                "lag_ms": lag_ms(tables, self.clock.now_ns()),
                 "driver_row_bytes": sum(
                     rows_of_table.rows.nbytes for rows_of_table in tables if isinstance(rows_of_table, TableRows)
                 ),
                 "tables": dict(written),
             }
         self._written[output].take(batch, written, event["rows"], commit_us)
-        self._report(event)
+        self.report(event)
 
     def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: Span, began: float) -> None:
         """Report that all up to `end` is in a target. Before its ledger says so: if this process is killed in between,
         it is reported twice; the other order could lose it, which looks like a missing batch.
         """
-        self._report(
+        self.report(
             {
                 "event": "advanced",
-                "query": self._query,
+                "query": self.query,
                 "output": handle.name,
-                "at_us": self._clock.now_ns() // 1000,
-                "ms": round((self._clock.monotonic_s() - began) * 1e3, 1),
-                "choice": self._choices.get(handle.name),
-                **advanced(handle, self._offsets.physical, end, span, self._written.pop(handle.name, Totals())),
+                "at_us": self.clock.now_ns() // 1000,
+                "ms": round((self.clock.monotonic_s() - began) * 1e3, 1),
+                "choice": self.choices.get(handle.name),
+                **advanced(handle, self.offsets.physical, end, span, self._written.pop(handle.name, Totals())),
             }
         )
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from databus.flow import Dedupe, Outbox, Sample, Tombstones
-from databus.pipeline.filters._tablewide import Texts
+from databus.pipeline.filters._tablewide import PlainFilter, Texts
 from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 
 
@@ -23,16 +23,11 @@ class SampleConfig(TablesFilterConfig):
     )
 
 
-class SampleFilter(TablesFilter):
+class SampleFilter(PlainFilter):
     """See `SampleConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = SampleConfig
-    config: SampleConfig
-
-    @cached_property
-    def in_tasks(self) -> Sample:
-        """See `TablesFilter.in_tasks`."""
-        return self._of_options(Sample)
+    step = Sample
 
 
 class DedupeConfig(TablesFilterConfig):
@@ -146,16 +141,12 @@ class OutboxConfig(TablesFilterConfig):
         return value
 
 
-class OutboxFilter(TablesFilter):
+class OutboxFilter(PlainFilter):
     """See `OutboxConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = OutboxConfig
     config: OutboxConfig
-
-    @cached_property
-    def in_tasks(self) -> Outbox:
-        """See `TablesFilter.in_tasks`."""
-        return self._of_options(Outbox)
+    step = Outbox
 
     def option_of(self, name: str) -> str:
         """See `TablesFilter.option_of`."""

@@ -145,15 +145,15 @@ class PythonFilter(Filter):
         if self.config.columns is None:
             fields = [field for field in rows.schema.fields if not is_meta(field.name)]
         else:
-            fields = [_spark_field(StructField, name, kind) for name, kind in self.config.columns.items()]
+            kinds = {name: forms_of(kind).spark for name, kind in self.config.columns.items()}
+            fields = [
+                StructField.fromJson({"name": name, "type": kind, "nullable": True, "metadata": {}})
+                for name, kind in kinds.items()
+            ]
         schema = StructType([*fields, *meta])
         keeps = self.config.keeps_rows
         mapper = Mapper(self.config.function, self._text, arrow_schema(schema), keeps_rows=keeps)
         return rows.mapInArrow(mapper, schema)
-
-
-def _spark_field(field_class: Any, name: str, kind: str) -> Any:
-    return field_class.fromJson({"name": name, "type": forms_of(kind).spark, "nullable": True, "metadata": {}})
 
 
 def _text_of(script: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from databus.core import ConfigError
-from databus.flow import Mask, Project, Rename, Unnest, Where
+from databus.flow import Mask, Project, Rename, TableFilter, Unnest, Where
 from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 from databus.schema import forms_of
 
@@ -17,6 +17,17 @@ Texts = Annotated[
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
 """Texts; a single one may be without brackets."""
+
+
+class PlainFilter(TablesFilter):
+    """A filter whose step has just its options."""
+
+    step: ClassVar[type[TableFilter]]
+
+    @cached_property
+    def in_tasks(self) -> TableFilter:
+        """See `TablesFilter.in_tasks`."""
+        return self._of_options(self.step)
 
 
 class WhereConfig(TablesFilterConfig):
@@ -67,16 +78,11 @@ class ProjectConfig(TablesFilterConfig):
         return self
 
 
-class ProjectFilter(TablesFilter):
+class ProjectFilter(PlainFilter):
     """See `ProjectConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = ProjectConfig
-    config: ProjectConfig
-
-    @cached_property
-    def in_tasks(self) -> Project:
-        """See `TablesFilter.in_tasks`."""
-        return self._of_options(Project)
+    step = Project
 
 
 class RenameConfig(TablesFilterConfig):
@@ -90,16 +96,11 @@ class RenameConfig(TablesFilterConfig):
     )
 
 
-class RenameFilter(TablesFilter):
+class RenameFilter(PlainFilter):
     """See `RenameConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = RenameConfig
-    config: RenameConfig
-
-    @cached_property
-    def in_tasks(self) -> Rename:
-        """See `TablesFilter.in_tasks`."""
-        return self._of_options(Rename)
+    step = Rename
 
 
 _SALT_BYTES_MIN: Final = 16

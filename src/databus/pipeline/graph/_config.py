@@ -338,6 +338,12 @@ class PipelineConfig:
 
         return self.relay.url or told_url(self.relay_folder)
 
+    def physicals_at(self, relay: str) -> list[str]:
+        """The physical sources of which a relay has tables."""
+        from databus.link import RelayClient
+
+        return sorted({source.physical for source in RelayClient(relay, access=self.access).sources()})
+
     @property
     def token_file(self) -> Path | None:
         """The file with the relay's token."""

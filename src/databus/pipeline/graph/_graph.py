@@ -65,11 +65,6 @@ class Branch:
     """The filters over whole tables on a way of tables."""
 
     @property
-    def label(self) -> str:
-        """A stable name inside the output, for its checkpoint: the input of tables, or the name in `from`."""
-        return self.input.partition(".")[2] if self.shape is Shape.TABLES else self.edge_name
-
-    @property
     def edge_name(self) -> str:
         """The name in `from`."""
         name = self.edge.source.partition(".")[2]
@@ -104,13 +99,8 @@ class Graph:
         problems = [problem for node in nodes for problem in graph._join(node)]
         return graph, problems
 
-    @property
-    def referable(self) -> list[str]:
-        """The names that may be in a `from`."""
-        return [*self._referable]
-
     @cached_property
-    def _referable(self) -> dict[str, str]:
+    def referable(self) -> dict[str, str]:
         """The node's path by each name that may be in a `from`."""
         named: dict[str, str] = {}
         for node in self.config.nodes.values():
@@ -128,7 +118,7 @@ class Graph:
                 yield Problem(place, f'"{name}" appears twice')
                 continue
             seen.add(name)
-            path = self._referable.get(name)
+            path = self.referable.get(name)
             if path is None:
                 message = self._unknown(name)
                 if message:
@@ -157,7 +147,7 @@ class Graph:
             return node_filter.takes
         if path not in self._shapes:
             self._shapes[path] = Shape.TABLES  # ends the recursion in a cycle, which `cycle` reports
-            before = (self._referable.get(name) for name in self.config.nodes[path].sources)
+            before = (self.referable.get(name) for name in self.config.nodes[path].sources)
             shapes = [self.shape_out(source) for source in before if source is not None]
             self._shapes[path] = Shape.TYPED if Shape.TYPED in shapes else Shape.TABLES
         return self._shapes[path]
@@ -177,7 +167,7 @@ class Graph:
             return f'"{base}" has no branches; write "{base}"'
         if f"outputs.{base}" in self.config.nodes:
             return f'"{name}" is an output; nothing can read from it'
-        return f'no input or filter called "{name}"; {hint_for(name, self._referable)}'
+        return f'no input or filter called "{name}"; {hint_for(name, self.referable)}'
 
     def _section(self, path: str) -> Mapping[str, Any]:
         section: Mapping[str, Any] = getattr(self.config.sections, path.partition(".")[0])
@@ -228,7 +218,7 @@ class Graph:
 
     def branches_behind(self, name: str) -> list[Branch] | None:
         """Every way through a filter, or a branch of one, by its name in a `from`; None if there is no such filter."""
-        path = self._referable.get(name)
+        path = self.referable.get(name)
         if path is None or path not in self.filters:
             return None
         branch = name.partition(".")[2] or None

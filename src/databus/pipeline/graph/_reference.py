@@ -1,6 +1,5 @@
 """The reference of configuration, docs/reference.md, made from the models that check it."""
 
-import difflib
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from databus.core import ConfigError, InputError
+from databus.formats import hint_for
 from databus.pipeline.graph._config import FilterTest, PipelineSections, RelaySection, RunSection, SparkSection
 from databus.pipeline.graph._registry import Kind, is_built_in, plugin_class, plugin_types
 from databus.plugins import FilterConfig, OutputConfig, TablesFilterConfig
@@ -251,11 +251,8 @@ def plugin(name: str, folder: Path) -> list[Plugin]:
         return fitting
     kinds = [kind for kind in Kind if name in plugin_types(kind)]
     if not kinds:
-        near = difflib.get_close_matches(name, [type_name for kind in Kind for type_name in plugin_types(kind)], 1)
-        if near:
-            raise InputError(f'no type called "{name}"; did you mean "{near[0]}"?')
-        there = "; ".join(f"{kind}: {', '.join(plugin_types(kind))}" for kind in Kind)
-        raise InputError(f'no type called "{name}"; there are {there}')
+        types = [type_name for kind in Kind for type_name in plugin_types(kind)]
+        raise InputError(f'no type called "{name}"; {hint_for(name, types)}')
     return [_plugin(kind, name, folder) for kind in kinds]
 
 

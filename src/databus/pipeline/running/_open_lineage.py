@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 from uuid import uuid4
 
 from databus import __version__
-from databus.core import DatabusError
+from databus.core import Backoff, DatabusError
 from databus.operate import logger_of
 from databus.pipeline.comparing import TableLineage, table_lineages
 from databus.pipeline.graph import Graph
@@ -32,7 +32,8 @@ _FACETS: Final = "https://openlineage.io/spec/facets"
 _EVERY_S: Final = 600.0
 _WAITING_MAX: Final = 1_000
 _ANSWER_S_MAX: Final = 10.0
-_AGAIN_S: Final = (1.0, 60.0)
+_LOOK_S: Final = 1.0
+_AGAIN_MS: Final = (1_000, 60_000)
 _END_S_MAX: Final = 3.0
 _ALL: Final = ""
 """Instead of an output's name: all that have begun and not ended."""
@@ -132,7 +133,7 @@ class Sink:
 class OpenLineage:
     """The lineage of one run; use as a context manager."""
 
-    def __init__(self, graph: Graph, every_s: float = _EVERY_S, again_s: float = _AGAIN_S[0]) -> None:
+    def __init__(self, graph: Graph, every_s: float = _EVERY_S, again_ms: float = _AGAIN_MS[0]) -> None:
         self.graph: Callable[[], Graph] = lambda: graph
         """The pipeline as it is now."""
         config = graph.config
@@ -142,7 +143,7 @@ class OpenLineage:
         self._sink = Sink(section.to or "", token, config.folder)
         self._namespace = section.namespace
         self._every_s = every_s
-        self._again_s = again_s
+        self._backoff = Backoff(again_ms, _AGAIN_MS[1])
         self._relay = config.relay.url
         self._runs: dict[str, str] = {}  # by output
         self._sent_s: dict[str, float] = {}  # by output: when its last event was made
@@ -195,7 +196,7 @@ class OpenLineage:
         return ()
 
     def _run(self) -> None:
-        wait_s, failures_s = 1.0, self._again_s
+        wait_s = _LOOK_S
         while True:
             with self._changed:
                 if not self._moments and not self._is_ending:
@@ -207,8 +208,9 @@ class OpenLineage:
             if is_ending:
                 self._give_up()
                 return
-            failures_s = self._again_s if is_taken else min(2 * failures_s, _AGAIN_S[1])
-            wait_s = 1.0 if is_taken else failures_s
+            if is_taken:
+                self._backoff.reset()
+            wait_s = _LOOK_S if is_taken else self._backoff.next_ms() / 1e3
 
     def _due(self) -> list[Moment]:
         now_s, at_us = time.monotonic(), time.time_ns() // 1000

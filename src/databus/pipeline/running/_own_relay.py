@@ -237,7 +237,7 @@ class OwnRelay:
                 rows_read, deadline = read, self._clock.monotonic_s() + patience_s
             if scns and not waiting and self._clock.monotonic_s() - began > _LAG_S:  # lag is measured once a second
                 return True
-            knows_backlog = bool(states) and all(_knows_backlog(state) for state in states)
+            knows_backlog = bool(states) and all(_waiting(state) is not None for state in states)
             if self._clock.wait(is_stopping, _ASK_S if knows_backlog else _LAG_S / 3):
                 return True
         return False
@@ -271,11 +271,6 @@ def _waiting(state: Mapping[str, Any]) -> int | None:
     """How many changes, or bytes of its log, a source has that are not captured; None if it does not know."""
     left: int | None = state["lagBytes"] if state["lagChanges"] is None else state["lagChanges"]
     return left
-
-
-def _knows_backlog(state: Mapping[str, Any]) -> bool:
-    """Whether a source knows its backlog."""
-    return _waiting(state) is not None
 
 
 def _is_done(state: Mapping[str, Any]) -> bool:

@@ -82,9 +82,5 @@ class Physicals:
         )
 
     def _asked(self) -> list[str]:
-        from databus.link import RelayClient
-
         url = self._relay_url()
-        if url is None:
-            return []
-        return sorted({source.physical for source in RelayClient(url, access=self._config.access).sources()})
+        return [] if url is None else self._config.physicals_at(url)

@@ -6,12 +6,11 @@ target is left.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from databus.core import Clock, DatabusError, InputError, ServiceUnavailable, SystemClock, UnknownSource
+from databus.core import Clock, InputError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.operate import logger_of
 from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
 from databus.pipeline.graph import Graph, NodeSpec, PipelineConfig
@@ -221,11 +220,8 @@ class Queries:
     def _close_left(self) -> None:
         """Close outputs from before a reload as soon as nothing writes to them; cut off what takes too long."""
         self._leaving = [leaving for leaving in self._leaving if not leaving.is_closed]
-        self._waits = {
-            name: still_open
-            for name, leaving_of_output in self._waits.items()
-            if (still_open := _open(leaving_of_output))
-        }
+        waits = {name: [output for output in outputs if not output.is_closed] for name, outputs in self._waits.items()}
+        self._waits = {name: outputs for name, outputs in waits.items() if outputs}
         for leaving in self._leaving:
             threads = [thread for thread in self.threads if thread.writes_by(leaving.handle)]
             if not leaving.is_closing and not any(thread not in self._ended or thread.is_writing for thread in threads):
@@ -238,8 +234,7 @@ class Queries:
                     in_background(f"stop {thread.plan.name}", thread.stop)
 
     def _close(self, leaving: _Leaving) -> None:
-        with suppress(DatabusError):  # its query has reported that already
-            leaving.handle.close()
+        leaving.handle.close()
         leaving.is_closed = True
         self._on_closed()
 
@@ -358,7 +353,8 @@ class Queries:
         """Outputs that drain and have reached the relay's end are stopped."""
         busy = {output for thread in self.left for output in thread.outputs}
         failed = {output for thread in self.threads if thread.errors for output in thread.outputs}
-        draining = [name for name in _names_of(self.handles) if self._resting.of([name]) is Rest.DRAINING]
+        names = [handle.name for handle in self.handles.values()]
+        draining = [name for name in names if self._resting.of([name]) is Rest.DRAINING]
         self._resting.stop([name for name in draining if name not in busy and name not in failed])
 
     def _report_rest(self) -> None:
@@ -386,16 +382,8 @@ class Queries:
             self._logger.warning("no source to read", outputs=unfed, message=str(self.unfed))
 
 
-def _open(outputs: Sequence[_Leaving]) -> list[_Leaving]:
-    return [leaving for leaving in outputs if not leaving.is_closed]
-
-
 def _names(plan: QueryPlan) -> list[str]:
     return [feed.output.partition(".")[2] for feed in plan.feeds]
-
-
-def _names_of(handles: Mapping[str, OutputHandle]) -> list[str]:
-    return [handle.name for handle in handles.values()]
 
 
 def _unfed_by(plans: Sequence[QueryPlan], handles: Mapping[str, OutputHandle]) -> list[str]:

@@ -5,7 +5,7 @@ rest meanwhile; it reads when it continues.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from databus.core import ConfigError, CorruptData, InputError
@@ -13,7 +13,7 @@ from databus.disk import Location
 from databus.filters import matches, nearest
 from databus.pipeline.checks import check_sources
 from databus.pipeline.engine import Ledger, OutputHandle, ledger_path
-from databus.pipeline.graph import Graph, StateLock
+from databus.pipeline.graph import Graph, while_stopped
 from databus.plugins import Output, Removes
 
 
@@ -28,9 +28,7 @@ def rebuild(
     """
     config, target = graph.config, graph.config.output_of(output)
     removes = _removes(graph, target)
-    lock = StateLock(config.state, config.name)
-    lock.take()
-    try:
+    with while_stopped(config.state, config.name), closing(target):
         ledger = _ledger_of(target, config.state, is_all=not patterns)
         ledger.take()  # also from a pipeline that runs with another `state`
         written = {name for position in ledger.positions.values() for name in (*position.marks, *position.seeds)}
@@ -42,9 +40,6 @@ def rebuild(
         if not patterns:
             ledger.forget()
         return folders
-    finally:
-        target.close()
-        lock.release()
 
 
 def rebuild_at_rest(

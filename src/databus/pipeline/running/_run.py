@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -142,11 +142,6 @@ def run(
             lock.release()
 
 
-def _close(handle: OutputHandle) -> None:
-    with suppress(DatabusError):  # its query has reported that already
-        handle.close()
-
-
 class _Run:
     """One run, in one thread; queries have theirs."""
 
@@ -189,7 +184,7 @@ class _Run:
         self._sources = (
             None
             if self._config.relay.url is None and self._relay is None
-            else SourceWatch(self._states_of_sources, self._say_source, shows, self._clock)
+            else SourceWatch(self._states_of_sources, lambda event: self._say("source", **event), shows, self._clock)
         )
         self._spark: SparkStart | None = None
         self._lost_spark: DatabusError | None = None
@@ -361,11 +356,7 @@ class _Run:
         """Stop everything that the queries needed, all at the same time and within a bound."""
         names = {handle.name for handle in self._queries.all_handles}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
-        ends = {
-            f"closing {handle.name}": partial(_close, handle)
-            for handle in self._queries.all_handles
-            if handle.name in names
-        }
+        ends = {f"closing {handle.name}": handle.close for handle in self._queries.all_handles if handle.name in names}
         spark = self._spark
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
@@ -546,9 +537,6 @@ class _Run:
             self._say("relay_died")
             self._relay.restart()
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
-
-    def _say_source(self, event: Mapping[str, Any]) -> None:
-        self._say("source", **event)
 
     def _say(self, event: str, **more: Any) -> None:
         self._report({"event": event, "pipeline": self._config.name, "at_us": self._clock.now_ns() // 1000, **more})

@@ -201,29 +201,26 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
 
 def _batches(graph: Graph, _: Request) -> dict[str, Any]:
     """See `databus.pipeline.comparing._batch_audit`."""
-    try:
-        client = _relay_of(graph)
-    except ServiceUnavailable:
-        client = None
-    return {"chains": [chain.to_json() for chain in audit(graph, client)]}
+    return {"chains": [chain.to_json() for chain in audit(graph, _relay_if_there(graph))]}
 
 
 def _lineage(graph: Graph, _: Request) -> dict[str, Any]:
     """See `table_lineages`."""
-    try:
-        client = _relay_of(graph)
-    except ServiceUnavailable:
-        client = None
-    return {"tables": [lineage.to_json() for lineage in table_lineages(graph, client)]}
+    return {"tables": [lineage.to_json() for lineage in table_lineages(graph, _relay_if_there(graph))]}
 
 
 def _relay_of(graph: Graph) -> "RelayClient":
+    client = _relay_if_there(graph)
+    if client is None:
+        raise ServiceUnavailable("its relay does not run, and only the relay can read the log")
+    return client
+
+
+def _relay_if_there(graph: Graph) -> "RelayClient | None":
     from databus.link import RelayClient
 
     url = graph.config.relay_url()
-    if url is None:
-        raise ServiceUnavailable("its relay does not run, and only the relay can read the log")
-    return RelayClient(url, access=graph.config.access, read_ms_max=_RELAY_MS_MAX)
+    return None if url is None else RelayClient(url, access=graph.config.access, read_ms_max=_RELAY_MS_MAX)
 
 
 SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {

@@ -125,15 +125,12 @@ class Journal:
     def _put(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, default=str, separators=(",", ":")).encode() + b"\n"
         try:
-            self._append(text)
+            append_line(self._path, text, _BYTES_MAX, self._path.with_name(_BEFORE))
             self._is_in_trouble = False
         except OSError as error:  # a full disk: outputs report that themselves
             if not self._is_in_trouble:
                 _logger.warning("the journal could not be written", path=str(self._path), message=str(error))
             self._is_in_trouble = True
-
-    def _append(self, text: bytes) -> None:
-        append_line(self._path, text, _BYTES_MAX, self._path.with_name(_BEFORE))
 
 
 def append_line(path: Path, text: bytes, bytes_max: int, before: Path) -> None:

@@ -30,7 +30,7 @@ def dry(graph: Graph, state: Path) -> Graph:
             "what it does. Stop it, or have a dry run read a relay that runs by itself (`relay: {url: ...}`)"
         )
     nodes = {path: _begun(node) for path, node in config.nodes.items() if node.kind is not Kind.OUTPUT}
-    counters = {edge_name(edge): _counter(edge, _lane_of(graph, edge)) for edge in graph.edges}
+    counters = {edge_name(edge): _counter(graph, edge) for edge in graph.edges}
     nodes |= {node.path: node for node in counters.values()}
     sections = config.sections.model_copy(update={"outputs": {name: {"type": _COUNTER} for name in counters}})
     dry_graph, _ = Graph.of(replace(config, state=state, sections=sections, nodes=nodes))
@@ -43,15 +43,10 @@ def edge_name(edge: Edge) -> str:
     return f"{start}→{edge.target.partition('.')[2]}"
 
 
-def _lane_of(graph: Graph, edge: Edge) -> str | None:
-    """The lane of the output that it leads to: counters share queries as outputs do."""
-    lane: str | None = getattr(graph.config.nodes[edge.target].config, "lane", None)
-    return lane
-
-
-def _counter(edge: Edge, lane: str | None) -> NodeSpec:
+def _counter(graph: Graph, edge: Edge) -> NodeSpec:
     plugin = plugin_class(Kind.OUTPUT, _COUNTER)
     start = edge_name(edge).partition("→")[0]
+    lane = getattr(graph.config.nodes[edge.target].config, "lane", None)  # counters share queries as outputs do
     options = {"type": _COUNTER, "from": [start], "lane": lane, "check": "none"}
     return NodeSpec(Kind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(options))
 
