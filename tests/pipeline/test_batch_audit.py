@@ -1,7 +1,5 @@
 """What a pipeline notes of its batches, and what `databus audit` makes of it."""
 
-import time
-
 import pytest
 
 from databus.core import SourceCheckpoint
@@ -15,6 +13,7 @@ from databus.pipeline.running._batch_reports import BatchReports
 from databus.pipeline.telling import _batch_journal
 from databus.pipeline.telling._batch_journal import BatchJournal
 from databus.places import Position
+from tests.client.conftest import wait_for
 from tests.relay.support import Database, order, published, sale, scripted
 
 QUERY = "outputs/copy/rows@shop"
@@ -146,9 +145,7 @@ def test_while_it_runs_a_pipeline_finds_breaks_and_rows_that_are_in_no_batch(gra
     journal_of(graph).take({**WHOLE[0], "choice": choice})
     with BatchReports(lambda: graph, lambda: graph.config.relay.url, told.append, every_s=0.01) as reports:
         reports.take({**batch(1, 2, {}), "choice": choice})
-        deadline = time.monotonic() + 30
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: told, "the first break")
         reports.take({**batch(3, 4, {}), "choice": choice})
     messages = [each["message"] for each in told]
     assert messages[0] == "1 rows that the log has are in no batch"

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from databus.pipeline import run
+from tests.client.conftest import wait_for
 from tests.log.make import ORDERS, STOCK, group
 from tests.spark.test_other_log import relay_of
 
@@ -47,16 +47,10 @@ def test_typed_rows_go_on_where_the_other_log_numbers_tables_otherwise(spark: An
         )
         ran.start()
 
-        def wait_for(wanted: set[str]) -> None:
-            deadline = time.monotonic() + WAIT_S
-            while not wanted <= notes(tmp_path / "out"):
-                assert time.monotonic() < deadline, (notes(tmp_path / "out"), events)
-                time.sleep(0.1)  # files do not tell when they are there
-
-        wait_for({"x-1-2", "x-2-2"})
+        wait_for(lambda: {"x-1-2", "x-2-2"} <= notes(tmp_path / "out"), "the rows")
         before.stop()
         with relay_of(tmp_path / "after", after, in_place_of=before):
-            wait_for({"x-3-1", "x-3-2"})
+            wait_for(lambda: {"x-3-1", "x-3-2"} <= notes(tmp_path / "out"), "the rows")
             stop.put("done")
             ran.join(WAIT_S)
     assert codes == [0]

@@ -21,6 +21,7 @@ from databus.pipeline import load_pipeline
 from databus.pipeline.graph._state import StateLock
 from databus.pipeline.running._own_relay import OwnRelay
 from tests.certificates import Authority
+from tests.client.conftest import wait_for
 
 WAIT_S = 60.0
 FILE = """
@@ -44,13 +45,6 @@ def is_alive(pid):
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_database_that_another_log_owns_is_not_waited_for_as_one_that_is_away_is(tmp_path):
@@ -135,7 +129,7 @@ def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):
     pid = relay.pid
     try:
         assert relay.states()[0]["name"] == "gen"
-        wait_until(lambda: RelayClient(relay.url).sources())
+        wait_for(lambda: RelayClient(relay.url).sources(), "its tables")
     finally:
         relay.stop()
     assert not is_alive(pid)
@@ -221,7 +215,7 @@ def test_its_death_is_told_and_a_restart_keeps_the_address(config):
     try:
         url = relay.url
         os.kill(relay.pid, signal.SIGKILL)
-        wait_until(lambda: deaths)
+        wait_for(lambda: deaths, "its death")
         relay.restart()
         assert relay.url == url
         assert relay.states()[0]["name"] == "gen"
@@ -242,7 +236,7 @@ def test_it_ends_by_itself_when_the_pipeline_is_killed(config):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: not is_alive(pid))
+    wait_for(lambda: not is_alive(pid), "its end")
 
 
 def test_one_that_does_not_start_says_why(config):
@@ -265,7 +259,7 @@ def test_what_it_is_told_comes_as_it_was_and_no_file_has_it(tmp_path, monkeypatc
     relay = OwnRelay(config, lambda: None)
     relay.start()
     try:
-        wait_until(lambda: "gone/${not a reference}.db" in relay.states()[0]["message"])
+        wait_for(lambda: "gone/${not a reference}.db" in relay.states()[0]["message"], "its error")
     finally:
         relay.stop()
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "relay.log"]

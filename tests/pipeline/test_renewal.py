@@ -20,18 +20,12 @@ from databus.link import Access, RelayClient, travelling_name
 from databus.spark import Shipment, tuned_session
 from databus.testing import RelayProcess
 from tests.certificates import Authority
-from tests.pipeline.cluster import WAIT_S, Cluster, cluster, kill_all_of
+from tests.client.conftest import wait_for
+from tests.pipeline.cluster import Cluster, cluster, kill_all_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 TOKEN = "0123456789-a-token"  # noqa: S105 - of this test's relay
-
-
-def until(is_there: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_there():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)  # neither files nor processes tell
 
 
 @dataclass
@@ -156,10 +150,10 @@ def _renew(tmp_path: Path, authority: Authority, job: Job) -> None:
     (files / "token").write_text(TOKEN)
     assert not job.send_renewed(), "it may be half a token"
     _settle(files / "token")
-    until(lambda: _lets_in(job.url, access), "the relay that lets in both")
+    wait_for(lambda: _lets_in(job.url, access), "the relay that lets in both")
     assert job.send_renewed()
     (files / "let-in.pem").write_bytes(newer.ca.read_bytes())
-    until(lambda: job.tables() == count, "the executor that shows the renewed certificate")
+    wait_for(lambda: job.tables() == count, "the executor that shows the renewed certificate")
     (victim,) = job.there.executors()
     kill_all_of(victim)
     assert job.tables() == count, "an executor that is started later shows it too"

@@ -23,9 +23,14 @@ from tests.client.conftest import mock, wait_for
 from tests.pipeline.projects import Project
 
 
-@pytest.fixture(autouse=True)
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reports, "_EVERY_S", 0.01)
+class LooksOften(SystemClock):
+    """Its waits are short, and counted."""
+
+    looks = 0
+
+    def wait(self, event: threading.Event, s_max: float) -> bool:
+        self.looks += 1
+        return super().wait(event, 0.01)
 
 
 def position(*patterns: str, scn: int, **elsewhere: int) -> Position:
@@ -45,13 +50,18 @@ class Outputs:
     """What a run has: outputs `copy` and `index`, the first of which has come to an SCN; and where its relay is."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.config, self.clock = url, SimpleNamespace(name="shop", access=Access()), SystemClock()
+        self.url, self.config, self.clock = url, SimpleNamespace(name="shop", access=Access()), LooksOften()
         self.copy, self.index = (
             SimpleNamespace(name=name, guards=False, ledger=SimpleNamespace(positions={})) for name in ("copy", "index")
         )
 
     def relay(self) -> str:
         return self.url
+
+    def wait_for_looks(self) -> None:
+        """Wait for some more looks, at which nothing happens."""
+        looks = self.clock.looks
+        wait_for(lambda: self.clock.looks > looks + 3, "some more looks")
 
     def comes_to(self, scn: int) -> None:
         self.copy.ledger.positions = {"shop": position("shop/*", scn=scn)}
@@ -133,7 +143,7 @@ def test_a_relay_that_is_away_is_told_when_it_is_back_and_spoken_of_once(tmp_pat
     with relay_in(tmp_path / "a") as relay, outputs.reported():
         wait_for(lambda: told(caplog), "a message")
         outputs.comes_to(4)
-        time.sleep(0.1)  # some more attempts, which say nothing
+        outputs.wait_for_looks()
         outputs.url = relay.url
         wait_for(lambda: shown_at(relay.url) == {"shop.copy": 4}, "a report")
     assert [level for level, _ in told(caplog)] == ["INFO"]
@@ -178,7 +188,7 @@ def test_a_relay_without_groups_is_asked_once_a_minute_and_spoken_of_once(caplog
         with outputs.reported():
             wait_for(lambda: told(caplog), "a message")
             outputs.comes_to(4)
-            time.sleep(0.1)  # some more looks, at which nothing is asked
+            outputs.wait_for_looks()
     assert asked == ["/groups/shop.copy/report"]
     assert [level for level, _ in told(caplog)] == ["INFO"]
 
@@ -192,7 +202,7 @@ def test_a_name_that_members_have_is_warned_of_once(tmp_path, caplog):
         outputs.comes_to(3)
         with outputs.reported():
             wait_for(lambda: told(caplog), "a message")
-            time.sleep(0.1)  # some more looks
+            outputs.wait_for_looks()
     ((level, message),) = told(caplog)
     assert (level, "members have this name" in message) == ("WARNING", True)
 

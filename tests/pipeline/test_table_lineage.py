@@ -13,6 +13,7 @@ from databus.link import RelayClient
 from databus.pipeline import load_pipeline, table_lineages
 from databus.pipeline.running import _open_lineage
 from databus.pipeline.running._open_lineage import OpenLineage
+from tests.client.conftest import wait_for
 from tests.commands import databus
 from tests.relay.support import Database, order, published, scripted
 
@@ -164,9 +165,7 @@ def test_an_address_that_is_away_for_a_while_gets_what_waits(world):
     address = f"http://127.0.0.1:{server.server_port}/api/v1/lineage"
     with OpenLineage(loaded(world, address), again_ms=10) as run:
         run.take({"event": "started", "outputs": ["copy"], "at_us": 1})
-        deadline = time.monotonic() + 30
-        while not run.trouble and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: run.trouble, "an address that refuses")
         refuse.clear()
         events_of(run)
     server.shutdown()
