@@ -100,7 +100,7 @@ class Chain:
     """Of tables at other places, by table."""
     ended: list[Counted] = field(default_factory=list)
     """Counts of runs that ended otherwise than by the next batch."""
-    _said: Mapping[str, Any] | None = None  # the choice, as in the journal
+    _choice_json: Mapping[str, Any] | None = None  # the choice, as in the journal
     _answered: set[str] = field(
         default_factory=set
     )  # tables in the middle of a bootstrap's answer, which has places of its own
@@ -111,7 +111,7 @@ class Chain:
         self.query = line.get("query", "")
         rows = self._rows(line, start, end)
         choice = line.get("choice")
-        if choice is not None and choice != self._said:
+        if choice is not None and choice != self._choice_json:
             self._choose(choice)
         behind = {_source(name): pair_of(place) for name, place in line.get("behind", {}).items()}
         if line["only"]:
@@ -138,7 +138,7 @@ class Chain:
         """From now on there are other tables, or other rows of them: begin to count again."""
         self._end_all()
         choice = choice_from_json(choice_json["tables"])
-        self._said, self.choice, self.inputs = choice_json, choice, choice_json["inputs"]
+        self._choice_json, self.choice, self.inputs = choice_json, choice, choice_json["inputs"]
         self.apart = {name: run for name, run in self.apart.items() if chosen_by(choice, f"{self.physical}/{name}")}
 
     def _end_all(self) -> None:

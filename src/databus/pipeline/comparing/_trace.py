@@ -274,7 +274,7 @@ class _OutputTrace:
         self._done = (0, 0) if position is None else position.done(self._full)
         self._batches = [batch for batch in read_batches(graph.config.state, name) if _is_of(batch, self._full)]
         self._letters = self._letters_of()
-        self._found: dict[str, Sequence[Pair] | None] = {}
+        self._answers: dict[str, Sequence[Pair] | None] = {}
         self._passed: list[Passed] | None = None
         if way is not None and error is None:
             behind = read.behind(graph.inputs[way.input].filter)
@@ -314,24 +314,24 @@ class _OutputTrace:
         return Evidence(
             self._done,
             later_here,
-            self._there(rows, at),
+            self._pairs_in_target(rows, at),
             keeps_all,
             self._letters,
             None if at is None else self._batches[at],
         )
 
-    def _there(self, given: TableRows, at: int | None) -> Sequence[Pair] | None:
+    def _pairs_in_target(self, table_rows: TableRows, at: int | None) -> Sequence[Pair] | None:
         """The target's rows of the row's key; at: the index of the change's batch in the journal."""
         output = self._output
         if at is not None and isinstance(output, FindsOffsets):
             return self._between(output, at)
-        config, source = output.config, given.table.source
+        config, source = output.config, table_rows.table.source
         if not isinstance(output, FindsKeys):
             return None
-        names = [*config.key_choice.of(source)] or [*given.table.key]
-        if not names or not {*names} <= {*given.rows.schema.names}:
+        names = [*config.key_choice.of(source)] or [*table_rows.table.key]
+        if not names or not {*names} <= {*table_rows.rows.schema.names}:
             return None
-        key = {name: given.rows.column(name)[-1] for name in names}
+        key = {name: table_rows.rows.column(name)[-1] for name in names}
         about = {
             pair
             for passed_one in self._passed or ()
@@ -356,12 +356,12 @@ class _OutputTrace:
         return self._once(f"batch {at}", lambda: output.find_between(before, after, about))
 
     def _once(self, what: str, find: Callable[[], Sequence[Pair] | None]) -> Sequence[Pair] | None:
-        if what not in self._found:
+        if what not in self._answers:
             try:
-                self._found[what] = find()
+                self._answers[what] = find()
             except (DatabusError, OSError):
-                self._found[what] = None
-        return self._found[what]
+                self._answers[what] = None
+        return self._answers[what]
 
     def _letters_of(self) -> dict[Pair, str]:
         if not isinstance(self._output, KeepsLetters):

@@ -81,14 +81,14 @@ class WayThrough:
         except DatabusError as error:
             return Passed(why_unknown=f"its columns were others then: {error}")
 
-    def _over_tables(self, given: TableRows) -> Passed:
+    def _over_tables(self, images: TableRows) -> Passed:
         way = tuple(step.node for step in self.way.over_tables)
-        now, result = Always(self.table), given
+        now, result = Always(self.table), images
         try:
             for count, node in enumerate(way, 1):
                 filters = named(self.graph, way[:count])
                 physical = self.name.partition("/")[0]
-                results = TableFilters(physical, filters, Always(given.table), now).rows(given)
+                results = TableFilters(physical, filters, Always(images.table), now).rows(images)
                 if not results:
                     return Passed(dropped_by=node)
                 (result,) = results
@@ -109,23 +109,23 @@ class WayThrough:
         rows = TableRows(self.table, pa.concat_tables(tables))
         for count, step in enumerate(steps, 1):
             try:
-                made = through_spark(self.graph, self.name, steps[:count], rows, self.spark())
+                results = through_spark(self.graph, self.name, steps[:count], rows, self.spark())
             except DatabusError as error:
                 return [passed if passed.rows is None else Passed(why_unknown=str(error)) for passed in passed_all]
             passed_all = [
-                passed if passed.rows is None else _left(passed.rows, made, step.node) for passed in passed_all
+                passed if passed.rows is None else _left(passed.rows, results, step.node) for passed in passed_all
             ]
         return passed_all
 
 
-def _left(given: TableRows, made: TableRows, node: str) -> Passed:
+def _left(images: TableRows, results: TableRows, node: str) -> Passed:
     """The rows of one change among those that came out of a filter."""
-    scn, least = given.rows.column(COMMIT_VERSION)[0], pc.min(given.rows.column(SEQ))
-    most = pc.max(given.rows.column(SEQ))
-    seqs = made.rows.column(SEQ)
+    scn, least = images.rows.column(COMMIT_VERSION)[0], pc.min(images.rows.column(SEQ))
+    most = pc.max(images.rows.column(SEQ))
+    seqs = results.rows.column(SEQ)
     is_mine = pc.and_(pc.greater_equal(seqs, least), pc.less_equal(seqs, most))
-    rows = made.rows.filter(pc.and_(pc.equal(made.rows.column(COMMIT_VERSION), scn), is_mine))
-    return Passed(TableRows(made.table, rows)) if rows.num_rows else Passed(dropped_by=node)
+    rows = results.rows.filter(pc.and_(pc.equal(results.rows.column(COMMIT_VERSION), scn), is_mine))
+    return Passed(TableRows(results.table, rows)) if rows.num_rows else Passed(dropped_by=node)
 
 
 def _same(change: Change, candidates: Sequence[Change]) -> Change | None:
@@ -135,15 +135,15 @@ def _same(change: Change, candidates: Sequence[Change]) -> Change | None:
     return next((change for pair in pairs for change in candidates if change.pair == pair), None)
 
 
-def last_of(given: TableRows) -> tuple[Pair, ChangeType]:
+def last_of(images: TableRows) -> tuple[Pair, ChangeType]:
     """The pair and the kind of the last row."""
-    kind = _KINDS[given.rows.column(CHANGE_TYPE)[-1].as_py()]
-    return pairs_in(given)[-1], ChangeType.DELETE if kind is ChangeType.UPDATE_PREIMAGE else kind
+    kind = _KINDS[images.rows.column(CHANGE_TYPE)[-1].as_py()]
+    return pairs_in(images)[-1], ChangeType.DELETE if kind is ChangeType.UPDATE_PREIMAGE else kind
 
 
-def pairs_in(given: TableRows) -> list[Pair]:
+def pairs_in(images: TableRows) -> list[Pair]:
     """The pairs of rows."""
-    columns = (given.rows.column(name).to_pylist() for name in (COMMIT_VERSION, SEQ))
+    columns = (images.rows.column(name).to_pylist() for name in (COMMIT_VERSION, SEQ))
     return list(zip(*columns, strict=True))
 
 

@@ -35,10 +35,10 @@ class Totals:
         else:
             self.counts = self.counts.plus(batch.counts).plus(Counts({}, 0, {"commit": commit_us}))
 
-    def read_for(self, source: str, steps: str, came: int, spent_us: int, given: int) -> None:
-        """Count the rows read of a table behind typed filters. came: how many. given: how many the filters made."""
+    def read_for(self, source: str, steps: str, came: int, spent_us: int, made: int) -> None:
+        """Count the rows read of a table behind typed filters. came: how many. made: how many came out."""
         if self.counts is not None:
-            rows = RowCounts(came - given, {steps: came - given} if came != given else {})
+            rows = RowCounts(came - made, {steps: came - made} if came != made else {})
             self.counts = self.counts.plus(Counts({source: rows}, 0, {"fetch": spent_us}))
 
     def came(self, source: str) -> int:

@@ -164,14 +164,14 @@ class Queries:
         plans = plan_queries(graph, self._physicals)
         difference = changes(self._graph, self._plans, graph, plans)
         new_paths = [f"outputs.{name}" for name in (*difference.changed, *difference.added)]
-        made = {path: _handle(graph, path, self._clock) for path in new_paths}
+        new_handles = {path: _handle(graph, path, self._clock) for path in new_paths}
         self._leave(difference, graph)
         self._graph, self._plans = graph, plans
         self._settings = replace(self._settings, config=graph.config, graph=graph)
-        self.handles = {path: made.get(path) or self.handles[path] for path in _outputs_of(graph)}
-        for path in made:
+        self.handles = {path: new_handles.get(path) or self.handles[path] for path in _outputs_of(graph)}
+        for path in new_handles:
             self._bring(path)
-        new = [plan for plan in plans if any(feed.output in made for feed in plan.feeds)]
+        new = [plan for plan in plans if any(feed.output in new_handles for feed in plan.feeds)]
         kept = {plan.name for plan in plans if plan not in new}
         self._at_rest = {name: rest for name, rest in self._at_rest.items() if name in kept}
         self._published.change(graph.config, plans, new)

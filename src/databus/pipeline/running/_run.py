@@ -114,7 +114,8 @@ def run(
     lock.take()
     is_abandoned = False
     try:
-        published = Published(config, http)
+        clock = SystemClock()
+        published = Published(config, http, clock)
         with (
             OpenLineage(graph) as lineage,
             reporting([published.take, on_event, lineage.take], events_file) as report,
@@ -122,7 +123,7 @@ def run(
         ):
             chosen = master or config.sections.spark.master
             resting = Resting(config.state)
-            running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
+            running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, clock, once=once)
             running.is_dry = dry_in is not None
             lineage.graph = lambda: running.graph
             reloads = Reloads(Path(path), master, running)
@@ -154,10 +155,11 @@ class _Run:
         resting: Resting,
         on_sources: OnSources | None,
         on_overdue: OnOverdue | None,
+        clock: Clock,
         *,
         once: bool,
     ) -> None:
-        self._clock: Clock = SystemClock()
+        self._clock = clock
         self._graph = graph
         self._config = graph.config
         self._master = master

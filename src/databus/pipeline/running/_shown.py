@@ -314,10 +314,10 @@ def _newest(items: Iterator[dict[str, Any]], request: Request) -> list[dict[str,
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:
-    given = request.get(name, default)
-    if isinstance(given, bool) or not str(given).isdecimal() or int(given) > most:
-        raise InputError(f"{name}: {str(given)[:100]!r} is not a whole number in 0..{most}")
-    return int(given)
+    value = request.get(name, default)
+    if isinstance(value, bool) or not str(value).isdecimal() or int(value) > most:
+        raise InputError(f"{name}: {str(value)[:100]!r} is not a whole number in 0..{most}")
+    return int(value)
 
 
 def _cut(text: str) -> str:

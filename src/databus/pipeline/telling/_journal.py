@@ -115,11 +115,11 @@ class Journal:
     def _is_news(self, event: Mapping[str, Any]) -> bool:
         """Whether it differs from the last event about the same: what is retried for days repeats its error."""
         about = event.get("query") or event.get("source") or event.get("output")
-        said = event["event"], event.get("status"), event.get("message")
+        content = event["event"], event.get("status"), event.get("message")
         if event["event"] in ("stopped", "reload"):
             return True
-        is_news = self._last.get(about) != said
-        self._last[about] = said
+        is_news = self._last.get(about) != content
+        self._last[about] = content
         return is_news
 
     def _put(self, line: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_on_demand(name: str, given: "SparkSession | None" = None) -> "Iterator[Callable[[], SparkSession]]":
+def spark_on_demand(name: str, existing: "SparkSession | None" = None) -> "Iterator[Callable[[], SparkSession]]":
     """Give a function that starts a session if it is called; it is ended afterwards, unless it was there before."""
     own: list[SparkSession] = []
     with TemporaryDirectory(prefix=name.replace(" ", "-")) as folder:
@@ -21,7 +21,7 @@ def spark_on_demand(name: str, given: "SparkSession | None" = None) -> "Iterator
 
             from databus.spark import tuned_session
 
-            active = given or SparkSession.getActiveSession()
+            active = existing or SparkSession.getActiveSession()
             if active is not None or own:
                 return active or own[0]
             own.append(tuned_session(name, "local[1]", folder=Path(folder)))
