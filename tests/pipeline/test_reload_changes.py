@@ -9,7 +9,7 @@ from databus.pipeline import load_pipeline
 from databus.pipeline.engine._plan import plan_queries
 from databus.pipeline.running import _reload
 from databus.pipeline.running._reload import Handed
-from databus.pipeline.running._reload_changes import Changes, changes, refusals
+from databus.pipeline.running._reload_changes import ReloadChanges, changes, refusals
 
 FILE = """\
 name: shop
@@ -83,9 +83,9 @@ def test_work_that_nobody_takes_in_time_is_withdrawn_and_never_done(monkeypatch)
     monkeypatch.setattr(_reload, "_TAKE_S_MAX", 0.01)
     done = threading.Event()
 
-    def do() -> Changes:
+    def do() -> ReloadChanges:
         done.set()
-        return Changes()
+        return ReloadChanges()
 
     handed = Handed(do)
     with pytest.raises(ServiceUnavailable, match="Nothing has changed"):
@@ -95,7 +95,7 @@ def test_work_that_nobody_takes_in_time_is_withdrawn_and_never_done(monkeypatch)
 
 
 def test_a_defect_in_what_is_handed_over_is_an_answer_and_does_not_end_who_takes_it():
-    def do() -> Changes:
+    def do() -> ReloadChanges:
         raise ValueError("a plugin's own")
 
     handed = Handed(do)

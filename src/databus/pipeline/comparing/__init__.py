@@ -1,7 +1,7 @@
 """Targets compared with their source, row by row. Start with `compare`."""
 
 from databus.pipeline.comparing._batch_audit import Audited, audit
-from databus.pipeline.comparing._batch_chain import Chain, Counted
+from databus.pipeline.comparing._batch_chain import Chain, RangeCounts
 from databus.pipeline.comparing._compare import compare, read_source
 from databus.pipeline.comparing._differences import Comparison, TableDifference
 from databus.pipeline.comparing._table_lineage import TableLineage, table_lineages
@@ -11,8 +11,8 @@ __all__ = [
     "Audited",
     "Chain",
     "Comparison",
-    "Counted",
     "Fate",
+    "RangeCounts",
     "TableDifference",
     "TableLineage",
     "Traced",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from databus.core import DatabusError, Pair
 from databus.filters import StreamFilter, may_select
-from databus.pipeline.comparing._batch_chain import Break, Chain, Counted, chains
+from databus.pipeline.comparing._batch_chain import Break, Chain, RangeCounts, chains
 from databus.pipeline.engine import inputs_hash, positions_of
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches
@@ -67,7 +67,7 @@ class Audited:
             "is_whole": self.is_whole,
         }
 
-    def compare(self, graph: Graph, client: "RelayClient | None", counted: Sequence[Counted]) -> None:
+    def compare(self, graph: Graph, client: "RelayClient | None", counted: Sequence[RangeCounts]) -> None:
         """Count the log's rows and compare with those of the batches."""
         if client is None:
             self.why_unknown = "its relay does not run"
@@ -93,7 +93,7 @@ class Audited:
             problems.append(f"batches have {self.surplus:,} rows that the log has not")
         return "; ".join(problems)
 
-    def compare_one(self, graph: Graph, client: "RelayClient", counted: Counted) -> None:
+    def compare_one(self, graph: Graph, client: "RelayClient", counted: RangeCounts) -> None:
         """The same for some tables. Raises what asking the relay raises."""
         by_filter = _tables_of(graph, self.chain, counted, client)
         if by_filter is None:
@@ -121,9 +121,8 @@ def audit(graph: Graph, client: "RelayClient | None") -> Iterator[Audited]:
             position = places.positions.get(chain.physical)
             at = None if position is None or position.at is None else position.at.pair
             if at is not None and chain.main is not None and at > chain.end:
-                chain.breaks.append(
-                    Break(chain.end, at)
-                )  # the journal lacks the batch that the ledger was written after
+                # The journal lacks the batch after which the ledger was written.
+                chain.breaks.append(Break(chain.end, at))
             audited = Audited(chain)
             audited.compare(graph, client, [*chain.ended, *chain.counted()])
             yield audited
@@ -138,7 +137,7 @@ def oldest_of(client: "RelayClient | None", physical: str) -> Pair:
 
 
 def _tables_of(
-    graph: Graph, chain: Chain, counted: Counted, client: "RelayClient"
+    graph: Graph, chain: Chain, counted: RangeCounts, client: "RelayClient"
 ) -> list[tuple[StreamFilter, list[str]]] | None:
     """The tables by the filter of their input; None if the inputs were others then."""
     branches = graph.branches(f"outputs.{chain.output}")

@@ -27,7 +27,7 @@ class Break(NamedTuple):
 
 
 @dataclass
-class Run:
+class Stretch:
     """Ranges that follow each other."""
 
     start: Pair
@@ -43,9 +43,8 @@ class Run:
         if start != self.end:
             if self._last is None or start != self._last[0]:
                 return False
-            self.rows.subtract(
-                self._last[1]
-            )  # the writer was killed before it wrote the ledger, so the range is repeated
+            # The writer was killed before it wrote the ledger, so the range is repeated.
+            self.rows.subtract(self._last[1])
             self.repeated += 1
         self.batches += 1
         self.rows.update(rows)
@@ -58,7 +57,7 @@ class Run:
         self.rows.clear()
 
 
-class Counted(NamedTuple):
+class RangeCounts(NamedTuple):
     """Rows of some tables in a range."""
 
     choice: Choice
@@ -94,16 +93,15 @@ class Chain:
     """Whether all batches have counts of the rows that they were given."""
     choice: Choice = ()
     inputs: str = ""
-    main: Run | None = None
+    main: Stretch | None = None
     """Of the main batches."""
-    apart: dict[str, Run] = field(default_factory=dict)
+    apart: dict[str, Stretch] = field(default_factory=dict)
     """Of tables at other places, by table."""
-    ended: list[Counted] = field(default_factory=list)
+    ended: list[RangeCounts] = field(default_factory=list)
     """Counts of runs that ended otherwise than by the next batch."""
     _choice_json: Mapping[str, Any] | None = None  # the choice, as in the journal
-    _answered: set[str] = field(
-        default_factory=set
-    )  # tables in the middle of a bootstrap's answer, which has places of its own
+    _answered: set[str] = field(default_factory=set)
+    """Tables in the middle of a bootstrap's answer, which has places of its own."""
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Take the next batch, as in the journal."""
@@ -152,13 +150,13 @@ class Chain:
         main = self.main
         counted_rows = {name: count for name, count in rows.items() if name not in self.apart}
         if main is None:
-            main = self.main = Run(start, start)
+            main = self.main = Stretch(start, start)
         repeated = main.repeated
         if not main.take(start, end, counted_rows):
             if start > main.end:
                 self._miss(main.end, start)
             self._end_all()
-            self.main = main = Run(start, start)
+            self.main = main = Stretch(start, start)
             main.take(start, end, counted_rows)
         self.repeated += main.repeated - repeated
         for name, run in list(self.apart.items()):
@@ -166,21 +164,21 @@ class Chain:
         for name, place in behind.items():
             if name not in self.apart:
                 came = Counter({name: main.rows.pop(name, 0)})
-                self.apart[name] = Run(main.start, place, came) if place >= start else Run(place, place)
+                self.apart[name] = Stretch(main.start, place, came) if place >= start else Stretch(place, place)
         if start < self.since:
             self.start = end
             main.settle()
 
-    def _join(self, name: str, run: Run, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
+    def _join(self, name: str, run: Stretch, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
         """Update a table of `apart` after a main batch; place: where it is now."""
         if stays and place == run.end:
             return
         if name in self._answered:
             self._answered.discard(name)
             if stays:  # it is still in the middle of an answer, or after one
-                self.apart[name] = Run(place, place)
+                self.apart[name] = Stretch(place, place)
                 return
-            run = self.apart[name] = Run(start, start)
+            run = self.apart[name] = Stretch(start, start)
         self._add(name, run, min(start, place), place, count)
 
     def _own(self, name: str, start: Pair, end: Pair, count: int, *, is_answer: bool) -> None:
@@ -190,13 +188,13 @@ class Chain:
         run = self.apart.get(name)
         if is_answer or name in self._answered:  # an answer's rows are not those of the log
             self._answered.discard(name)
-            run = Run(end, end) if is_answer else Run(start, start)
+            run = Stretch(end, end) if is_answer else Stretch(start, start)
             self._answered |= {name} if is_answer else set()
-        run = self.apart[name] = run or Run(start, start)
+        run = self.apart[name] = run or Stretch(start, start)
         if not is_answer:
             self._add(name, run, start, end, count)
 
-    def _add(self, name: str, run: Run, start: Pair, end: Pair, count: int) -> None:
+    def _add(self, name: str, run: Stretch, start: Pair, end: Pair, count: int) -> None:
         if run.take(start, end, {name: count}):
             if start < self.since:
                 run.settle()
@@ -204,7 +202,7 @@ class Chain:
         if start > run.end:
             self._miss(run.end, start, name)
         self.ended += self._compared([self._counted_of(name, run)])
-        run = self.apart[name] = Run(start, start)
+        run = self.apart[name] = Stretch(start, start)
         run.take(start, end, {name: count})
         if start < self.since:
             run.settle()
@@ -223,23 +221,25 @@ class Chain:
         """Rows by table, each once, of what is not settled."""
         return sum((Counter(part.rows) for part in (*self.ended, *self.counted())), Counter[str]())
 
-    def counted(self) -> list[Counted]:
+    def counted(self) -> list[RangeCounts]:
         """What can be compared with the log, of the present runs."""
         parts = [self._counted_of(name, run) for name, run in self.apart.items() if name not in self._answered]
         if self.main is not None:
             main = self.main
             parts.append(
-                Counted(self.choice, self.inputs, main.start, main.end, Counter(main.rows), None, frozenset(self.apart))
+                RangeCounts(
+                    self.choice, self.inputs, main.start, main.end, Counter(main.rows), None, frozenset(self.apart)
+                )
             )
         return self._compared(parts)
 
-    def _compared(self, parts: Iterable[Counted]) -> list[Counted]:
+    def _compared(self, parts: Iterable[RangeCounts]) -> list[RangeCounts]:
         return [part for part in parts if self.since <= part.start < part.end]
 
-    def _counted_of(self, name: str, run: Run) -> Counted:
-        return Counted(self.choice, self.inputs, run.start, run.end, Counter(run.rows), frozenset({name}))
+    def _counted_of(self, name: str, run: Stretch) -> RangeCounts:
+        return RangeCounts(self.choice, self.inputs, run.start, run.end, Counter(run.rows), frozenset({name}))
 
-    def settled(self) -> list[Counted]:
+    def settled(self) -> list[RangeCounts]:
         """What was counted since the last call."""
         self._end_all()
         settled, self.ended = self.ended, []

@@ -22,7 +22,7 @@ UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True)
-class Column:
+class TargetColumn:
     """One column of a target."""
 
     name: str
@@ -43,7 +43,7 @@ class TableLineage:
     target: tuple[str, str]
     filters: tuple[str, ...]
     schema: TableSchema | None = None
-    columns: tuple[Column, ...] | None = None
+    columns: tuple[TargetColumn, ...] | None = None
     """None if unknown."""
     reads: tuple[str, ...] = ()
     """Columns of the table on which the choice of rows, or values, depend."""
@@ -122,7 +122,7 @@ def _lineage(graph: Graph, output: str, way: Branch, name: str, table: TableSche
         origins = lineage.origins(column)
         is_same = lineage.columns[column] is not None and not lineage.is_opaque
         kind = types.get(lineage.columns[column] or "", UNKNOWN) if is_same else UNKNOWN
-        columns.append(Column(column, kind, None if origins is None else tuple(sorted(origins))))
+        columns.append(TargetColumn(column, kind, None if origins is None else tuple(sorted(origins))))
     reads = () if lineage.is_opaque else tuple(sorted(lineage.reads))
     return TableLineage(output, name, *ends, filters, table, tuple(columns), reads)
 

@@ -166,7 +166,7 @@ def trace(
     may see the table of this full name. Raises `UnknownSource` for an unknown table, `InputError` for a wrong key.
     """
     full, schema = _table_of(client, table, may_show)
-    read = _Read(client, full, schema, _condition(schema, key), start)
+    read = _RowHistory(client, full, schema, _condition(schema, key), start)
     outputs = [
         (positions.output, positions.positions.get(full.partition("/")[0]), positions.error)
         for positions in positions_of(graph.config)
@@ -176,7 +176,7 @@ def trace(
         yield Traced(change, [evidence.fate(number) for evidence in outputs_looked])
 
 
-class _Read:
+class _RowHistory:
     """The row's changes in the log, also behind the filter of an input."""
 
     def __init__(self, client: "RelayClient", full: str, schema: TableSchema, where: str, start: "Start") -> None:
@@ -265,7 +265,7 @@ class _OutputTrace:
         name: str,
         position: Position | None,
         error: DatabusError | None,
-        read: _Read,
+        read: _RowHistory,
         spark: "Callable[[], SparkSession] | None",
     ) -> None:
         self._name, self._full, self._read, self._error = name, read.full, read, error
@@ -299,15 +299,14 @@ class _OutputTrace:
     def _evidence(self, number: int, rows: TableRows) -> Evidence:
         change, passed = self._read.changes[number], self._passed or ()
         later = [last_of(passed_one.rows) for passed_one in passed[number + 1 :] if passed_one.rows is not None]
-        later = [
-            pair_and_kind for pair_and_kind in later if pair_and_kind[0] not in self._letters
-        ]  # a refused change leaves the one before it in the target
+        # A refused change leaves the one before it in the target.
+        later = [(pair, kind) for pair, kind in later if pair not in self._letters]
         later += [
             (emptied.below, ChangeType.DELETE)
             for emptied in self._read.emptied
             if change.pair < emptied.below and emptied.pair <= self._done
         ]
-        later_here = sorted(pair_and_kind for pair_and_kind in later if pair_and_kind[0] <= self._done)
+        later_here = sorted((pair, kind) for pair, kind in later if pair <= self._done)
         ends = ((tuple(batch["start"]), tuple(batch["end"]), place) for place, batch in enumerate(self._batches))
         at = next((place for start, end, place in ends if start < change.pair <= end), None)
         keeps_all = not self._output.config.is_refilled

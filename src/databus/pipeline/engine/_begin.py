@@ -58,7 +58,7 @@ def begin(feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits) -> Ch
         return None
     offsets.drop_damaged()
     offsets.drop_answers()
-    reader = _Reader(context, origin, offsets.physical, fits)
+    reader = _Starts(context, origin, offsets.physical, fits)
     places = []
     for feed, handle in feeds:
         with handle.at_rest():  # queries of other physical sources write the same ledger
@@ -125,7 +125,7 @@ class _View:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _Starts:
     """Finds where outputs begin, and has missing tables read."""
 
     context: RunContext

@@ -64,9 +64,8 @@ class CatchUp:
         start = min(behind.values(), key=lambda place: place.pair)
         names = frozenset(name for name, place in behind.items() if _is_at(place, start))
         above = (place for place in (*behind.values(), at) if place.pair > start.pair)
-        to = min(
-            above, key=lambda place: place.pair, default=start
-        )  # the answer of a bootstrap service is read to its end
+        # Without a place above it is in a bootstrap service's answer, which is read to its end.
+        to = min(above, key=lambda place: place.pair, default=start)
         for name in sorted(names):
             typed = self._typed(feed, name)
             if typed is not None:

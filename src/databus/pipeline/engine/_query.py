@@ -40,7 +40,7 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed, QueryPlan, Way
 from databus.pipeline.engine._query_filters import check_output, check_tables, filters_over
-from databus.pipeline.engine._refusals import Refusals
+from databus.pipeline.engine._refusals import TableRefusals
 from databus.pipeline.engine._typed_steps import first_lines
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.pipeline.engine._writer import Report, Writer
@@ -239,7 +239,7 @@ class QueryThread(threading.Thread):
         self._table_retries: dict[Way, Retries] = {}
         self._began_s = self._clock.monotonic_s()
         self._reminders = Reminders(self._clock)
-        self._refusals = Refusals(plan, feeds, settings.report, self._clock)
+        self._refusals = TableRefusals(plan, feeds, settings.report, self._clock)
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property

@@ -74,9 +74,7 @@ def check_output(
         tables = graph.inputs[path].tables_now(context, plan.physical or "")
         for name in sorted(tables.keys() & {*names}):
             way = feed.way(name)
-            if (
-                way is not None and way.input == path and not way.is_typed
-            ):  # typed filters are tried by `TypedTables.check`
+            if way is not None and way.input == path and not way.is_typed:  # `TypedTables.check` tries typed ones
                 handle.check_table(into_output(tables[name], filters.get(way.filters), handle.output.config))
 
 

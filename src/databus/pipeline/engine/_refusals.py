@@ -18,7 +18,7 @@ from databus.plugins import RunContext
 from databus.schema import TableSchema
 
 
-class Refusals:
+class TableRefusals:
     """Of one query. report: takes an event with the tables that an output refuses, at each start of the query."""
 
     def __init__(

@@ -230,9 +230,7 @@ class Writer:
         """The outputs that a table is written to in a batch, if it may have changes there; without outputs in which it
         is behind, which get it by catching up.
         """
-        if (
-            not typed.names and typed.find()
-        ):  # it became known after the batch's end was planned: below that it has no rows
+        if not typed.names and typed.find():  # known only since the batch was planned: it has no rows in it
             typed.fall_due()
         if typed.failure is None:
             try:

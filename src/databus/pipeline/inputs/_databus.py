@@ -236,9 +236,7 @@ class DatabusInput(Input):
     ) -> tuple[str, ...] | None:
         """The tables to ask a relay for; None for all."""
         exact = [pattern for pattern in patterns if not is_pattern(split_physical(pattern)[1])]
-        is_open = not all(
-            name.startswith(f"{physical}/") for name in exact
-        )  # a pattern may be of another physical source
+        is_open = not all(name.startswith(f"{physical}/") for name in exact)  # one may be of another source
         names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else (), may_lack)
         return None if not names or f"{physical}/*" in names else tuple(names)
 

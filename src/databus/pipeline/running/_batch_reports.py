@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from databus.core import DatabusError, Pair
-from databus.pipeline.comparing import Audited, Chain, Counted
+from databus.pipeline.comparing import Audited, Chain, RangeCounts
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import OnEvent, last_batches
 
@@ -37,7 +37,7 @@ class BatchReports:
         self._every_s = every_s
         self._lock = threading.Lock()
         self._chains: dict[Key, Chain] = {}
-        self._pending: list[tuple[Key, Counted]] = []
+        self._pending: list[tuple[Key, RangeCounts]] = []
         config = graph().config
         for output in config.sections.outputs:
             for line in last_batches(config.state, output):

@@ -22,7 +22,7 @@ _OUTPUTS_MAX: Final = 1_000
 _LIMIT_MAX: Final = 2**31 - 1
 
 
-class Run(Protocol):
+class SteeredRun(Protocol):
     """What commands need of a run; each method is called by any thread and does not block."""
 
     @property
@@ -58,7 +58,7 @@ class Commands:
 
     def __init__(
         self,
-        run: Run,
+        run: SteeredRun,
         resting: Resting,
         status: Callable[[bool], Mapping[str, Any]],
         reload: Callable[[str], Mapping[str, Any]],

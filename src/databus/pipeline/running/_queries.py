@@ -15,7 +15,7 @@ from databus.operate import logger_of
 from databus.pipeline.engine import Brought, OutputHandle, QueryPlan, QueryThread, RunSettings, plan_queries, way_of
 from databus.pipeline.graph import Graph, NodeSpec, PipelineConfig
 from databus.pipeline.running._published import Published
-from databus.pipeline.running._reload_changes import Changes, changes
+from databus.pipeline.running._reload_changes import ReloadChanges, changes
 from databus.pipeline.telling import Reminders, Rest, Resting, Throttle, in_background, why_refused
 
 Say = Callable[..., None]
@@ -154,7 +154,7 @@ class Queries:
             if (feed := plan.feed_of(path)) is not None
         }
 
-    def change(self, graph: Graph) -> Changes:
+    def change(self, graph: Graph) -> ReloadChanges:
         """Take another graph, without waiting for what has to end first; outputs that have not changed continue.
 
         Raises `ServiceUnavailable` before `begin`; then nothing has changed.
@@ -180,7 +180,7 @@ class Queries:
         self.look()
         return difference
 
-    def _leave(self, difference: Changes, graph: Graph) -> None:
+    def _leave(self, difference: ReloadChanges, graph: Graph) -> None:
         """Have changed and removed outputs closed once their queries have ended; new ones wait for that."""
         cut_at_s = self._clock.monotonic_s() + graph.config.sections.run.stop_batch_ms_max / 1e3
         old, new = self._graph.config.nodes, graph.config.nodes

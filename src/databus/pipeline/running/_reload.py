@@ -13,7 +13,7 @@ from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailab
 from databus.operate import logger_of
 from databus.pipeline.checks import examined_pipeline
 from databus.pipeline.graph import Graph, PipelineConfig
-from databus.pipeline.running._reload_changes import Changes, refusals
+from databus.pipeline.running._reload_changes import ReloadChanges, refusals
 from databus.pipeline.telling import in_background
 
 _OTHERS_S_MAX: Final = 60.0
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _logger = logger_of("databus.pipeline")
 
 
-class Run(Protocol):
+class ReloadedRun(Protocol):
     """The part of a run that a reload needs."""
 
     @property
@@ -37,7 +37,7 @@ class Run(Protocol):
     def check_reloads(self) -> None:
         """Raises `InputError` if it does not take another graph."""
 
-    def change(self, graph: Graph) -> Changes:
+    def change(self, graph: Graph) -> ReloadChanges:
         """Take another graph, without `refusals`. Raises as `Handed.wait`; then nothing has changed."""
 
     def report_reload(self, outcome: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Handed(Generic[T]):
 class Reloads:
     """Called by any thread; one reload at a time, the others wait."""
 
-    def __init__(self, path: Path, master: str | None, run: Run) -> None:
+    def __init__(self, path: Path, master: str | None, run: ReloadedRun) -> None:
         self._path = path
         self._master = master
         self._run = run

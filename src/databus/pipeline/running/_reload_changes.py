@@ -24,7 +24,7 @@ _WHY: Final = {
 
 
 @dataclass(frozen=True)
-class Changes:
+class ReloadChanges:
     """Names of outputs."""
 
     unchanged: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class Changes:
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in verbs.items() if names) or "nothing runs"
 
 
-def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: Sequence[QueryPlan]) -> Changes:
+def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: Sequence[QueryPlan]) -> ReloadChanges:
     """The differences of two graphs without problems, over the same physical sources."""
     before, after = _made_of(old, old_plans), _made_of(new, new_plans)
     same = {name for name in after if name in before and before[name] == after[name]}
-    return Changes(
+    return ReloadChanges(
         unchanged=tuple(name for name in after if name in same),
         changed=tuple(name for name in after if name in before and name not in same),
         added=tuple(name for name in after if name not in before),
@@ -55,7 +55,7 @@ def changes(old: Graph, old_plans: Sequence[QueryPlan], new: Graph, new_plans: S
 
 
 def refusals(old: PipelineConfig, new: PipelineConfig) -> list[Problem]:
-    """Changes that a pipeline cannot take while it runs, each with what to do."""
+    """ReloadChanges that a pipeline cannot take while it runs, each with what to do."""
     names = [] if new.name == old.name else ["name"]
     names += [] if new.state == old.state else ["state"]
     for section in ("relay", "spark"):

@@ -71,9 +71,8 @@ class Reports:
             last = self._last.get(handle.name)
             if report is None or (last is not None and last.is_enough(report, self._clock.monotonic_s())):
                 continue
-            begins = (
-                {"guard": handle.guards} if handle.guards and (last is None or last.is_refused) else {}
-            )  # a guard that ended must not begin again
+            # Only with the first report: a guard that ended must not begin again.
+            begins = {"guard": handle.guards} if handle.guards and (last is None or last.is_refused) else {}
             try:
                 self._report(handle.name, {**report, **begins})
             except DatabusError as error:

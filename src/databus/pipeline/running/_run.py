@@ -26,7 +26,7 @@ from databus.pipeline.running._published import Published
 from databus.pipeline.running._queries import Hanging, Queries
 from databus.pipeline.running._rebuild import rebuild_at_rest
 from databus.pipeline.running._reload import Handed, Reloads
-from databus.pipeline.running._reload_changes import Changes
+from databus.pipeline.running._reload_changes import ReloadChanges
 from databus.pipeline.running._reports import Reports
 from databus.pipeline.running._source_watch import SourceWatch, States, exit_code_of
 from databus.pipeline.running._spark_start import Renewals, SparkStart, end_spark, engine_on, spark_start
@@ -198,28 +198,28 @@ class _Run:
 
     @property
     def config(self) -> PipelineConfig:
-        """See `Run`."""
+        """See `SteeredRun`."""
         return self._config
 
     @property
     def graph(self) -> Graph:
-        """See `Run`."""
+        """See `SteeredRun`."""
         return self._graph
 
     def look(self) -> None:
-        """See `Run`."""
+        """See `SteeredRun`."""
         self._events.put(_LOOK)
 
     def retry(self, outputs: Collection[str]) -> None:
-        """See `Run`."""
+        """See `SteeredRun`."""
         self._events.put(_Retry(outputs))
 
     def end_when_drained(self) -> None:
-        """See `Run`."""
+        """See `SteeredRun`."""
         self._ends_when_drained = True
 
     def rebuild(self, output: str, tables: Sequence[str]) -> list[str]:
-        """See `Run`."""
+        """See `SteeredRun`."""
         self.check_reloads()
         rebuilt = rebuild_at_rest(self._graph, output, tables, partial(self._at_rest, output))
         self._say("rebuilt", output=output, tables=rebuilt, message=f"rebuilt: {', '.join(rebuilt)}")
@@ -248,7 +248,7 @@ class _Run:
         return handed.wait()
 
     def check_reloads(self) -> None:
-        """See `databus.pipeline.running._reload.Run`."""
+        """See `databus.pipeline.running._reload.ReloadedRun`."""
         if self._is_asked_to_stop or self._is_stopping.is_set() or self._ends_when_drained:
             raise InputError("the pipeline is ending; its next start reads the file as it is then")
         if self.is_dry:
@@ -256,18 +256,18 @@ class _Run:
         if self._once:
             raise InputError("the pipeline runs with --once, and ends by itself; its next start reads the file")
 
-    def change(self, graph: Graph) -> Changes:
-        """See `databus.pipeline.running._reload.Run`."""
+    def change(self, graph: Graph) -> ReloadChanges:
+        """See `databus.pipeline.running._reload.ReloadedRun`."""
         return self._handed(partial(self._change, graph))
 
-    def _change(self, graph: Graph) -> Changes:
+    def _change(self, graph: Graph) -> ReloadChanges:
         self.check_reloads()
         changes = self._queries.change(graph)
         self._graph, self._config = graph, graph.config
         return changes
 
     def report_reload(self, outcome: Mapping[str, Any]) -> None:
-        """See `databus.pipeline.running._reload.Run`."""
+        """See `databus.pipeline.running._reload.ReloadedRun`."""
         self._say("reload", **outcome)
 
     def _states_of_sources(self) -> States:
