@@ -168,12 +168,11 @@ def trace(
     full, schema = _table_of(client, table, may_show)
     read = _RowHistory(client, full, schema, _condition(schema, key), start)
     outputs = [
-        (positions.output, positions.positions.get(full.partition("/")[0]), positions.error)
-        for positions in positions_of(graph.config)
+        (known.output, known.positions.get(full.partition("/")[0]), known.error) for known in positions_of(graph.config)
     ]
-    outputs_looked = [_OutputTrace(graph, name, position, error, read, spark) for name, position, error in outputs]
+    traces = [_OutputTrace(graph, name, position, error, read, spark) for name, position, error in outputs]
     for number, change in enumerate(read.changes):
-        yield Traced(change, [evidence.fate(number) for evidence in outputs_looked])
+        yield Traced(change, [trace.fate(number) for trace in traces])
 
 
 class _RowHistory:
@@ -298,7 +297,7 @@ class _OutputTrace:
 
     def _evidence(self, number: int, rows: TableRows) -> Evidence:
         change, passed = self._read.changes[number], self._passed or ()
-        later = [last_of(passed_one.rows) for passed_one in passed[number + 1 :] if passed_one.rows is not None]
+        later = [last_of(result.rows) for result in passed[number + 1 :] if result.rows is not None]
         # A refused change leaves the one before it in the target.
         later = [(pair, kind) for pair, kind in later if pair not in self._letters]
         later += [
@@ -306,13 +305,13 @@ class _OutputTrace:
             for emptied in self._read.emptied
             if change.pair < emptied.below and emptied.pair <= self._done
         ]
-        later_here = sorted((pair, kind) for pair, kind in later if pair <= self._done)
+        written = sorted((pair, kind) for pair, kind in later if pair <= self._done)
         ends = ((tuple(batch["start"]), tuple(batch["end"]), place) for place, batch in enumerate(self._batches))
         at = next((place for start, end, place in ends if start < change.pair <= end), None)
         keeps_all = not self._output.config.is_refilled
         return Evidence(
             self._done,
-            later_here,
+            written,
             self._pairs_in_target(rows, at),
             keeps_all,
             self._letters,
@@ -331,28 +330,23 @@ class _OutputTrace:
         if not names or not {*names} <= {*table_rows.rows.schema.names}:
             return None
         key = {name: table_rows.rows.column(name)[-1] for name in names}
-        about = {
-            pair
-            for passed_one in self._passed or ()
-            if passed_one.rows is not None
-            for pair in pairs_in(passed_one.rows)
-        }
+        about = {pair for rows in self._rows_passed for pair in pairs_in(rows)}
         physical = self._full.partition("/")[0]
         return self._once(repr(key), lambda: output.find(physical, source, key, about))
 
     def _between(self, output: FindsOffsets, at: int) -> Sequence[Pair] | None:
         """The target's rows of the row among those that a batch wrote, by offsets from the journal."""
-        offsets_of = [offsets.get("offsets", {}).get(self._full) for offsets in self._batches[: at + 1]]
-        before, after = (
-            next((offsets for offsets in reversed(offsets_of[:-1]) if offsets is not None), None),
-            offsets_of[-1],
-        )
+        *earlier, after = (batch.get("offsets", {}).get(self._full) for batch in self._batches[: at + 1])
+        before = next((offsets for offsets in reversed(earlier) if offsets is not None), None)
         if before is None or after is None:
             return None
         start, end = (tuple(self._batches[at][name]) for name in ("start", "end"))
-        rows = (passed_one.rows for passed_one in self._passed or () if passed_one.rows is not None)
-        about = {pair for rows_passed in rows for pair in pairs_in(rows_passed) if start < pair <= end}
+        about = {pair for rows in self._rows_passed for pair in pairs_in(rows) if start < pair <= end}
         return self._once(f"batch {at}", lambda: output.find_between(before, after, about))
+
+    @property
+    def _rows_passed(self) -> list[TableRows]:
+        return [result.rows for result in self._passed or () if result.rows is not None]
 
     def _once(self, what: str, find: Callable[[], Sequence[Pair] | None]) -> Sequence[Pair] | None:
         if what not in self._answers:
@@ -366,8 +360,8 @@ class _OutputTrace:
         if not isinstance(self._output, KeepsLetters):
             return {}
         letters = self._output.letters
-        letters_found = (letters.find(file) for file in letters.files(lambda name: name == self._full))
-        return {letter.pair: letter.reason for group in letters_found if group is not None for letter in group.letters}
+        groups = (letters.find(file) for file in letters.files(lambda name: name == self._full))
+        return {letter.pair: letter.reason for group in groups if group is not None for letter in group.letters}
 
 
 def _is_of(batch: Mapping[str, Any], full: str) -> bool:

@@ -523,8 +523,8 @@ def _top_level(path: Path) -> dict[str, str]:
     return dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
 
 
-def _name_of(path: Path, name_given: str | None) -> str:
-    return name_given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+def _name_of(path: Path, chosen: str | None) -> str:
+    return chosen or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
 
 
 def state_folder(folder: Path, name: str, state_given: str | None = None) -> Path:

@@ -117,10 +117,10 @@ class Commands:
             return {**self._reload("databus reload"), "pid": self._status(False)["pid"]}
         if verb in OF_TABLES:
             return self._of_tables(verb, request)
-        outputs_given = request.get("outputs") or []
-        if not isinstance(outputs_given, list) or len(outputs_given) > _OUTPUTS_MAX:
+        requested = request.get("outputs") or []
+        if not isinstance(requested, list) or len(requested) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")
-        named = [str(name) for name in outputs_given]
+        named = [str(name) for name in requested]
         outputs = together(self._run.config, named)
         answer = {"outputs": outputs, "pid": self._status(False)["pid"]}
         match verb:

@@ -83,8 +83,8 @@ def _ledger_of(target: Output, state: Path, *, is_all: bool) -> Ledger:
     except CorruptData:
         if not is_all:
             raise
-        object_found = path.read()
-        return Ledger(path, context.pipeline, context.output, tag=None if object_found is None else object_found.tag)
+        file = path.read()
+        return Ledger(path, context.pipeline, context.output, tag=None if file is None else file.tag)
 
 
 def _chosen(tables: Sequence[str], patterns: Sequence[str], output: str) -> list[str]:
