@@ -39,7 +39,7 @@ class Stretch:
     _last: tuple[Pair, Mapping[str, int]] | None = None  # where the last range began, and its rows
 
     def take(self, start: Pair, end: Pair, rows: Mapping[str, int]) -> bool:
-        """Take the next range; returns whether it follows. If not, another run has to begin with it."""
+        """Take the next range; returns whether it follows. If not, another stretch has to begin with it."""
         if start != self.end:
             if self._last is None or start != self._last[0]:
                 return False
@@ -98,7 +98,7 @@ class Chain:
     apart: dict[str, Stretch] = field(default_factory=dict)
     """Of tables at other places, by table."""
     ended: list[RangeCounts] = field(default_factory=list)
-    """Counts of runs that ended otherwise than by the next batch."""
+    """Counts of stretches that ended otherwise than by the next batch."""
     _choice_json: Mapping[str, Any] | None = None  # the choice, as in the journal
     _answered: set[str] = field(default_factory=set)
     """Tables in the middle of a bootstrap's answer, which has places of its own."""
@@ -137,14 +137,16 @@ class Chain:
         self._end_all()
         choice = choice_from_json(choice_json["tables"])
         self._choice_json, self.choice, self.inputs = choice_json, choice, choice_json["inputs"]
-        self.apart = {name: run for name, run in self.apart.items() if chosen_by(choice, f"{self.physical}/{name}")}
+        self.apart = {
+            name: stretch for name, stretch in self.apart.items() if chosen_by(choice, f"{self.physical}/{name}")
+        }
 
     def _end_all(self) -> None:
         """Begin to count again."""
         self.ended += self.counted()
-        for run in (self.main, *self.apart.values()):
-            if run is not None:
-                run.settle()
+        for stretch in (self.main, *self.apart.values()):
+            if stretch is not None:
+                stretch.settle()
 
     def _together(self, start: Pair, end: Pair, rows: Mapping[str, int], behind: Mapping[str, Pair]) -> None:
         main = self.main
@@ -159,8 +161,8 @@ class Chain:
             self.main = main = Stretch(start, start)
             main.take(start, end, counted_rows)
         self.repeated += main.repeated - repeated
-        for name, run in list(self.apart.items()):
-            self._join(name, run, start, behind.get(name, end), rows.get(name, 0), stays=name in behind)
+        for name, stretch in list(self.apart.items()):
+            self._join(name, stretch, start, behind.get(name, end), rows.get(name, 0), stays=name in behind)
         for name, place in behind.items():
             if name not in self.apart:
                 came = Counter({name: main.rows.pop(name, 0)})
@@ -169,43 +171,43 @@ class Chain:
             self.start = end
             main.settle()
 
-    def _join(self, name: str, run: Stretch, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
+    def _join(self, name: str, stretch: Stretch, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
         """Update a table of `apart` after a main batch; place: where it is now."""
-        if stays and place == run.end:
+        if stays and place == stretch.end:
             return
         if name in self._answered:
             self._answered.discard(name)
             if stays:  # it is still in the middle of an answer, or after one
                 self.apart[name] = Stretch(place, place)
                 return
-            run = self.apart[name] = Stretch(start, start)
-        self._add(name, run, min(start, place), place, count)
+            stretch = self.apart[name] = Stretch(start, start)
+        self._add(name, stretch, min(start, place), place, count)
 
     def _own(self, name: str, start: Pair, end: Pair, count: int, *, is_answer: bool) -> None:
         """Take a range of one table."""
         if self.main is not None:
             self.main.rows.pop(name, None)
-        run = self.apart.get(name)
+        stretch = self.apart.get(name)
         if is_answer or name in self._answered:  # an answer's rows are not those of the log
             self._answered.discard(name)
-            run = Stretch(end, end) if is_answer else Stretch(start, start)
+            stretch = Stretch(end, end) if is_answer else Stretch(start, start)
             self._answered |= {name} if is_answer else set()
-        run = self.apart[name] = run or Stretch(start, start)
+        stretch = self.apart[name] = stretch or Stretch(start, start)
         if not is_answer:
-            self._add(name, run, start, end, count)
+            self._add(name, stretch, start, end, count)
 
-    def _add(self, name: str, run: Stretch, start: Pair, end: Pair, count: int) -> None:
-        if run.take(start, end, {name: count}):
+    def _add(self, name: str, stretch: Stretch, start: Pair, end: Pair, count: int) -> None:
+        if stretch.take(start, end, {name: count}):
             if start < self.since:
-                run.settle()
+                stretch.settle()
             return
-        if start > run.end:
-            self._miss(run.end, start, name)
-        self.ended += self._compared([self._counted_of(name, run)])
-        run = self.apart[name] = Stretch(start, start)
-        run.take(start, end, {name: count})
+        if start > stretch.end:
+            self._miss(stretch.end, start, name)
+        self.ended += self._compared([self._counted_of(name, stretch)])
+        stretch = self.apart[name] = Stretch(start, start)
+        stretch.take(start, end, {name: count})
         if start < self.since:
-            run.settle()
+            stretch.settle()
 
     def _miss(self, start: Pair, end: Pair, table: str = "") -> None:
         if end > self.since and len(self.breaks) < _BREAKS_MAX:
@@ -214,7 +216,7 @@ class Chain:
     @property
     def behind(self) -> dict[str, Pair]:
         """The tables that are behind the others, and their places."""
-        return {name: run.end for name, run in self.apart.items() if run.end < self.end}
+        return {name: stretch.end for name, stretch in self.apart.items() if stretch.end < self.end}
 
     @property
     def rows(self) -> Counter[str]:
@@ -222,8 +224,8 @@ class Chain:
         return sum((Counter(part.rows) for part in (*self.ended, *self.counted())), Counter[str]())
 
     def counted(self) -> list[RangeCounts]:
-        """What can be compared with the log, of the present runs."""
-        parts = [self._counted_of(name, run) for name, run in self.apart.items() if name not in self._answered]
+        """What can be compared with the log, of the present stretches."""
+        parts = [self._counted_of(name, stretch) for name, stretch in self.apart.items() if name not in self._answered]
         if self.main is not None:
             main = self.main
             parts.append(
@@ -236,15 +238,19 @@ class Chain:
     def _compared(self, parts: Iterable[RangeCounts]) -> list[RangeCounts]:
         return [part for part in parts if self.since <= part.start < part.end]
 
-    def _counted_of(self, name: str, run: Stretch) -> RangeCounts:
-        return RangeCounts(self.choice, self.inputs, run.start, run.end, Counter(run.rows), frozenset({name}))
+    def _counted_of(self, name: str, stretch: Stretch) -> RangeCounts:
+        return RangeCounts(
+            self.choice, self.inputs, stretch.start, stretch.end, Counter(stretch.rows), frozenset({name})
+        )
 
     def settled(self) -> list[RangeCounts]:
         """What was counted since the last call."""
         self._end_all()
         settled, self.ended = self.ended, []
         at = None if self.main is None else self.main.end
-        self.apart = {name: run for name, run in self.apart.items() if run.end != at or name in self._answered}
+        self.apart = {
+            name: stretch for name, stretch in self.apart.items() if stretch.end != at or name in self._answered
+        }
         return settled
 
 
