@@ -11,9 +11,10 @@ from collections import Counter
 
 import pytest
 
-from databus.core import ControlKind, InputError, LimitExceeded, ServiceUnavailable, UnrepresentableValue
+from databus.core import AccessDenied, ControlKind, InputError, LimitExceeded, ServiceUnavailable, UnrepresentableValue
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
+from databus.sinks.kafka._cluster import Cluster
 from databus.sinks.kafka._session import Session
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
@@ -21,6 +22,7 @@ from tests.commands import databus
 from tests.kafka.dead_letters import (
     BAD,
     EVENTS,
+    LIMIT,
     REFUSERS,
     WORSE,
     Target,
@@ -51,20 +53,67 @@ def test_one_refused_row_among_many_is_a_letter_and_all_others_arrive(kafka, tmp
     assert not transactions or len(found) == len(set(found)) == 190
 
 
-@pytest.mark.parametrize("compression", [pytest.param("none", marks=pytest.mark.nightly), "lz4"])
+@pytest.mark.parametrize("compression", ["none", "lz4", pytest.param("gzip", marks=pytest.mark.nightly)])
 def test_many_rows_that_are_too_large_are_found_in_few_attempts(kafka, tmp_path, compression, monkeypatch):
+    """The topic's own limit says which they are; where the client compresses, rows that fit so are written."""
     dice = random.Random(compression)
-    notes = ["x" if dice.random() < 0.5 else dice.randbytes(dice.randint(4_000, 9_000)).hex() for _ in range(120)]
-    begun = []
-    begin = Session.begin
-    monkeypatch.setattr(Session, "begin", lambda session, *ledger: (begun.append(session), begin(session, *ledger)))
+    notes = ["x" if dice.random() < 0.5 else dice.randbytes(dice.randint(4_500, 9_000)).hex() for _ in range(120)]
+    notes += [BAD] * 3
+    attempts = count_attempts(monkeypatch)
     target = Target(kafka, tmp_path, kafka={"compression.type": compression})
     log = log_of(*notes)
     target.write(log)
-    large = [(number, 1) for number, note in enumerate(notes, 1) if note != "x"]
+    is_small = {"x"} if compression == "none" else {"x", BAD}
+    large = [(number, 1) for number, note in enumerate(notes, 1) if note not in is_small]
     assert target.pairs_of_letters() == large
     assert target.pairs() == [pair for pair in pairs_in(log) if pair not in set(large)]
-    assert len(begun) < (15 if compression == "none" else 30)
+    assert len(attempts) < 5
+
+
+def count_attempts(monkeypatch):
+    attempts, begin = [], Session.begin
+    monkeypatch.setattr(Session, "begin", lambda session, *ledger: (attempts.append(session), begin(session, *ledger)))
+    return attempts
+
+
+def test_rows_at_a_limit_are_told_apart_as_the_broker_does(kafka, tmp_path, monkeypatch):
+    """Those that the topic's limit leaves open are sent alone; and all are, where nobody may see the limit."""
+    notes = ["y" * length for length in range(LIMIT - 400, LIMIT + 100, 100)]
+    log = log_of(*notes, *["x"] * 40)
+    target = Target(kafka, tmp_path / "seen")
+    target.write(log)
+    letters = target.pairs_of_letters()
+    assert 1 < len(letters) < len(notes)
+    assert target.pairs() == [pair for pair in pairs_in(log) if pair not in letters]
+    monkeypatch.setattr(Cluster, "topic_settings", denied)
+    other = Target(kafka, tmp_path / "unseen")
+    other.write(log)
+    assert other.pairs_of_letters() == letters
+    assert other.pairs() == target.pairs()
+
+
+def denied(cluster, topic):
+    raise AccessDenied(f"{topic}: TOPIC_AUTHORIZATION_FAILED")
+
+
+def test_a_limit_that_is_lowered_while_a_batch_is_written_holds_back_what_is_larger(kafka, tmp_path, monkeypatch):
+    log = log_of(*["x"] * 60, BAD, "y" * 3_000, *["x"] * 60)
+    target = Target(kafka, tmp_path)
+    set_topic(kafka, target.topic, **{"max.message.bytes": 9_000})
+    topic_settings = Cluster.topic_settings
+
+    def lowered(cluster, topic):
+        settings = topic_settings(cluster, topic)
+        if topic == target.topic and settings["max.message.bytes"] == "9000":
+            target.mend(LIMIT)
+        return settings
+
+    monkeypatch.setattr(Cluster, "topic_settings", lowered)
+    attempts = count_attempts(monkeypatch)
+    target.write(log)
+    assert target.pairs_of_letters() == [(61, 1)]
+    assert target.pairs() == [pair for pair in pairs_in(log) if pair != (61, 1)]
+    assert len(attempts) < 6
 
 
 def moved():

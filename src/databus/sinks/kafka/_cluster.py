@@ -186,11 +186,11 @@ class Cluster:
     def producer(
         self,
         transactional_id: str | None,
-        is_alone: bool = False,
+        batch_bytes_max: int | None = None,
         note_error: "Callable[[KafkaError], None] | None" = None,
     ) -> "Producer":
-        """A producer of its own. is_alone: whether each message is sent by itself. note_error: called back where a
-        broker is lost. Raises `ConfigError`.
+        """A producer of its own. batch_bytes_max: most bytes of several messages in one batch. note_error: called back
+        where a broker is lost. Raises `ConfigError`.
         """
         from confluent_kafka import Producer
 
@@ -204,8 +204,8 @@ class Cluster:
         }
         if _ACK not in dict(self.settings):
             own[_ACK] = self._silence_ms_max
-        if is_alone:
-            own["batch.num.messages"] = 1
+        if batch_bytes_max is not None:
+            own["batch.size"] = batch_bytes_max
         if note_error is not None:
             own["error_cb"] = note_error
         if transactional_id is None:
@@ -304,6 +304,18 @@ class Cluster:
             return ServiceUnavailable(told)
         advice = "Look at `bootstrap.servers`, `security.protocol` and the password below `kafka`"
         return ServiceUnavailable(f"{told} ({met.popleft()}). {advice}")
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """What holds for a topic now, by Kafka's names, brokers' defaults included. Raises what `error` says."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
+
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        ((_, answer),) = self.answers(lambda admin, s_max: admin.describe_configs([resource], request_timeout=s_max))
+        try:
+            return {name: str(entry.value) for name, entry in answer().items()}
+        except KafkaException as error:
+            raise self.error(error, f"asking for the settings of topic {topic}") from error
 
     def id(self) -> str:
         """By which a cluster knows itself; asked for once in a process. Raises what `error` says."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import COMMIT_VERSION, SEQ, Pair
+from databus.core import COMMIT_VERSION, SEQ, DatabusError, Pair
 from databus.sinks.kafka._cluster import Cluster
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 _LOOK_S_MAX: Final = 30.0
 _POLL_S: Final = 0.2
-_CLEANUP: Final = "cleanup.policy"
 
 
 def pairs_between(
@@ -84,13 +83,7 @@ def _pair_of(message: "Message") -> Iterator[Pair]:
 
 def _is_compacted(cluster: Cluster, topic: str) -> bool:
     """Whether messages of the topic may be gone whose keys have newer ones; also where that cannot be seen."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
-
-    name = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    asked = cluster.answers(lambda admin, s_max: admin.describe_configs([name], request_timeout=s_max))
     try:
-        ((_, answer),) = asked
-        return "compact" in answer()[_CLEANUP].value
-    except (KafkaException, KeyError):
+        return "compact" in cluster.topic_settings(topic)["cleanup.policy"]
+    except (DatabusError, KeyError):
         return True

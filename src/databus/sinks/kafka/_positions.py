@@ -120,15 +120,9 @@ class Positions:
         """Raise `ConfigError` where the topic, as somebody else has made it, forgets positions; pass where the user may
         not know.
         """
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
-
-        topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-        asked = self._cluster.answers(lambda admin, s_max: admin.describe_configs([topic], request_timeout=s_max))
         try:
-            ((_, answer),) = asked
-            policy = answer()["cleanup.policy"].value
-        except (KafkaException, KeyError):
+            policy = self._cluster.topic_settings(self._topic)["cleanup.policy"]
+        except (DatabusError, KeyError):
             return
         if policy != "compact":
             raise ConfigError(

@@ -1,25 +1,27 @@
 """Which rows of a batch Kafka refuses, or a format cannot express, so that they are held back.
 
-What Kafka's client refuses itself it names. Brokers refuse batches of records. Of one that is too large nobody knows
-which message was; of one with invalid records the client names these if there are several, and all messages if there is
-one. So after such a refusal each message is sent alone. A transaction ends with its first refusal, and is written again
-without the rows that are held back by then.
+What Kafka's client refuses itself it names. Brokers refuse batches of records, each for one of two reasons:
 
-There are at most twice as many attempts as rows: each holds back one row more at least, or is one after which messages
-go alone. Two rules make them few. A message of at least the size of one that was refused for its size is refused too;
-where the client compresses, what it makes of both is guessed, and a tenth more is asked. And of messages of one
-partition that were reported invalid together all are, if two of them are refused alone as well.
+- It is too large. The topic's own settings say then which rows are too large by themselves, and the next attempt makes
+  no batch of several messages that is larger than the topic takes. Where the client compresses, only what is clearly
+  too large is known beforehand; the broker says the rest, a message at a time.
+- It has invalid records. The client names them if there are several and others beside them; else it names all messages
+  of the batch, and each is sent alone in the next attempt.
+
+A transaction ends with its first refusal, and is written again without the rows that are held back by then. Each
+attempt holds back one row more at least, or makes smaller batches, so there is an end.
 """
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from databus.core import UnrepresentableValue
+from databus.core import DatabusError, UnrepresentableValue
 from databus.flow import ChangeBatch, DeadLetters, Int, KeyChoice, Letters, Parking, TableRows, before_updates
 from databus.sinks.kafka._cluster import NEIGHBOUR, TOO_LARGE, Cluster, Refused
 from databus.sinks.kafka._encoding import Chunk, Encoding, Header
@@ -33,7 +35,13 @@ Row = tuple[int, int]
 """Number of an item in the batch, and of a row in the item."""
 Report = Callable[["KafkaError | None", "Message"], None]
 _CODECS: Final = ("gzip", "lz4", "snappy", "zstd")
-_COMPRESSED_MORE: Final = 1.1
+_CLEARLY: Final = 1.1
+"""So many times larger than the limit has to be what our codec makes of a message: the client's makes a little less."""
+_LIMITS: Final = ("max.message.bytes", "segment.bytes")
+_BATCH_BYTES: Final = 1_000_000
+"""The client's own `batch.size`. A message that is larger than that is alone in its batch."""
+_ALONE: Final = 1
+"""As `batch.size`: no two messages are in one batch."""
 
 
 @dataclass(frozen=True)
@@ -59,36 +67,43 @@ class Overtaken(Exception):
 
 
 class Refusals:
-    """Of one batch, over all attempts to write it.
-
-    found_any: whether the attempt found rows that are refused. interrupts: whether a broker refused messages, so that a
-    transaction cannot go on. has_others: whether messages failed that are not known to be at fault. is_alone: whether
-    each message has to be sent alone.
-    """
+    """Of one batch, over all attempts to write it."""
 
     def __init__(
         self, parking: Parking, batch: ChangeBatch, encoding: Encoding | Mirroring, topics: TopicNames, cluster: Cluster
     ) -> None:
         self.parking = parking
-        self.is_alone = False
+        self.batch_bytes_max: int | None = None
+        """Most bytes that several messages may have in one batch; None for what the client's settings say."""
         self.interrupts = False
+        """Whether a broker refused messages of the attempt, so that a transaction cannot go on."""
         self.has_others = False
+        """Whether messages failed that are not known to be at fault."""
         self._batch = batch
         self._encoding = encoding
         self._topics = topics
         self._cluster = cluster
-        self._codec = _codec(dict(cluster.settings))
-        self._too_large_together = False
+        settings = dict(cluster.settings)
+        self._own_batch_bytes = int(settings.get("batch.size", _BATCH_BYTES))
+        self._codec = _codec(settings)
         self._found: dict[Row, str] = {}
-        self._by_size: list[Row] = []
+        self._too_large_in: set[str] = set()
+        """Topics that refused a batch of the attempt for its size."""
         self._invalid: defaultdict[tuple[str | None, int | None], dict[Row, str]] = defaultdict(dict)
+        """By topic and partition: rows of the attempt of which one at least is invalid."""
         self._suspects: list[dict[Row, str]] = []
+        """The same of earlier attempts, where it was not clear which."""
         self._named: set[tuple[str | None, int | None]] = set()
+        """Where all rows in `_invalid` are invalid, since valid ones were reported beside them."""
 
     @property
     def found_any(self) -> bool:
-        """See above."""
+        """Whether the attempt found rows that are refused."""
         return bool(self._found)
+
+    @property
+    def _batch_bytes(self) -> int:
+        return self._own_batch_bytes if self.batch_bytes_max is None else self.batch_bytes_max
 
     def chunks(self, number: int, topic: str) -> Iterator[tuple[Chunk | MirroredChunk, list[int]]]:
         """The messages of an item's rows that are not held back, some at a time, each with the number of its row."""
@@ -124,7 +139,7 @@ class Refusals:
         """
         if not isinstance(report, RowReport) or not isinstance(self._cluster.error_of(error, ""), Refused):
             return False
-        self._found[report.row] = _told(error)
+        self._found[report.row] = _reason(error)
         return True
 
     def reports(self, number: int, rows: Sequence[int], others: Report) -> Iterator[Report]:
@@ -141,23 +156,30 @@ class Refusals:
             self._named.add(place)
         elif not isinstance(self._cluster.error_of(error, ""), Refused):
             others(error, message)
-        elif self.is_alone:
-            self.interrupts = True
-            self._found[row] = _told(error)
-            self._by_size += [row] if name in TOO_LARGE else []
         else:
-            self.interrupts = self.has_others = True
-            self._too_large_together |= name in TOO_LARGE
-            if name not in TOO_LARGE:
-                self._invalid[place][row] = _told(error)
+            self._note_refusal(error, message)
+            if self._was_alone(message):
+                self._found[row] = _reason(error)
+            elif name not in TOO_LARGE:
+                self._invalid[place][row] = _reason(error)
+
+    def _note_refusal(self, error: "KafkaError", message: "Message") -> None:
+        self.interrupts = True
+        self.has_others |= not self._was_alone(message)
+        if error.name() in TOO_LARGE:
+            self._too_large_in.add(message.topic() or "")
+
+    def _was_alone(self, message: "Message") -> bool:
+        """Whether it was the only one of its batch, so that it is the one at fault."""
+        content_bytes = len(message.key() or b"") + len(message.value() or b"")
+        return self._batch_bytes == _ALONE or content_bytes > self._batch_bytes
 
     def note_control(self, error: "KafkaError", message: "Message", others: Report) -> None:
-        """Take what became of a control, which may have been in one request with rows that are refused."""
-        if self.is_alone or not isinstance(self._cluster.error_of(error, ""), Refused):
+        """Take what became of a control, which may have been in one batch with rows that are refused."""
+        if self._was_alone(message) or not isinstance(self._cluster.error_of(error, ""), Refused):
             others(error, message)
-            return
-        self.interrupts = self.has_others = True
-        self._too_large_together |= error.name() in TOO_LARGE
+        else:
+            self._note_refusal(error, message)
 
     def control_report(self, others: Report) -> Report:
         """What is called back for a control."""
@@ -172,57 +194,63 @@ class Refusals:
         """Hold back what the attempt has found. comes_again: whether there is to be another. Raises `LimitExceeded` as
         `Parking.refuse` does.
         """
-        for together in self._suspects:
-            if len(together.keys() & self._found.keys()) > 1:
-                self._found.update(together)
-        self._suspects.clear()
-        for place, together in self._invalid.items():
-            if place in self._named:
-                self._found.update(together)
-            else:
-                self._suspects.append(together)
+        self._find_invalid()
+        if comes_again:
+            limits = [self._find_larger(topic) for topic in self._too_large_in]
+            least = min([self._batch_bytes, *limits])
+            is_clear = not self._suspects and (self._found or least < self._batch_bytes)
+            self.batch_bytes_max = least if is_clear else _ALONE
         for (number, row), why in sorted(self._found.items()):
             if not self._is_held(number, row):
                 self.parking.refuse(number, row, why)
-        for number in {number for number, _ in self._by_size} if comes_again else ():
-            self._hold_back_larger(number)
-        self.is_alone = self._too_large_together or bool(self._suspects) or not self._found
         self.interrupts = self.has_others = False
         self._found.clear()
-        self._by_size.clear()
+        self._too_large_in.clear()
         self._invalid.clear()
         self._named.clear()
 
-    def _hold_back_larger(self, number: int) -> None:
-        """Hold back the rows with messages as large as the least one of this item that was refused for its size."""
-        topic = self._topic(number)
-        is_followed = before_updates(self._item(number).rows)[1]
-        refused = np.array([row for each, row in self._by_size if each == number])
-        whole = np.union1d(refused, [*(refused[is_followed[refused]] + 1), *(refused[is_followed[refused - 1]] - 1)])
-        sizes = self._sizes(number, topic, whole.astype(np.int64))
-        limit = min(sizes[row] for row in refused.tolist()) * (1.0 if self._codec is None else _COMPRESSED_MORE)
-        for each, item in enumerate(self._batch.items):
-            if not isinstance(item, TableRows) or self._topic(each) != topic:
-                continue
-            for row, size in self._sizes(each, topic, None).items():
-                if size >= limit and not self._is_held(each, row):
-                    self.parking.refuse(each, row, f"as large as a message that topic {topic} refuses")
+    def _find_invalid(self) -> None:
+        for rows in self._suspects:
+            # Of a batch with several invalid records and a valid one, the client would have named the invalid ones.
+            if len(rows.keys() & self._found.keys()) > 1:
+                self._found.update(rows)
+        self._suspects.clear()
+        for place, rows in self._invalid.items():
+            if place in self._named:
+                self._found.update(rows)
+            else:
+                self._suspects.append(rows)
 
-    def _sizes(self, number: int, topic: str, rows: Int | None) -> dict[int, int]:
-        """The size of the largest message of each row; of all that are not held back, without `rows`."""
-        found: dict[int, int] = {}
-        made = self.chunks(number, topic) if rows is None else self._expressed(number, topic, rows)
-        for chunk, numbers in made:
-            for row, key, value, headers in zip(numbers, chunk.keys, chunk.values, chunk.headers, strict=False):
-                found[row] = max(found.get(row, 0), self._size(key, value, headers))
-        return found
+    def _find_larger(self, topic: str) -> int:
+        """Find the rows with a message that a topic would not take, were it alone. Returns how large a batch of several
+        messages may be there.
+        """
+        try:
+            settings = self._cluster.topic_settings(topic)  # each time: somebody may change it while this runs
+            limit = min(int(settings[name]) for name in _LIMITS)
+        except (DatabusError, KeyError, ValueError) as error:
+            logging.getLogger("databus.kafka").warning(
+                "%s: how large messages topic %s takes cannot be seen: %s. Each is sent alone. Allow the user to "
+                "describe its configuration: that takes less time",
+                self._cluster.name, topic, error,
+            )  # fmt: skip
+            return _ALONE
+        why = f"it is larger than topic {topic} takes, {limit} bytes (MSG_SIZE_TOO_LARGE)"
+        for number, item in enumerate(self._batch.items):
+            if isinstance(item, TableRows) and self._topic(number) == topic:
+                for chunk, rows in self.chunks(number, topic):
+                    for row, key, value, headers in zip(rows, chunk.keys, chunk.values, chunk.headers, strict=False):
+                        if self._is_larger(limit, key, value, headers):
+                            self._found.setdefault((number, row), why)
+        return max(limit, _ALONE)
 
-    def _size(self, key: bytes | None, value: bytes | None, headers: Header | None) -> int:
-        if self._codec is None:
-            return record_bytes(key, value, headers)
-        texts = [text for header in headers or () for text in header]
-        parts = [text.encode() if isinstance(text, str) else text or b"" for text in (key, value, *texts)]
-        return int(self._codec.compress(b"".join(parts)).size)
+    def _is_larger(self, limit: int, key: bytes | None, value: bytes | None, headers: Header | None) -> bool:
+        """Whether a message is larger than a limit for sure: its bytes, without what Kafka puts around them."""
+        texts = [key, value, *(text for header in headers or () for text in header)]
+        record = b"".join(text.encode() if isinstance(text, str) else text or b"" for text in texts)
+        if len(record) <= limit:  # the client sends what compression does not make smaller as it is
+            return False
+        return self._codec is None or int(self._codec.compress(record).size) > limit * _CLEARLY
 
     def _is_held(self, number: int, row: int) -> bool:
         return bool(self.parking.holds(np.array([number]), np.array([row]))[0])
@@ -261,39 +289,16 @@ def _codec(settings: Mapping[str, str]) -> pa.Codec | None:
     return pa.Codec(name, compression_level=min(max(int(settings["compression.level"]), least), most))
 
 
-def record_bytes(key: bytes | None, value: bytes | None, headers: Header | None) -> int:
-    """The size of a message as the only record of a batch, but for what is the same of each.
-
-    >>> record_bytes(b"k", b"x" * 64, [("a", "b"), ("c", None)])
-    76
-    """
-    texts: list[Any] = [key, value]
-    for name, content in headers or ():
-        texts += [name, content]
-    return sum(map(_text_bytes, texts)) + _number_bytes(len(headers or ()))
-
-
-def _text_bytes(text: "str | bytes | None") -> int:
-    """With its length before it; that of none is -1."""
-    count = 0 if text is None else len(text.encode() if isinstance(text, str) else text)
-    return count + _number_bytes(count)
-
-
-def _number_bytes(number: int) -> int:
-    """Of a number in Kafka's zigzag coding."""
-    return max(1, -(-(number << 1).bit_length() // 7))
-
-
-def _told(error: "KafkaError") -> str:
+def _reason(error: "KafkaError") -> str:
     return f"{error.str()} ({error.name()})"
 
 
 def rows_written(batch: ChangeBatch, refusals: Refusals | None) -> tuple[Counter[str], Counter[str]]:
     """How many rows of each source were, and how many are held back."""
-    found, letters = Counter[str](), Counter[str]()
+    written, letters = Counter[str](), Counter[str]()
     for number, item in enumerate(batch.items):
         if isinstance(item, TableRows):
-            held = 0 if refusals is None else len(refusals.parking.held(number))
-            found[item.table.source] += item.rows.num_rows - held
-            letters[item.table.source] += held
-    return found, letters
+            held_count = 0 if refusals is None else len(refusals.parking.held(number))
+            written[item.table.source] += item.rows.num_rows - held_count
+            letters[item.table.source] += held_count
+    return written, letters

@@ -25,7 +25,6 @@ class Session:
     """A bucket's producer, and how far the bucket has come. `begin` shuts out who came before.
 
     is_replay: whether it writes dead letters, which have no position. is_rehearsal: whether nothing of it is committed.
-    is_alone: whether each message goes alone.
     """
 
     def __init__(
@@ -42,7 +41,8 @@ class Session:
         self.bucket = bucket
         self.is_replay = is_replay
         self.is_rehearsal = is_rehearsal
-        self.is_alone = False
+        self.batch_bytes_max: int | None = None
+        """Most bytes of several messages in one batch; None for what the client's settings say."""
         self._attempt = b""
         self.record: Record | None = None
         self.producer: Producer | None = None
@@ -67,10 +67,10 @@ class Session:
                 return
             self.close()
         if self.control_topic is None:
-            self.producer = self.cluster.producer(None, self.is_alone)
+            self.producer = self.cluster.producer(None, self.batch_bytes_max)
             return
         bucket, name = self.bucket, self._transactional_id
-        producer = self.cluster.producer(name, self.is_alone, self._note_loss)
+        producer = self.cluster.producer(name, self.batch_bytes_max, self._note_loss)
         try:
             # A client that is asked for its coordinator while it has no connection asks again after half a second. That
             # of the first answer is for finding the brokers only, and is closed then.
@@ -105,7 +105,7 @@ class Session:
     def rehearsal(self) -> "Session":
         """One that tries out what this one is to write."""
         session = Session(self.cluster, self.control_topic, self.bucket, is_replay=self.is_replay, is_rehearsal=True)
-        session.is_alone = self.is_alone
+        session.batch_bytes_max = self.batch_bytes_max
         return session
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from databus.core import ConfigError, InputError, ServiceUnavailable, name_parts
+from databus.core import ConfigError, DatabusError, InputError, ServiceUnavailable, name_parts
 from databus.sinks.kafka._cluster import Cluster
 
 if TYPE_CHECKING:
@@ -138,15 +138,9 @@ class Topics:
 
     def _check_timestamps(self, name: str) -> None:
         """Raises `ConfigError` for a topic whose broker gives messages another timestamp than they have."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
-
-        topic = ConfigResource(ConfigResource.Type.TOPIC, name)
-        asked = self._cluster.answers(lambda admin, s_max: admin.describe_configs([topic], request_timeout=s_max))
         try:
-            ((_, answer),) = asked
-            kind = answer()[_TIMESTAMPS].value
-        except (KafkaException, KeyError) as error:
+            kind = self._cluster.topic_settings(name)[_TIMESTAMPS]
+        except (DatabusError, KeyError) as error:
             logging.getLogger("databus.kafka").warning(
                 "%s: whether topic %s keeps the timestamps of messages (%s) cannot be seen: %s. Allow the user to "
                 "describe its configuration, or look yourself",

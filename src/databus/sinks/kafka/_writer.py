@@ -141,8 +141,8 @@ class _BucketOfKafka:
             raise ServiceUnavailable(f"{error}. It was removed while it was written") from error
         finally:
             self._is_inherited = False
-            if self.session.is_alone:  # it was for this batch
-                self._close(is_alone=False)
+            if self.session.batch_bytes_max is not None:  # it was for this batch
+                self._close(None)
         self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
         return self._write(batch)
 
@@ -254,7 +254,7 @@ class _BucketOfKafka:
             assert refusals is not None  # noqa: S101 - it says so
             self._gather_reports()
             refusals.settle(comes_again=True)
-            self._close(is_alone=refusals.is_alone)
+            self._close(refusals.batch_bytes_max)
             return False
         except KafkaException as error:
             self._look_at_reports(error)  # they say which message it was about
@@ -267,12 +267,12 @@ class _BucketOfKafka:
         try:
             self.session.begin()
             is_taken = self._attempt(batch, None)
-            is_alone = self.session.is_alone
+            batch_bytes_max = self.session.batch_bytes_max
         finally:
             self.session.close()
             self.session = own
         if not is_taken:
-            self._close(is_alone=is_alone)
+            self._close(batch_bytes_max)
         return is_taken
 
     def _topics_of(self, batch: ChangeBatch) -> set[str]:
@@ -344,9 +344,9 @@ class _BucketOfKafka:
                 self._producer.purge(in_queue=True, in_flight=False)
             self._producer.flush(_REPORTS_WAIT_S if is_over else 0)
 
-    def _close(self, *, is_alone: bool) -> None:
+    def _close(self, batch_bytes_max: int | None) -> None:
         self.session.close()
-        self.session.is_alone = is_alone
+        self.session.batch_bytes_max = batch_bytes_max
 
     @property
     def _producer(self) -> "Producer":
