@@ -70,7 +70,7 @@ class StagedRows:
 
     def then(self, other: "StagedRows") -> "StagedRows":
         """These and those that follow."""
-        newest = [each for each in (self.newest_us, other.newest_us) if each is not None]
+        newest = [time_us for time_us in (self.newest_us, other.newest_us) if time_us is not None]
         return replace(
             other,
             files=(*self.files, *other.files),

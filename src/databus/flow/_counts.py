@@ -51,21 +51,21 @@ class Counts:
     def plus(self, other: "Counts") -> "Counts":
         """Both together."""
         rows = dict(self.rows)
-        for source, each in other.rows.items():
-            rows[source] = rows[source].plus(each) if source in rows else each
+        for source, counts in other.rows.items():
+            rows[source] = rows[source].plus(counts) if source in rows else counts
         return Counts(rows, self.bytes + other.bytes, Counter(self.spent_us) + Counter(other.spent_us))
 
     @classmethod
     def total(cls, all_: Iterable["Counts"]) -> "Counts":
         """All together."""
-        found = cls()
-        for each in all_:
-            found = found.plus(each)
-        return found
+        total = cls()
+        for counts in all_:
+            total = total.plus(counts)
+        return total
 
     def to_json(self) -> dict[str, Any]:
         """As a receipt has it."""
-        rows = {source: [each.came, dict(each.dropped), each.letters] for source, each in self.rows.items()}
+        rows = {source: [counts.came, dict(counts.dropped), counts.letters] for source, counts in self.rows.items()}
         return {"rows": rows, "bytes": self.bytes, "us": dict(self.spent_us)}
 
     @classmethod

@@ -140,14 +140,14 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
     return pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py() is True
 
 
-def _stats_of(found: "pq.FileMetaData", schema: pa.Schema, with_nan: Collection[str]) -> str:
+def _stats_of(metadata: "pq.FileMetaData", schema: pa.Schema, with_nan: Collection[str]) -> str:
     """Least and greatest values and counts of nulls, of the first columns, from what Parquet says of its row groups,
     which leaves out NaN: with_nan has the columns that hold one.
 
     Of all of these columns or of none: a reader (deltalake 1.6.6) that finds no bounds of one column beside those of
     others takes them for null, which no value is within, and leaves the file out.
     """
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     least: list[str] = []
     greatest: list[str] = []
     nulls: dict[str, int] = {}
@@ -157,18 +157,18 @@ def _stats_of(found: "pq.FileMetaData", schema: pa.Schema, with_nan: Collection[
             continue  # readers look for none
         statistics = [group.column(index).statistics for group in groups]
         if any(statistic is None or not statistic.has_null_count for statistic in statistics):
-            return _COUNT.format(found.num_rows)
+            return _COUNT.format(metadata.num_rows)
         nulls[field] = sum(statistic.null_count for statistic in statistics)
-        if nulls[field] == found.num_rows:
+        if nulls[field] == metadata.num_rows:
             continue
         bounds = None if field in with_nan else _bounds([statistic for statistic in statistics if statistic.num_values])
         if bounds is None:
-            return _COUNT.format(found.num_rows)
+            return _COUNT.format(metadata.num_rows)
         name = _json(field)
         least.append(f"{name}: {bounds[0]}")
         greatest.append(f"{name}: {bounds[1]}")
     bounded = f'"minValues": {{{", ".join(least)}}}, "maxValues": {{{", ".join(greatest)}}}'
-    return f'{{"numRecords": {found.num_rows}, {bounded}, "nullCount": {_json(nulls)}}}'
+    return f'{{"numRecords": {metadata.num_rows}, {bounded}, "nullCount": {_json(nulls)}}}'
 
 
 def _json(value: Any) -> str:
@@ -177,10 +177,10 @@ def _json(value: Any) -> str:
 
 def _bounds(said: Sequence[Any]) -> tuple[str, str] | None:
     """Bounds of a column as JSON; None where its words for them would not be exact."""
-    if not all(each.has_min_max for each in said):
+    if not all(statistics.has_min_max for statistics in said):
         return None
     try:
-        low, high = min(each.min for each in said), max(each.max for each in said)
+        low, high = min(statistics.min for statistics in said), max(statistics.max for statistics in said)
         return _words(low, is_high=False), _words(high, is_high=True)
     except (ValueError, OverflowError):  # days that Python has no words for, or a number that is none
         return None

@@ -328,9 +328,9 @@ class _Clock:
     def fetching(self, pieces: Iterable[tuple[list[FrameGroup], str]]) -> Iterator[tuple[list[FrameGroup], str]]:
         """The same; the time until each comes is that of fetching."""
         began_ns = time.perf_counter_ns()
-        for each in pieces:
+        for piece in pieces:
             self._fetch_ns += time.perf_counter_ns() - began_ns
-            yield each
+            yield piece
             began_ns = time.perf_counter_ns()
         self._fetch_ns += time.perf_counter_ns() - began_ns
 
@@ -449,10 +449,10 @@ def result_table(source: str, result: pa.Schema, key: tuple[str, ...], *, first_
     for a type that no table has.
     """
     columns = []
-    for each in result:
-        if each.name in BUS_COLUMNS or each.name == CONTROL:
+    for arrow_field in result:
+        if arrow_field.name in BUS_COLUMNS or arrow_field.name == CONTROL:
             continue
-        columns.append(Column(each.name, _type_name(source, each)))
+        columns.append(Column(arrow_field.name, _type_name(source, arrow_field)))
     names = {column.name for column in columns}
     return TableSchema(source, tuple(columns), key if names.issuperset(key) else (), first_images)
 

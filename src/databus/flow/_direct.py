@@ -206,8 +206,9 @@ class DirectFeed:
         """Write some buckets of batches; gives a receipt for each of both, with the bucket's number."""
         position = self.bucket.position
         with ExitStack() as stack:
-            buckets = [replace(self.bucket, number=each, buckets=self.writer.buckets) for each in numbers]
-            writers = [stack.enter_context(self.writer.open(each)) for each in buckets]
+            count = self.writer.buckets
+            buckets = [replace(self.bucket, number=number, buckets=count) for number in numbers]
+            writers = [stack.enter_context(self.writer.open(bucket)) for bucket in buckets]
             for batch in batches:
                 self.bucket.check_log(batch)
                 left = batch.above(position.done, self.bucket.reads)
@@ -230,8 +231,8 @@ class DirectFeed:
 
     def _controls(self, batch: ChangeBatch) -> list[TableControl]:
         """As they were before filters: the driver sees to those."""
-        found = (item for item in batch.items if isinstance(item, TableControl))
-        return [item for item in found if self.ways.selects(f"{batch.physical}/{item.table.source}")]
+        controls = (item for item in batch.items if isinstance(item, TableControl))
+        return [item for item in controls if self.ways.selects(f"{batch.physical}/{item.table.source}")]
 
     def _passed(self, batch: ChangeBatch, left: ChangeBatch, tally: Tally) -> ChangeBatch:
         """What is left behind the filters of what the output lacks of a batch."""
@@ -308,20 +309,22 @@ def joined_buckets(receipts: pa.Table, buckets: int) -> list[StagedBatch]:
 
     receipts: of `RECEIPTS`, with the bucket as the feed. Raises `CorruptData` where buckets do not end alike.
     """
-    found = [receipts_for(receipts, number) for number in range(buckets)]
-    if not any(found):
+    by_bucket = [receipts_for(receipts, number) for number in range(buckets)]
+    if not any(by_bucket):
         return []
-    bounds = {(each[0].start.pair, each[-1].end.pair) if each else None for each in found}
+    bounds = {(batches[0].start.pair, batches[-1].end.pair) if batches else None for batches in by_bucket}
     if len(bounds) > 1:
-        raise CorruptData(f"{found[0][0].physical}: tasks wrote buckets of one batch with different bounds: {bounds}")
-    controls = [item for batch in found[0] for item in batch.items if isinstance(item, TableControl)]
+        raise CorruptData(
+            f"{by_bucket[0][0].physical}: tasks wrote buckets of one batch with different bounds: {bounds}"
+        )
+    controls = [item for batch in by_bucket[0] for item in batch.items if isinstance(item, TableControl)]
     rows: dict[tuple[str, int], StagedRows] = {}
-    for item in (item for each in found for batch in each for item in batch.items):
+    for item in (item for batches in by_bucket for batch in batches for item in batch.items):
         if isinstance(item, StagedRows):
             key = item.table.source, item.table.fingerprint
             rows[key] = item if key not in rows else _both(rows[key], item)
-    counts = Counts.total(batch.counts for each in found for batch in each)
-    return [replace(found[0][0], end=found[0][-1].end, items=(*rows.values(), *controls), counts=counts)]
+    counts = Counts.total(batch.counts for batches in by_bucket for batch in batches)
+    return [replace(by_bucket[0][0], end=by_bucket[0][-1].end, items=(*rows.values(), *controls), counts=counts)]
 
 
 def _both(one: StagedRows, other: StagedRows) -> StagedRows:

@@ -253,8 +253,8 @@ class Mask(TableFilter):
                 _check_no_key(table, name, "redact")
                 made[name], how[name] = _nothing, "redact"
                 columns[name] = Column(name, columns[name].type)
-        for each, length in self.truncate.items():
-            name = column_named(each, table.names)
+        for option, length in self.truncate.items():
+            name = column_named(option, table.names)
             if name is not None:
                 _check_no_key(table, name, "truncate")
                 made[name], how[name] = _cut(columns[name], length), ("truncate", length)

@@ -97,9 +97,9 @@ def _hashed(values: pa.Array, inner: list[Words], outer: list[Words]) -> pa.Arra
     lengths = np.diff(offsets)
     digests = np.empty((count, 32), np.uint8)
     blocks = (lengths + 9 + _BLOCK - 1) // _BLOCK
-    for each in np.unique(blocks):
-        rows = np.flatnonzero(blocks == each)
-        digests[rows] = _of_blocks(data, offsets[rows], lengths[rows], int(each), inner, outer)
+    for block_count in np.unique(blocks):
+        rows = np.flatnonzero(blocks == block_count)
+        digests[rows] = _of_blocks(data, offsets[rows], lengths[rows], int(block_count), inner, outer)
     hexed = np.frombuffer(b"0123456789abcdef", np.uint8)[np.stack([digests >> 4, digests & 15], axis=2)]
     made = pa.Array.from_buffers(
         pa.string(),
@@ -134,13 +134,13 @@ def _of_blocks(
     padded[np.arange(count), lengths] = 0x80
     bits = ((lengths + _BLOCK) * 8).astype(">u8")
     padded[:, -8:] = bits.view(np.uint8).reshape(count, 8)
-    state = [np.repeat(each, count) for each in inner]
+    state = [np.repeat(word, count) for word in inner]
     for block in range(blocks):
         state = _compressed(state, _words_of(padded[:, block * _BLOCK : (block + 1) * _BLOCK]))
     last = np.zeros((count, _BLOCK), np.uint8)
     last[:, :32] = np.stack(state, axis=1).astype(">u4").view(np.uint8)
     last[:, 32] = 0x80
     last[:, -8:] = np.array([(_BLOCK + 32) * 8], ">u8").view(np.uint8)
-    made = _compressed([np.repeat(each, count) for each in outer], _words_of(last))
+    made = _compressed([np.repeat(word, count) for word in outer], _words_of(last))
     digest: Bytes = np.stack(made, axis=1).astype(">u4").view(np.uint8)
     return digest

@@ -133,7 +133,7 @@ class DeadLetters:
         source: str,
         table: TableSchema,
         rows: pa.Table,
-        told: Iterable[tuple[str, str]],
+        reasons: Iterable[tuple[str, str]],
         at_us: int | None = None,
     ) -> Letters:
         """Keep refused rows, durably, in the order in which they stand. told: the id and the reason of each. at_us:
@@ -144,7 +144,7 @@ class DeadLetters:
         at_us = time.time_ns() // 1000 if at_us is None else at_us
         letters = [
             Letter((int(scn), int(seq)), name, reason, at_us, line)
-            for scn, seq, (name, reason), line in zip(scns, seqs, told, lines, strict=True)
+            for scn, seq, (name, reason), line in zip(scns, seqs, reasons, lines, strict=True)
         ]
         return self._write(Letters(source, table, tuple(letters)))
 
@@ -169,7 +169,7 @@ class DeadLetters:
             if match is not None and source is not None and is_wanted(source):
                 numbers = [int(group) for group in match.groups()[1:]]
                 names.append(LetterFile(name, source, (numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4]))
-        return sorted(names, key=lambda each: (each.source, each.first))
+        return sorted(names, key=lambda file: (file.source, file.first))
 
     def _source_of(self, match: re.Match[str]) -> str | None:
         """The table whose letters a file of this name has; None where the name alone does not say, and it is gone."""
@@ -200,13 +200,13 @@ class DeadLetters:
         """The letters of tables whose full names are wanted."""
         while True:
             files = self.files(is_wanted)
-            looked = [self.find(file) for file in files]
-            if None not in looked:
+            read = [self.find(file) for file in files]
+            if None not in read:
                 break  # else somebody has replayed some of a file: what is left of it is in another one now
         made: dict[str, list[Letters]] = {}
-        for found in looked:
-            if found is not None:
-                made.setdefault(found.source, []).append(found)
+        for letters in read:
+            if letters is not None:
+                made.setdefault(letters.source, []).append(letters)
         return made
 
     def read(self, file: LetterFile) -> Letters:
@@ -254,10 +254,10 @@ class DeadLetters:
     def move(self, to: "DeadLetters") -> int:
         """Have them be those of another output, file by file; returns how many there are now. While nobody writes."""
         for file in () if to.folder == self.folder else self.files():
-            found = (self.folder / file.name).read()
-            if found is not None:
+            content = (self.folder / file.name).read()
+            if content is not None:
                 to.folder.make()
-                (to.folder / file.name).write(found.content)
+                (to.folder / file.name).write(content.content)
                 (self.folder / file.name).remove()
         return to.count()
 
@@ -270,7 +270,7 @@ class DeadLetters:
         """Forget letters of a table that are below a pair: a truncation or a whole snapshot has overtaken them."""
         for file in self.files(lambda name: name == source):
             if file.first < pair:
-                self._forget(file, lambda each: each.pair < pair)
+                self._forget(file, lambda letter: letter.pair < pair)
 
     def release_overtaken(self, taken: Mapping[str, Taken]) -> None:
         """Forget letters whose documents have a newer row now. A replay would put them back, once the target has

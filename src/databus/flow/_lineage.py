@@ -39,9 +39,9 @@ class Lineage:
 
     def _all_origins(self, names: frozenset[str] | None) -> frozenset[str] | None:
         """Those of several together."""
-        found = [self.origins(name) for name in names or ()]
-        known = [origins for origins in found if origins is not None]
-        return None if names is None or len(known) < len(found) else frozenset[str]().union(*known)
+        origins_of_names = [self.origins(name) for name in names or ()]
+        known = [origins for origins in origins_of_names if origins is not None]
+        return None if names is None or len(known) < len(origins_of_names) else frozenset[str]().union(*known)
 
     @classmethod
     def unchanged(cls, names: Sequence[str]) -> "Lineage":
@@ -53,14 +53,14 @@ class Lineage:
         columns = {name: None if old is None else self.columns[old] for name, old in following.columns.items()}
         read = {self.columns[name] for name in following.reads}
         apart = {name: old for name, old in {**following.columns, **following.hashed}.items() if old is not None}
-        found = {name: self.columns[old] or self.hashed.get(old) for name, old in apart.items()}
+        sources = {name: self.columns[old] or self.hashed.get(old) for name, old in apart.items()}
         computed = {name: following.origins(name) for name in following.columns if columns[name] is None}
         made = {name: origins for name, olds in computed.items() if (origins := self._all_origins(olds)) is not None}
         return Lineage(
             columns,
             self.reads | {name for name in read if name is not None},
             self.is_opaque or following.is_opaque,
-            {name: old for name, old in found.items() if old is not None and columns[name] is None},
+            {name: old for name, old in sources.items() if old is not None and columns[name] is None},
             made,
         )
 
@@ -76,8 +76,8 @@ class Lineage:
         if self.is_opaque:
             return tuple(key) if set(key) <= self.columns.keys() else ()
         apart = {**self.columns, **self.hashed}
-        found = [next((new for new in (name, *apart) if apart.get(new) == name), None) for name in key]
-        return tuple(name for name in found if name is not None) if None not in found else ()
+        kept = [next((new for new in (name, *apart) if apart.get(new) == name), None) for name in key]
+        return tuple(name for name in kept if name is not None) if None not in kept else ()
 
 
 LineageOf = Callable[[Sequence[str]], Lineage]
@@ -137,7 +137,7 @@ class _Following:
         return CopySteps(self.moved, self.fill, self.inexact, needs_snapshot, self.pending[0].pair)
 
     def _follow(self, before: TableSchema, after: TableSchema) -> None:
-        found = origins({column.name: column.type for column in before.columns}, self.pending)
+        origin_of = origins({column.name: column.type for column in before.columns}, self.pending)
         new = self.lineage_of(after.names)
         try:
             old = self.lineage_of(before.names)
@@ -148,11 +148,11 @@ class _Following:
         self.inexact += [
             f"the filters read column {name!r}, and what has that name now is not what had it before"
             for name in sorted(judged)
-            if not found[name].is_still(name)
+            if not origin_of[name].is_still(name)
         ]
         for name, column in new.columns.items():
             if column is not None:
-                self._column(name, column, found[column], old, is_opaque=new.is_opaque)
+                self._column(name, column, origin_of[column], old, is_opaque=new.is_opaque)
             elif name in old.columns and old.columns[name] is None:
                 self.moved[name] = name  # computed from columns that are what they were, or `inexact` says so
             else:
@@ -166,7 +166,7 @@ class _Following:
             elif origin.value is not None:
                 self._fill(name, origin)
             return
-        held = [each for each, its in old.columns.items() if its == origin.column]
+        held = [column for column, its in old.columns.items() if its == origin.column]
         if is_opaque and origin.column != column:
             self.inexact.append(f"nobody knows what the function makes of {origin.column!r} by its name of now")
         elif held:

@@ -172,7 +172,7 @@ class FilterMapper:
     def _controls(self, controls: pa.RecordBatch) -> pa.RecordBatch:
         """Controls, which every filter lets pass, without what a filter that hides columns must not let be seen."""
         given: dict[str, pa.Array] = {name: controls.column(name) for name in META_COLUMNS}
-        if any(each.hides for _, each in self.filters.filters):
+        if any(table_filter.hides for _, table_filter in self.filters.filters):
             bodies = [_without_values(text) for text in given[CONTROL].to_pylist()]
             given[CONTROL] = pa.array(bodies, given[CONTROL].type)
         columns = [given.get(field.name, pa.nulls(controls.num_rows, field.type)) for field in self.schema]

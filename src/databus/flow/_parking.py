@@ -81,11 +81,11 @@ class Parking:
         sources = {item.table.source for item in batch.items if isinstance(item, TableRows)}
         names = {f"{batch.physical}/{source}": source for source in sources}
         given = () if replayed is None else {(letter.id, letter.pair) for letter in replayed.letters}
-        for name, found in letters.by_source(names.__contains__).items() if names else ():
+        for name, groups in letters.by_source(names.__contains__).items() if names else ():
             source = names[name]
             known = [
                 replace(letter, id=called or "")
-                for group in found
+                for group in groups
                 for letter, called in zip(group.letters, self._called(source, group), strict=True)
                 if (letter.id, letter.pair) not in given
             ]
@@ -196,7 +196,7 @@ class _Rows:
         self._why: dict[int, str] = {}
         self._releases = releases
         pairs = [pairs_of(item.rows) for item in items.values()]
-        self._scns, self._seqs = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        self._scns, self._seqs = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
         self._is_followed = np.concatenate([before_updates(item.rows)[1] for item in items.values()])
         ids = pa.concat_arrays(names).dictionary_encode()
         self._names: pa.Array = ids.dictionary
@@ -233,7 +233,7 @@ class _Rows:
 
     def _span(self, number: int) -> tuple[int, int]:
         start = self.starts[number]
-        return start, min((each for each in self.starts.values() if each > start), default=len(self.is_held))
+        return start, min((other for other in self.starts.values() if other > start), default=len(self.is_held))
 
     def _pair(self, place: int) -> Pair:
         return int(self._scns[place]), int(self._seqs[place])

@@ -52,8 +52,8 @@ class Restage(Exception):
     @classmethod
     def of_all(cls, asked: Sequence["Restage"]) -> Self:
         """What all of these ask for, at once: writing all rows again for each table would not end with many tables."""
-        above = {name: pair for each in asked for name, pair in each.above.items()}
-        return cls(above=above, fits={name: schema for each in asked for name, schema in each.fits.items()})
+        above = {name: pair for restage in asked for name, pair in restage.above.items()}
+        return cls(above=above, fits={name: schema for restage in asked for name, schema in restage.fits.items()})
 
 
 RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("receipt", pa.string())])
@@ -129,9 +129,11 @@ def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBat
 def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
     pieces, tally = Counter(item.table.source for item in batch.items), Tally(batch.counts)
     items = [
-        each
+        staged
         for item in batch.items
-        for each in _staged(batch.physical, item, feed, tally, is_all=batch.is_whole and pieces[item.table.source] == 1)
+        for staged in _staged(
+            batch.physical, item, feed, tally, is_all=batch.is_whole and pieces[item.table.source] == 1
+        )
     ]
     return StagedBatch(batch.physical, batch.start, batch.end, tuple(items), batch.ahead, counts=tally.counts())
 
@@ -150,15 +152,15 @@ def _staged(
     dropped = tally.came(item.table.source, item.rows.num_rows)
     with tally.timing("filter"):
         left = [*feed.filtered(name, item, dropped)]
-    for each in left:
-        rows = rows_above(each.rows, feed.above(name))
+    for piece in left:
+        rows = rows_above(piece.rows, feed.above(name))
         if rows.num_rows == 0:
             continue
         if is_all and len(left) == 1 and isinstance(feed.writer, TableWriter):
             with tally.timing("write"):
-                at_once = feed.writer.write_at_once(name, TableRows(each.table, rows))
+                at_once = feed.writer.write_at_once(name, TableRows(piece.table, rows))
             if at_once is not None:
-                yield replace(staged_rows(each.table, rows, ()), ends=(last_pair(rows),), at_once=at_once)
+                yield replace(staged_rows(piece.table, rows, ()), ends=(last_pair(rows),), at_once=at_once)
                 continue
         named, schema = rows, feed.fits.get(name)
         if schema is not None:
@@ -166,8 +168,8 @@ def _staged(
             schema = _room_for(named.schema, schema)
         written = rows if schema is None else fitted_rows(named, schema)
         with tally.timing("write"):
-            files = tuple(feed.writer.write(name, TableRows(each.table, written)))
-        yield staged_rows(each.table, rows, files, schema)
+            files = tuple(feed.writer.write(name, TableRows(piece.table, written)))
+        yield staged_rows(piece.table, rows, files, schema)
 
 
 def staged_rows(
@@ -216,8 +218,8 @@ def _to_json(batch: StagedBatch) -> dict[str, Any]:
 def _item_to_json(item: StagedRows | TableControl) -> dict[str, Any]:
     table = f"{item.table.fingerprint:016x}"
     if isinstance(item, TableControl):
-        told = {"kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body), "us": item.commit_us}
-        return {"table": table, **told}
+        control = {"kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body), "us": item.commit_us}
+        return {"table": table, **control}
     files = [file.to_json() for file in item.files]
     pairs = {"first": list(item.first), "ends": [list(pair) for pair in item.ends]}
     fitted = None if item.fitted is None else item.fitted.serialize().to_pybytes().hex()
@@ -234,8 +236,8 @@ def _at_once_to_json(done: AtOnce | None) -> dict[str, Any] | None:
 
 def _from_json(text: str) -> StagedBatch:
     value = json.loads(text)
-    tables = {name: TableSchema.from_json(each) for name, each in value["tables"].items()}
-    items = tuple(_item_from_json(each, tables[each["table"]]) for each in value["items"])
+    tables = {name: TableSchema.from_json(table) for name, table in value["tables"].items()}
+    items = tuple(_item_from_json(item, tables[item["table"]]) for item in value["items"])
     start, end = (SourceCheckpoint.from_json(value[name], name) for name in ("start", "end"))
     ahead = SchemaAhead(tuple(map(SchemaChange.from_json, value["ahead"]))) if value["ahead"] else None
     return StagedBatch(value["physical"], start, end, items, ahead, counts=Counts.from_json(value["counts"]))
@@ -259,16 +261,16 @@ def joined(receipts: pa.Table, feed: int) -> list[StagedBatch]:
 
     Raises `CorruptData` if the ranges overlap, or their logs differ.
     """
-    found: dict[str, list[StagedBatch]] = {}
+    by_physical: dict[str, list[StagedBatch]] = {}
     for batch in receipts_for(receipts, feed):
-        found.setdefault(batch.physical, []).append(batch)
-    return [_join(each) for each in found.values()]
+        by_physical.setdefault(batch.physical, []).append(batch)
+    return [_join(batches) for batches in by_physical.values()]
 
 
 def receipts_for(receipts: pa.Table, feed: int) -> list[StagedBatch]:
     """What tasks have staged for an output, piece by piece, in order."""
     mine = receipts.filter(pc.equal(receipts.column("feed"), feed)).column("receipt")
-    return sorted(map(_from_json, mine.to_pylist()), key=lambda each: (each.physical, each.start.pair))
+    return sorted(map(_from_json, mine.to_pylist()), key=lambda batch: (batch.physical, batch.start.pair))
 
 
 def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
@@ -280,7 +282,7 @@ def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
     items = [item for batch in batches for item in batch.items]
     if len(batches) > 1 and any(isinstance(item, StagedRows) and item.at_once is not None for item in items):
         raise CorruptData(f"{batches[0].physical}: a task took a part of a batch for all of it")
-    counts = Counts.total(each.counts for each in batches)
+    counts = Counts.total(batch.counts for batch in batches)
     return replace(batches[0], end=batches[-1].end, items=joined_items(batches), counts=counts)
 
 
@@ -355,7 +357,7 @@ def pieces_of(parts: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.
             if cut:
                 yield rows.slice(0, cut)
             waiting = rows.slice(cut).combine_chunks().to_batches()
-            size = sum(each.nbytes for each in waiting)
+            size = sum(part.nbytes for part in waiting)
     if waiting:
         yield in_order(pa.Table.from_batches(waiting))
 
@@ -384,7 +386,7 @@ def joined_typed(
     pieces = receipts_for(receipts, feed)
     if any(one.end.pair >= other.start.pair for one, other in itertools.pairwise(pieces)):
         raise RowsOutOfOrder
-    told = [piece.ahead for piece in pieces if piece.ahead is not None]
-    ahead = SchemaAhead(told[-1].changes, lineage_of) if told else None
+    aheads = [piece.ahead for piece in pieces if piece.ahead is not None]
+    ahead = SchemaAhead(aheads[-1].changes, lineage_of) if aheads else None
     counts = Counts.total(piece.counts for piece in pieces)
     return StagedBatch(physical, start, end, joined_items(pieces), ahead, counts=counts)

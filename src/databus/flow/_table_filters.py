@@ -48,9 +48,9 @@ class TableFilters:
         if steps_of_table is None:
             name = f"{self.physical}/{table.source}"
             steps: list[TableStep] = []
-            for where, each in self.filters:
+            for where, table_filter in self.filters:
                 before = steps[-1].after if steps else table
-                steps.append(self._step(where, each, name, before, tuple(steps)))
+                steps.append(self._step(where, table_filter, name, before, tuple(steps)))
             steps_of_table = self.known[table.fingerprint] = tuple(steps)
         return steps_of_table
 
@@ -82,21 +82,21 @@ class TableFilters:
             names = dict.fromkeys(step.made_of[name] for name in names if name in step.made_of)
 
     def _step(
-        self, where: str, each: TableFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
+        self, where: str, table_filter: TableFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
     ) -> TableStep:
-        if not each.is_about(name):
+        if not table_filter.is_about(name):
             return TableStep.unchanged(table)
-        lacking = [column for column in each.names if column_named(column, table.names) is None]
-        missing = self._missing(where, each, name, table, lacking, len(before)) if lacking else {}
+        lacking = [column for column in table_filter.names if column_named(column, table.names) is None]
+        missing = self._missing(where, table_filter, name, table, lacking, len(before)) if lacking else {}
         try:
-            step = each.over(table, missing)
+            step = table_filter.over(table, missing)
             _check_marks(step, before)
         except ConfigError as error:
             raise ConfigError(f"{where}: {name}: {error}") from error
         return step
 
     def _missing(
-        self, where: str, each: TableFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
+        self, where: str, table_filter: TableFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
     ) -> dict[str, Column | None]:
         """Columns that a definition lacks, each as the table has it now; None where that does not matter.
 
@@ -108,18 +108,18 @@ class TableFilters:
             now = TableFilters(self.physical, self.filters[:depth], self.table_of, self.current_of).result(now)
         current = now or table
         columns = {column: column_named(column, current.names) for column in lacking}
-        gone = [column for column in table.names if column not in current.names and not _names(each, column)]
-        if each.hides and gone and any(columns.values()):
+        gone = [column for column in table.names if column not in current.names and not _names(table_filter, column)]
+        if table_filter.hides and gone and any(columns.values()):
             raise UnsupportedFeature(
                 f"{where}: rows of {name} are from before {', '.join(lacking)} was there, and have "
                 f"{', '.join(gone)}, which may have been its name: nothing says what to hide of them. {_BOTH_NAMES}"
             )
         for column in lacking:
-            if columns[column] is None and each.missing == "stop" and now is not None:
+            if columns[column] is None and table_filter.missing == "stop" and now is not None:
                 raise UnknownColumn(
                     f'{where}: {name} has no column "{column}"; there are {", ".join(current.names)}. Leave the table '
                     "out of `tables`, or say `missing: skip` to have the filter leave alone what is not there"
-                    f"{f'. If it has another name now: {_BOTH_NAMES}' if each.hides else ''}"
+                    f"{f'. If it has another name now: {_BOTH_NAMES}' if table_filter.hides else ''}"
                 )
         return {column: None if at is None else current.column(at) for column, at in columns.items()}
 
@@ -155,10 +155,10 @@ class TableFilters:
         """A control that says nothing of columns, as the filters let it pass."""
         name = f"{self.physical}/{item.table.source}"
         body: Mapping[str, Any] | None = item.body
-        for where, each in self.filters:
-            if body is not None and each.is_about(name):
+        for where, table_filter in self.filters:
+            if body is not None and table_filter.is_about(name):
                 try:
-                    body = each.control(item.kind, body)
+                    body = table_filter.control(item.kind, body)
                 except UnsupportedFeature as error:
                     raise UnsupportedFeature(f"{where}: {name}: {error}") from error
         return [] if body is None else [replace(item, table=self.result(item.table), body=body)]
@@ -171,12 +171,12 @@ class TableFilters:
         change = SchemaChange.of_control(item.pair, item.body, before, item.table)
         olds: Sequence[TableStep | None] = [None] * len(steps) if before is None else self.over(before)
         is_exact = True
-        for (where, each), old, new in zip(self.filters, olds, steps, strict=True):
-            if each.hides and old is not None:
-                _check_hidden(where, each, old, new)
+        for (where, table_filter), old, new in zip(self.filters, olds, steps, strict=True):
+            if table_filter.hides and old is not None:
+                _check_hidden(where, table_filter, old, new)
             change, is_said = changed_by(old, new, change)
             is_exact &= is_said
-        hides = any(each.hides for _, each in self.filters)
+        hides = any(table_filter.hides for _, table_filter in self.filters)
         body = schema_body(item.body, replace(change, after=result), hides=hides)
         is_exact &= item.body.get("exact", True)  # as the relay's own filter says
         is_read_anyway = item.body.get("exact", True) and (change.needs_snapshot or before is None)
@@ -230,19 +230,19 @@ def _check_marks(step: TableStep, before: Sequence[TableStep]) -> None:
     pass, and nothing would say that the row of before is to go.
     """
     names = step.reads
-    for each in reversed(before):
-        if marks := sorted(names & each.marks):
+    for earlier in reversed(before):
+        if marks := sorted(names & earlier.marks):
             raise ConfigError(
                 f"{marks[0]} is made by `tombstones` before it, and rows cannot be chosen by it: leave this filter out "
                 "and have deletes pass as they are, or choose in a query over the copy"
             )
-        names = frozenset(each.made_of[name] for name in names if name in each.made_of)
+        names = frozenset(earlier.made_of[name] for name in names if name in earlier.made_of)
 
 
-def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep) -> None:
+def _check_hidden(where: str, table_filter: TableFilter, old: TableStep, new: TableStep) -> None:
     """Raises `UnsupportedFeature` where a column that is hidden may go on under another name."""
-    gone = [name for name in each.names if column_named(name, old.before.names) and not _has(name, new)]
-    added = [name for name in new.before.names if name not in old.before.names and not _names(each, name)]
+    gone = [name for name in table_filter.names if column_named(name, old.before.names) and not _has(name, new)]
+    added = [name for name in new.before.names if name not in old.before.names and not _names(table_filter, name)]
     if gone and added:
         raise UnsupportedFeature(
             f"{where}: {new.before.source} lost column {', '.join(gone)}, which is hidden, and got "
@@ -250,8 +250,8 @@ def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep)
         )
 
 
-def _names(each: TableFilter, column: str) -> bool:
-    return column_named(column, each.names) is not None
+def _names(table_filter: TableFilter, column: str) -> bool:
+    return column_named(column, table_filter.names) is not None
 
 
 def _has(name: str, step: TableStep) -> bool:

@@ -72,13 +72,15 @@ class Unnest(TableFilter):
                 "its updates may come without first images, and nobody can tell which objects left the array. Have "
                 "the database log whole rows, and say `first_images: true` in the source"
             )
-        later = {each: column for each, column in missing.items() if column is not None}
-        found = {name: later.get(name) or table.column(column_named(name, table.names) or name) for name in self.names}
-        document = found[self.column]
+        later = {column_name: column for column_name, column in missing.items() if column is not None}
+        columns_of = {
+            name: later.get(name) or table.column(column_named(name, table.names) or name) for name in self.names
+        }
+        document = columns_of[self.column]
         if document.type != "string":
             raise ConfigError(f"column: {document.name} is {document.type}; JSON is text")
         kept = [table.column(name) for name in table.key]
-        kept += [column for name in self.keep if (column := found[name]).name not in table.key]
+        kept += [column for name in self.keep if (column := columns_of[name]).name not in table.key]
         members = [Column(name, kind, name not in self.required) for name, kind in self.members.items()]
         columns = (*kept, Column(self.ordinal, "int32", nullable=False), *members)
         self._check_names([column.name for column in columns])
@@ -87,8 +89,8 @@ class Unnest(TableFilter):
         bus = len(table.names)
 
         def apply(rows: pa.Table) -> pa.Table:
-            for each in later.values():
-                rows = rows.append_column(each.name, pa.nulls(rows.num_rows, forms_of(each.type).sink))
+            for column in later.values():
+                rows = rows.append_column(column.name, pa.nulls(rows.num_rows, forms_of(column.type).sink))
             objects = self._objects(table, rows, document.name, members)
             order = _order(rows, objects)
             of = pa.array(objects.of[order])
@@ -109,7 +111,7 @@ class Unnest(TableFilter):
         return TableStep(table, after, apply, own, reads=frozenset([document.name]), selects=True)
 
     def _check_names(self, names: Sequence[str]) -> None:
-        twice = sorted({name for name in names if sum(each.lower() == name.lower() for each in names) > 1})
+        twice = sorted({name for name in names if sum(other.lower() == name.lower() for other in names) > 1})
         if twice:
             raise ConfigError(
                 f"columns that come out would both be called {twice[0]}; give `ordinal` another name, or "
@@ -127,7 +129,7 @@ class Unnest(TableFilter):
                 reason = f"element {objects.ordinals[at]}: {column.name}: is missing or null, and `required` names it"
         if place is not None and self.on_error == "stop":
             pair = rows.column(COMMIT_VERSION)[place].as_py(), rows.column(SEQ)[place].as_py()
-            key = ", ".join(f"{each} {rows.column(each)[place].as_py()}" for each in table.key)
+            key = ", ".join(f"{column} {rows.column(column)[place].as_py()}" for column in table.key)
             raise UnrepresentableValue(
                 f"{table.source}: the JSON in {name} of the row with {key}, at {pair} (SCN, _seq): {reason}. Say "
                 "`on_error: null` in the filter to have what does not fit be NULL; or have a `where` before it leave "

@@ -195,7 +195,7 @@ class Position:
         sources = {_source(name) for name in names}
 
         def unread(place: SourceCheckpoint) -> SourceCheckpoint:
-            left = {name: each for name, each in place.snapshots.items() if name not in sources}
+            left = {name: generation for name, generation in place.snapshots.items() if name not in sources}
             return replace(place, snapshots=left)
 
         own, rides = self.at, {name for name in names if chosen_by(self.tables, name)} if self.at is not None else set()
@@ -226,7 +226,7 @@ class Position:
         left = set(names)
 
         def kept(known: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: each for name, each in known.items() if name not in left}
+            return {name: place for name, place in known.items() if name not in left}
 
         rest = replace(self, places=kept(self.places), seeds=kept(self.seeds), ways=kept(self.ways))
         return replace(rest, places={**rest.places, **dict.fromkeys(left, SourceCheckpoint())}, marks=kept(self.marks))
@@ -270,11 +270,11 @@ class Position:
         """
         if self.tables == to.tables or to.at is None:
             return self
-        found = self.choosing(to.tables, there)
+        position = self.choosing(to.tables, there)
         new = [name for name in there if chosen_by(to.tables, name) and self.place(name) is None]
         places = {name: place for name in new if (place := to.place(name)) is not None}
-        found = replace(found, places={**places, **found.places})
-        return found.seeded({name: to.seeds[name] for name in new if name in to.seeds})
+        position = replace(position, places={**places, **position.places})
+        return position.seeded({name: to.seeds[name] for name in new if name in to.seeds})
 
     @classmethod
     def least_of(cls, records: "Sequence[Position | None]", name: str) -> tuple[SourceCheckpoint, Seed | None] | None:
@@ -295,15 +295,17 @@ class Position:
         first = records[0]
         names = sorted({name for record in records for name in (*record.places, *record.seeds)})
         pairs = [None if record.at is None else record.at.pair for record in records]
-        alike = [name for name in names if len({(each.done(name), each.seeds.get(name)) for each in records}) == 1]
-        if len({*pairs}) > 1 or any(each.tables != first.tables for each in records):
+        alike = [
+            name for name in names if len({(record.done(name), record.seeds.get(name)) for record in records}) == 1
+        ]
+        if len({*pairs}) > 1 or any(record.tables != first.tables for record in records):
             return None
         others = {*names} - {*alike}
         if any(chosen_by(choice, name) or chosen_by(first.tables, name) for name in others):
             return None
         places = {name: place for name, place in first.places.items() if name in alike}
         for name in sorted(others):
-            known = [place for each in records if (place := each.place(name)) is not None]
+            known = [place for record in records if (place := record.place(name)) is not None]
             places |= {name: max(known, key=_pair)} if known else {}
         seeds = {name: seed for name, seed in first.seeds.items() if name in alike}
         return replace(first, places=places, seeds={**seeds, **dict.fromkeys(others, GAP)})
@@ -342,7 +344,7 @@ class Position:
 
 def choice_to_json(choice: Choice) -> list[Any]:
     """As ledgers and journals have it."""
-    return [[[each.include, each.exclude] for each in selection] for selection in choice]
+    return [[[choice_part.include, choice_part.exclude] for choice_part in selection] for selection in choice]
 
 
 def choice_from_json(value: Any) -> Choice:

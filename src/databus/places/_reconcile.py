@@ -293,6 +293,6 @@ def _is_log(log: str | None, this: str) -> bool:
 
 
 def _stop(kind: type[Stopped], tables: Iterable[str]) -> None:
-    found = sorted(tables)
-    if found:
-        raise kind(found)
+    names = sorted(tables)
+    if names:
+        raise kind(names)

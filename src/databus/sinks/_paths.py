@@ -19,8 +19,8 @@ def target_at(path: Location | str) -> tuple[str, str]:
     >>> target_at("s3://lake/copy/orders")
     ('s3://lake', 'copy/orders')
     """
-    scheme, found, rest = str(path).partition("://")
-    if not found or scheme == "file":
+    scheme, separator, rest = str(path).partition("://")
+    if not separator or scheme == "file":
         return "file", rest or scheme
     store, _, below = rest.partition("/")
     return f"{scheme}://{store}", below

@@ -9,7 +9,7 @@ from typing import Final
 from databus.core import DatabusError, DiskFull, ServiceUnavailable
 from databus.spark._private import FAILED_IN_JAVA, LOST_JAVA, SLOW_WORKERS
 
-_NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_NO_ROOM: Final = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
 
 
@@ -33,7 +33,7 @@ def error_of(error: BaseException) -> DatabusError | None:
     if not named:
         return _full_disk(str(error)) or _gone_java(error)
     name, message = named[-1]
-    known: type[DatabusError] = next(each for each in kinds[name].__mro__ if each.__module__ == DatabusError.__module__)
+    known: type[DatabusError] = next(kind for kind in kinds[name].__mro__ if kind.__module__ == DatabusError.__module__)
     return known(message)
 
 
@@ -52,7 +52,7 @@ def _gone_java(error: BaseException) -> ServiceUnavailable | None:
 
 
 def _full_disk(said: str) -> DiskFull | None:
-    reason = next((each for each in _NO_ROOM if f"{FAILED_IN_JAVA}{each}" in said), None)
+    reason = next((reason_text for reason_text in _NO_ROOM if f"{FAILED_IN_JAVA}{reason_text}" in said), None)
     if reason is None:
         return None
     return DiskFull(

@@ -48,10 +48,10 @@ def home_of_spark(folder: Path, python: str) -> Path:
 
 def _link(home: Path, there: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
-    for each in (there / name for name in _NEEDED if (there / name).exists()):
-        link = home / each.name
+    for path in (there / name for name in _NEEDED if (there / name).exists()):
+        link = home / path.name
         with suppress(FileExistsError):  # from before, or by another process just now
-            link.symlink_to(each)
+            link.symlink_to(path)
 
 
 def java_path() -> str | None:

@@ -272,7 +272,7 @@ def parse_options(given: Mapping[str, str]) -> DatabusOptions:
     try:
         return DatabusOptions.model_validate(spelled)
     except ValidationError as error:
-        lines = [_line_of(each) for each in error.errors()]
+        lines = [_line_of(error) for error in error.errors()]
         raise ConfigError("; ".join(lines)) from None
 
 

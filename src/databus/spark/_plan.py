@@ -193,9 +193,9 @@ class Planner:
             self._exhausted = start, bound  # what comes next lies above the bound
         return end
 
-    def _answered(self, found: Range) -> SourceCheckpoint:
+    def _answered(self, answer: Range) -> SourceCheckpoint:
         """Where a part of an answer ends. Raises `PositionPurged` where the query is to read less than it has."""
-        end = found.position
+        end = answer.position
         if end.pair > self.bound:
             raise PositionPurged(
                 f"{self.target.name}: the relay has lost what is asked for, and its bootstrap service has the tables "
@@ -238,10 +238,10 @@ class Planner:
         if self.target.table is not None and log not in ("", self.target.log):
             raise other_log(self.target.physical, self.target.log, log)
 
-    def _admit(self, start: SourceCheckpoint, found: Range) -> None:
+    def _admit(self, start: SourceCheckpoint, answer: Range) -> None:
         """Let the controls at the start of a typed batch pass, or raise."""
         table = self.target.table
-        for control in found.controls if table is not None else ():
+        for control in answer.controls if table is not None else ():
             if control.kind == ControlKind.SCHEMA:
                 self._admit_schema(start, control)
             elif not self._options.meta_full and self._options.controls == "stop":
@@ -287,18 +287,18 @@ class Planner:
     def _within(
         self,
         start: SourceCheckpoint,
-        found: Range,
+        answer: Range,
         rows_max: int | None,
         bytes_max: int | None,
         bound: Pair,
     ) -> SourceCheckpoint:
         """The end of `found`, or a position inside of it where one group alone exceeds a limit or passes the bound."""
-        fit = found.rows if rows_max is None else rows_max
-        if bytes_max is not None and found.bytes > bytes_max:
-            fit = min(fit, max(1, found.rows * bytes_max // found.bytes))
-        if found.rows <= fit and found.position.pair <= bound:
-            return found.position
-        return patiently(lambda: self._cut(start, found.position, fit, bound), self._options.retry_ms)
+        fit = answer.rows if rows_max is None else rows_max
+        if bytes_max is not None and answer.bytes > bytes_max:
+            fit = min(fit, max(1, answer.rows * bytes_max // answer.bytes))
+        if answer.rows <= fit and answer.position.pair <= bound:
+            return answer.position
+        return patiently(lambda: self._cut(start, answer.position, fit, bound), self._options.retry_ms)
 
     def _cut(self, start: SourceCheckpoint, end: SourceCheckpoint, rows_max: int, bound: Pair) -> SourceCheckpoint:
         """Read from `start` and end after `rows_max` rows, or before the first above `bound`: at the end of a
@@ -351,36 +351,38 @@ class Planner:
             start = answer.position
         return parts + self._ranges(start, end, None)
 
-    def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
+    def _ranges(self, start: SourceCheckpoint, end: Pair, answer: Range | None) -> list[RangePartition]:
         if end < (start.scn, 0) or (end <= start.pair and not is_inside_transaction(start.pair)):
             return []
-        found = found or self._whole_range(start, end)
-        begin = resumes_after(start.pair, is_other_log=bool(found.log) and is_of_other_log(start, found.log))
-        if is_answer(found.log) and found.start is not None:  # asked for by its name, so that all of it is of one state
-            start, begin = found.start, found.start.pair
-        if end <= begin or found.is_empty:
+        answer = answer or self._whole_range(start, end)
+        begin = resumes_after(start.pair, is_other_log=bool(answer.log) and is_of_other_log(start, answer.log))
+        if (
+            is_answer(answer.log) and answer.start is not None
+        ):  # asked for by its name, so that all of it is of one state
+            start, begin = answer.start, answer.start.pair
+        if end <= begin or answer.is_empty:
             return []
-        inner = sorted((split for split in found.splits if begin < split.pair < end), key=lambda each: each.pair)
+        inner = sorted((split for split in answer.splits if begin < split.pair < end), key=lambda split: split.pair)
         least = self._options.partition_bytes_min
-        starts = [start, *(inner if least == 0 else _spread(inner, found.bytes // least))]
-        ends = [*(each.pair for each in starts[1:]), end]
+        starts = [start, *(inner if least == 0 else _spread(inner, answer.bytes // least))]
+        ends = [*(place.pair for place in starts[1:]), end]
         changes = self._changes_after(start)
-        afters = [begin, *(each.pair for each in starts[1:])]
+        afters = [begin, *(place.pair for place in starts[1:])]
         bounds = [
-            (each, max(after, self._first), until) for each, after, until in zip(starts, afters, ends, strict=True)
+            (place, max(after, self._first), until) for place, after, until in zip(starts, afters, ends, strict=True)
         ]
         bounds = [bound for bound in bounds if bound[1] < bound[2]]
         return [
             RangePartition(
-                each,
+                place,
                 after,
                 until,
                 tuple(change for change in changes if change.pair > after),
                 begins=number == 0,
                 ranges=len(bounds),
-                log=found.log,
+                log=answer.log,
             )
-            for number, (each, after, until) in enumerate(bounds)
+            for number, (place, after, until) in enumerate(bounds)
         ]
 
     def _whole_range(self, start: SourceCheckpoint, end: Pair) -> Range:

@@ -80,11 +80,11 @@ def forget_gateway() -> None:
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
-def connected_gateway(told: Path) -> Any:
+def connected_gateway(address_file: Path) -> Any:
     """A connection to a JVM that has written where it can be reached (`CONNECTION_VARIABLE`): the port, and a secret
     after its length, both big-endian. pyspark connects to one that it finds in the environment.
     """
-    content = told.read_bytes()[:_CONNECTION_BYTES_MAX]
+    content = address_file.read_bytes()[:_CONNECTION_BYTES_MAX]
     port, length = struct.unpack_from(">ii", content)
     known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": content[8 : 8 + length].decode()}
     os.environ.update(known)

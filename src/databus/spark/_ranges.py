@@ -72,7 +72,7 @@ class TypedRanges:
 
     def was_read(self) -> tuple[int, int]:
         """How many rows tasks have read of what `after` gave last, without controls, and how many us that took."""
-        mine = [told for (asked, _), told in self._read.value.items() if asked == self._asked]
+        mine = [counts for (asked, _), counts in self._read.value.items() if asked == self._asked]
         return sum(rows for rows, _ in mine), sum(spent_us for _, spent_us in mine)
 
     def empty(self) -> "DataFrame":

@@ -321,6 +321,6 @@ def make_class_file(path: Path) -> None:
         unfinished.replace(path)
     except FileNotFoundError as error:
         raise ServiceUnavailable(f"{path}: Java did not write it; starts of Spark take as long as before") from error
-    others = sorted(path.parent.glob("spark-classes-*.jsa"), key=lambda each: each.stat().st_mtime)
+    others = sorted(path.parent.glob("spark-classes-*.jsa"), key=lambda other: other.stat().st_mtime)
     for other in others[:-_KEPT_MAX]:
         other.unlink()

@@ -188,35 +188,35 @@ def make_archive(path: Path, more: Iterable[str] = ()) -> dict[str, str]:
     for name in WANTED:
         _collect(name, needed, is_needed=False)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as out:
-        for each in needed.values():
-            for inside, file in _files(each):
+        for package in needed.values():
+            for inside, file in _files(package):
                 out.write(file, inside)
-    return {each.name: each.version for each in needed.values()}
+    return {package.name: package.version for package in needed.values()}
 
 
-def _collect(name: str, found: dict[str, Distribution], *, is_needed: bool) -> None:
+def _collect(name: str, packages: dict[str, Distribution], *, is_needed: bool) -> None:
     key = re.sub(r"[-_.]+", "-", name).lower()
-    if key in found:
+    if key in packages:
         return
     try:
-        each = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         if is_needed:
             raise ConfigError(f"{name} is not installed here; the archive is made of what is") from None
         return
-    found[key] = each
-    for requirement in each.requires or ():
+    packages[key] = package
+    for requirement in package.requires or ():
         wanted = _NAME.match(requirement)
         if wanted is not None and "extra ==" not in requirement:  # one for another system is not installed
-            _collect(wanted[0], found, is_needed=False)
+            _collect(wanted[0], packages, is_needed=False)
 
 
-def _files(each: Distribution) -> Iterator[tuple[str, Path]]:
+def _files(package: Distribution) -> Iterator[tuple[str, Path]]:
     """The distribution's files, by their paths below `site-packages`."""
-    if each.files is None or not each.files:
-        raise ConfigError(f"{each.name}: nobody knows its files; install it from a wheel, not as an editable one")
-    for file in each.files:
-        place = Path(str(each.locate_file(file)))
+    if package.files is None or not package.files:
+        raise ConfigError(f"{package.name}: nobody knows its files; install it from a wheel, not as an editable one")
+    for file in package.files:
+        place = Path(str(package.locate_file(file)))
         if ".." in file.parts or file.parts[0].startswith("__editable__") or not place.is_file():
             continue
         if _LEFT_OUT.isdisjoint(file.parts) and file.suffix != ".pth":

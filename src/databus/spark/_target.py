@@ -103,9 +103,8 @@ def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise ConfigError(
-            f'option "sources": {name!r} is not unique; it may be {" or ".join(sorted(each.name for each in matching))}'
-        )
+        choices = " or ".join(sorted(table.name for table in matching))
+        raise ConfigError(f'option "sources": {name!r} is not unique; it may be {choices}')
     names = [source.name for source in served]
     near = difflib.get_close_matches(name, [*names, *(source.table for source in served), *map(_short, served)], 1)
     hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names) or 'none'}"
@@ -121,7 +120,7 @@ def _named(served: Sequence[SourceInfo], name: str) -> SourceInfo:
 
 def _only_physical(served: Sequence[SourceInfo], options: DatabusOptions) -> str:
     chosen = [source for source in served if not options.names or any(matches(source, name) for name in options.names)]
-    physicals = sorted({each.physical for each in chosen})
+    physicals = sorted({table.physical for table in chosen})
     if len(physicals) == 1:
         return physicals[0]
     if physicals:

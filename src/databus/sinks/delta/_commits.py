@@ -45,8 +45,8 @@ class ForeignCommits:
         """Look at the commits after `since`, as far as they are there without a gap."""
         version, last, databus = since + 1, since, None  # last: that databus has made
         found_at: dict[int, tuple[str | None, str | None]] = {since: (None, None)}  # change and restore, by version
-        while (found := commit_path(table, version).read()) is not None:
-            actions = _actions(found.content)
+        while (content := commit_path(table, version).read()) is not None:
+            actions = _actions(content.content)
             info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
             description = f"version {version} ({info.get('operation') or 'of an unknown operation'})"
             if _is_ours(actions):
@@ -140,7 +140,7 @@ class Mark:
         return cls(version or 0, *others[:2])
 
     def __str__(self) -> str:
-        return " ".join("-" if each is None else str(each) for each in (self.version, self.rows, self.newest))
+        return " ".join("-" if value is None else str(value) for value in (self.version, self.rows, self.newest))
 
     def lacks(self, before: "Mark", *, is_further: bool, appends_only: bool) -> bool:
         """Whether rows are missing that were there at `before`. is_further: whether more has been written since, which

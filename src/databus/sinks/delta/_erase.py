@@ -64,7 +64,7 @@ def erase_rows(target: DeltaTarget, finds: Finds, also: Collection[str]) -> Eras
     return erased
 
 
-def _counts(target: DeltaTarget, name: str, finds: Finds, found: Erased) -> bool:
+def _counts(target: DeltaTarget, name: str, finds: Finds, erased: Erased) -> bool:
     """Whether a file holds such rows; adds them to what was found."""
     count = 0
     with opened_file(target.path, name) as parquet:
@@ -72,9 +72,9 @@ def _counts(target: DeltaTarget, name: str, finds: Finds, found: Erased) -> bool
             goes = finds(parquet.read_row_group(group))
             if pc.any(goes).as_py():
                 scns = parquet.read_row_group(group, columns=[COMMIT_VERSION]).column(COMMIT_VERSION).filter(goes)
-                found.last_scn = max(found.last_scn, pc.max(scns).as_py())
+                erased.last_scn = max(erased.last_scn, pc.max(scns).as_py())
                 count += pc.sum(goes).as_py()
-    found.rows += count
+    erased.rows += count
     return count > 0
 
 
@@ -112,7 +112,7 @@ def drop_files(path: Location, names: Collection[str], hours: int) -> None:
     with engine_errors(path, "a history", "remove files from"):
         table, now_ms = opened_delta(path), time.time_ns() // 1_000_000
         files = live_files(pa.table(table.get_add_actions(flatten=True)), ())
-        gone = [RemoveAction(each.name, True, now_ms, size=each.size_bytes) for each in files if each.name in names]
+        gone = [RemoveAction(file.name, True, now_ms, size=file.size_bytes) for file in files if file.name in names]
         if gone:
             check_may_remove(path, table)
             # it stores no pair: else it were a second writer's
@@ -126,4 +126,4 @@ def replaced_in(
 ) -> tuple[tuple[str, int], ...]:
     """Names of files with their rows, as they are behind this; in the order of the names."""
     now = (replaced.get(name, (name, rows)) for name, rows in files)
-    return tuple(sorted(each for each in now if each is not None))
+    return tuple(sorted(name for name in now if name is not None))

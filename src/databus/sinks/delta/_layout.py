@@ -195,15 +195,15 @@ class KeysInFiles:
     def numbers_for(self, file: LiveFile) -> Int:
         """The numbers of the keys that the file may hold, or of more than these; none if it cannot hold any."""
         buckets, bucket = self._layout.bucket_of(file)
-        found = self._in_bucket(buckets, bucket)
+        numbers = self._in_bucket(buckets, bucket)
         for ordered, bounds in zip(self._by_column, file.bounds, strict=True):
             if ordered is None or bounds is None:
                 continue
-            order, numbers = ordered
-            first, last = np.searchsorted(numbers, bounds[0], "left"), np.searchsorted(numbers, bounds[1], "right")
-            if last - first < len(found):
-                found = order[first:last]
-        return found
+            order, values = ordered
+            first, last = np.searchsorted(values, bounds[0], "left"), np.searchsorted(values, bounds[1], "right")
+            if last - first < len(numbers):
+                numbers = order[first:last]
+        return numbers
 
     def _in_bucket(self, buckets: int, bucket: int) -> Int:
         if buckets not in self._by_buckets:
@@ -249,7 +249,7 @@ def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
     count = _power_of_two(parts_max, up=False)
     placed = [(*layout.bucket_of(file), file) for file in files]
     roots = list(range(count))
-    for buckets, bucket, _ in sorted(placed, key=lambda each: -each[0]):  # the biggest bucket has the last word
+    for buckets, bucket, _ in sorted(placed, key=lambda place: -place[0]):  # the biggest bucket has the last word
         if buckets < count:
             roots[bucket::buckets] = [bucket] * (count // buckets)
     numbers = {root: number for number, root in enumerate(sorted(set(roots)))}
@@ -268,7 +268,7 @@ def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Part
     parts: list[list[LiveFile]] = [[]]
     bounds: list[int] = []
     greatest = None
-    for (low, high), file in sorted(known, key=lambda each: (each[0], each[1].name)):
+    for (low, high), file in sorted(known, key=lambda entry: (entry[0], entry[1].name)):
         if greatest is not None and low > greatest and _size(parts[-1]) >= share and len(parts) < parts_max:
             parts.append([])
             bounds.append(low)

@@ -60,8 +60,8 @@ class Mirror:
             following = staged.files[number] if number < len(staged.files) else None
             if (
                 following is None
-                or sum(each.rows for each in held) + following.rows > self._rows_max
-                or sum(each.size_bytes for each in held) + following.size_bytes > _MERGE_BYTES_MAX
+                or sum(other.rows for other in held) + following.rows > self._rows_max
+                or sum(other.size_bytes for other in held) + following.size_bytes > _MERGE_BYTES_MAX
             ):
                 yield held, pair
                 held = []
@@ -69,7 +69,7 @@ class Mirror:
     def _merge(self, staged: Sequence[DataFile], key: Sequence[str], stored: Stored) -> Work[None]:
         files = self._target.live(key, self.partition)
         layout = self.layout(files, key)
-        names, rows = tuple(each.name for each in staged), sum(each.rows for each in staged)
+        names, rows = tuple(file.name for file in staged), sum(file.rows for file in staged)
         done = yield MergeJob(self._target.path, files, layout, names, rows, lacks=bool(self.partition))
         self._replace(files, done, stored)
 

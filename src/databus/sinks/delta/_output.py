@@ -209,7 +209,7 @@ class DeltaOutput(Output):
                 raise
             raise Restage(above=moved) from error
         noted = {name: self._noted(name) for name in (f"{batch.physical}/{source}" for source in by_source)}
-        marks = {name: each for name, each in noted.items() if each is not None}
+        marks = {name: mark for name, mark in noted.items() if mark is not None}
         return Written(dict(zip(by_source, counts, strict=True)), marks)
 
     def _moved(self, physical: str, sources: Iterable[str]) -> dict[str, Pair]:
@@ -246,7 +246,7 @@ class DeltaOutput(Output):
         by_path: dict[Location, dict[str, str]] = {}
         for name in sorted({*known.tables, *tables}):
             physical, source = name.split("/", 1)
-            old, new = (_application(each, physical, source) for each in (before, self.context))
+            old, new = (_application(context, physical, source) for context in (before, self.context))
             by_path.setdefault(self.table_path(physical, source), {})[old] = new
         count = 0
         for path, ids in by_path.items():

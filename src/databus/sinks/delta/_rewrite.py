@@ -39,12 +39,12 @@ _VALUE_BYTES_MAX: Final = 3  # a packed value takes about that, one that stands 
 _PACKED: Final = pa.dictionary(pa.int32(), pa.string())
 
 
-def packed_columns(found: "pq.FileMetaData", schema: pa.Schema) -> list[str]:
+def packed_columns(metadata: "pq.FileMetaData", schema: pa.Schema) -> list[str]:
     """Columns of a file to read packed: those that are so small in it that their values cannot stand there one by one.
 
     Read so, a column of many values would cost more than otherwise.
     """
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
     large = {chunk.path_in_schema for chunk in chunks if not _is_small(chunk)}
     names = {chunk.path_in_schema for chunk in chunks} - large
@@ -180,7 +180,7 @@ def rewrite(
                 work.flush(bucket)
         work.take_new()
         work.flush((1, 0))
-        return Rewritten([each.result() for each in work.added], work.removed, work.changed)
+        return Rewritten([future.result() for future in work.added], work.removed, work.changed)
 
 
 def bytes_to_read(files: Sequence[LiveFile], images: Images, layout: Layout) -> int:
@@ -192,7 +192,7 @@ def bytes_to_read(files: Sequence[LiveFile], images: Images, layout: Layout) -> 
 def _by_bucket(files: Sequence[LiveFile], layout: Layout) -> list[tuple[tuple[int, int], list[LiveFile]]]:
     """Files by bucket, the biggest bucket last, in the order of what they hold."""
     buckets: dict[tuple[int, int], list[LiveFile]] = {(1, 0): []}
-    for file in sorted(files, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
+    for file in sorted(files, key=lambda other: (other.bounds[0] or (0, 0), other.name)):
         buckets.setdefault(layout.bucket_of(file), []).append(file)
     return sorted(buckets.items(), reverse=True)
 
@@ -244,7 +244,7 @@ class _Rewrite:
         self._in_files = KeysInFiles(self.layout, self.images.rows, self._hashes)
         self._scns, self._seqs = pairs_of(self.images.rows)
         self._is_found = np.zeros(len(self.images.keys), np.bool_)
-        self._packs = pa.schema([each for each in self.layout.schema if each.name not in self.layout.key])
+        self._packs = pa.schema([field for field in self.layout.schema if field.name not in self.layout.key])
         self._group: list[pa.Table] = []
         self._group_file_bytes = 0  # that its rows had
         self._group_until: int | None = None  # greatest first column of the key, where files hold ranges
@@ -324,7 +324,7 @@ class _Rewrite:
 
     def _add(self, rows: pa.Table, bucket: tuple[int, int]) -> None:
         self._group.append(rows)
-        if sum(each.nbytes for each in self._group) >= self.group_bytes_max:
+        if sum(rows.nbytes for rows in self._group) >= self.group_bytes_max:
             self.flush(bucket)
 
     def flush(self, bucket: tuple[int, int]) -> None:

@@ -81,7 +81,7 @@ def run_all(works: Sequence[Work[T]], tasks: Tasks, *, side_by_side: bool = True
     again: list[Restage] = []
     mine = [_asking_later(work, again) for work in works]
     turns = [mine] if side_by_side else [[work] for work in mine]
-    results = [each for turn in turns for each in _run_together(turn, tasks)]
+    results = [result for turn in turns for result in _run_together(turn, tasks)]
     if again:
         raise Restage.of_all(again)
     return [result for result in results if result is not None]
@@ -164,9 +164,9 @@ class _MergePart:
             keys = fitted_rows(rows.select(layout.key), pa.schema([layout.schema.field(name) for name in layout.key]))
             rows = rows.filter(pa.array(self.parts.part_of(keys) == self.number))
         if self.lacks:
-            for each in layout.schema:
-                if each.name not in rows.column_names:
-                    rows = rows.append_column(each, pa.nulls(rows.num_rows, each.type))
+            for field in layout.schema:
+                if field.name not in rows.column_names:
+                    rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows
 
 
@@ -231,7 +231,7 @@ class _RemakePart:
         for rows in self._rows(file):
             changed = self.job.change(rows)
             held.append((rows if changed is None else changed).drop_columns([*self.job.shared]))
-            if sum(each.nbytes for each in held) >= GROUP_BYTES_MAX:
+            if sum(rows.nbytes for rows in held) >= GROUP_BYTES_MAX:
                 yield pa.concat_tables(held)
                 held = []
         left = pa.concat_tables(held) if held else None
@@ -271,7 +271,7 @@ class _JoinPart:
             with opened_file(self.folder, file.name) as parquet:
                 for group in range(parquet.num_row_groups):
                     held.append(fitted_rows(parquet.read_row_group(group), self.schema))
-                    if sum(each.nbytes for each in held) >= _PIECE_BYTES:
+                    if sum(rows.nbytes for rows in held) >= _PIECE_BYTES:
                         yield pa.concat_tables(held)
                         held = []
         if held:
@@ -285,7 +285,7 @@ def groups_to_join(files: Sequence[LiveFile], bytes_max: int) -> list[list[LiveF
     """
     small = [file for file in files if file.size_bytes < bytes_max // 2]
     groups: list[list[LiveFile]] = [[]]
-    for file in sorted(small, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
+    for file in sorted(small, key=lambda file: (file.bounds[0] or (0, 0), file.name)):
         if sum(group.size_bytes for group in groups[-1]) + file.size_bytes > bytes_max:
             groups.append([])
         groups[-1].append(file)

@@ -102,10 +102,10 @@ class SharedMirror(Mirror):
 
     def _in_use(self, names: frozenset[str]) -> frozenset[str]:
         """Those of these columns in which rows of this source have values."""
-        found: set[str] = set()
+        in_use: set[str] = set()
         for batch in self._mine(names) if names else ():
-            found |= {name for name in names if batch.column(name).null_count < batch.num_rows}
-        return frozenset(found)
+            in_use |= {name for name in names if batch.column(name).null_count < batch.num_rows}
+        return frozenset(in_use)
 
     def _plan(
         self, table: TableSchema, moved: Mapping[str, str], fill: Mapping[str, pa.Scalar], below: Pair
@@ -116,8 +116,8 @@ class SharedMirror(Mirror):
         have, want = self._target.schema(), mirror_schema(table)
         renaming = {new: old for new, old in moved.items() if new != old and old in have.names and new in want.names}
         fields = []
-        for field in (*have, *(each for each in want if each.name not in have.names)):
-            kinds = [each.field(field.name).type for each in (have, want) if field.name in each.names]
+        for field in (*have, *(other for other in want if other.name not in have.names)):
+            kinds = [schema.field(field.name).type for schema in (have, want) if field.name in schema.names]
             if field.name in renaming:
                 kinds.append(have.field(renaming[field.name]).type)
             fields.append(pa.field(field.name, self._room(field.name, kinds, table)))

@@ -406,7 +406,7 @@ class DeltaTarget:
                 kept, feature = self.stored() or stored.nothing, TableFeatures.TimestampWithoutTimezone
                 self.table.alter.add_feature(feature, True, commit_properties=self.commit(kept))
         now_ms = time.time_ns() // 1_000_000
-        actions = [action for each, values in files for action in self._added([each], values, now_ms)]
+        actions = [action for file, values in files for action in self._added([file], values, now_ms)]
         check_may_remove(self.path, self.table)
         with self._committing("rewrite"):
             self._transact(actions, "overwrite", Schema.from_arrow(schema), stored)
@@ -421,7 +421,7 @@ class DeltaTarget:
                 kept = marks.of_key if marks is not None and marks.partition == partition else None
                 most = self.upkeep.group_rows_max
                 done = yield RemakeJob(self.path, held, self.file_schema(), change, partition, kept, most)
-                files += [(each, partition) for each in done.added]
+                files += [(file, partition) for file in done.added]
         self.overwrite(schema, files, stored)
 
     @staticmethod
@@ -482,7 +482,7 @@ class DeltaTarget:
         if not self._is_shared:
             return [{}]
         actions = pa.table(self.table.get_add_actions(flatten=True))
-        return [{SOURCE: each} for each in pc.unique(actions.column(f"partition.{SOURCE}")).to_pylist()]
+        return [{SOURCE: value} for value in pc.unique(actions.column(f"partition.{SOURCE}")).to_pylist()]
 
     def file_schema(self) -> pa.Schema:
         """The columns that stand in its files."""
@@ -493,7 +493,7 @@ class DeltaTarget:
         before = (self.table.version() if self._tried_on is None else self._tried_on) if self.exists else -1
         self._open()
         now = self.table.version() if self.exists else -1
-        held = {each.rpartition("/")[2] for each in self.table.file_uris()} if self.exists else set()
+        held = {uri.rpartition("/")[2] for uri in self.table.file_uris()} if self.exists else set()
         kept = {name for name, version in self._named.items() if not before < version <= now}
         for name in set(names) - kept - held:
             (self.path / name).remove()
@@ -617,7 +617,7 @@ def give_names(path: Location, applications: Mapping[str, str], before: str, own
                 continue
             known = True
             for name in _NUMBERS:
-                number, there = (table.transaction_version(f"{each}{name}") for each in (old, new))
+                number, there = (table.transaction_version(f"{prefix}{name}") for prefix in (old, new))
                 if number != there:
                     numbers[f"{new}{name}"] = number or 0
         commit = CommitProperties(

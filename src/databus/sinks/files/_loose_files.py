@@ -106,10 +106,10 @@ def pairs_in_file(content: bytes, suffix: str) -> set[Pair]:
 
     names = [COMMIT_VERSION, SEQ]
     if suffix == "parquet":
-        rows = pq.read_table(pa.BufferReader(content), columns=names)
-        return set(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
-    told = (json.loads(line) for line in content.splitlines())  # a line of JSON has no other ends of lines in it
-    return {(int(each[COMMIT_VERSION]), int(each[SEQ])) for each in told}
+        table = pq.read_table(pa.BufferReader(content), columns=names)
+        return set(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+    rows = (json.loads(line) for line in content.splitlines())  # a line of JSON has no other ends of lines in it
+    return {(int(row[COMMIT_VERSION]), int(row[SEQ])) for row in rows}
 
 
 def _parquet(rows: pa.Table, compression: str) -> pa.Buffer:

@@ -68,7 +68,7 @@ _THERE: Final = "files"  # a mark: those of a folder say no more
 def _stored_in(path: Location) -> Stored:
     """What the names in a source's folder say is done. Raises `InputError`."""
     names = filter(None, map(LooseName.parse, path.names()))
-    return max((Stored(name.last, name.log) for name in names), key=lambda each: each.pair, default=Stored())
+    return max((Stored(name.last, name.log) for name in names), key=lambda stored: stored.pair, default=Stored())
 
 
 class _Folder:
@@ -132,8 +132,8 @@ class FilesOutput(Output):
     def held(self, tables: Mapping[str, Noted | None]) -> Mapping[str, Held]:
         """See `Output.held`: what the names of files say."""
         stored = {name: self._stored(name) for name in tables}
-        known = {name: each for name, each in stored.items() if each.pair != (0, 0)}
-        return {name: Held(place_at(each.pair, f"{each.log or 0:016x}"), _THERE) for name, each in known.items()}
+        known = {name: place for name, place in stored.items() if place.pair != (0, 0)}
+        return {name: Held(place_at(place.pair, f"{place.log or 0:016x}"), _THERE) for name, place in known.items()}
 
     def find(
         self, physical: str, source: str, key: Mapping[str, Any], about: Collection[Pair]
@@ -141,7 +141,7 @@ class FilesOutput(Output):
         """See `FindsKeys.find`: in the files whose names say that they hold these pairs."""
         del key
         path = path_of(self.config.path, self.context, physical, source)
-        found: set[Pair] = set()
+        pairs: set[Pair] = set()
         for name in path.names():
             said = LooseName.parse(name)
             if said is None or said.suffix not in _SUFFIXES.values():
@@ -149,8 +149,8 @@ class FilesOutput(Output):
             wanted = {pair for pair in about if said.first <= pair <= said.last}
             file = (path / name).read() if wanted else None
             if file is not None:
-                found |= wanted & pairs_in_file(file.content, said.suffix)
-        return sorted(found)
+                pairs |= wanted & pairs_in_file(file.content, said.suffix)
+        return sorted(pairs)
 
     def target_of(self, physical: str, source: str) -> tuple[str, str]:
         """See `NamesTargets.target_of`."""

@@ -185,7 +185,7 @@ class BodyForm:
 
     def _control(self, name: str, control: TableControl) -> "_Part":
         line = control_line(name, control.body, control.pair, self.big_integers).encode()
-        scn, seq = (np.array([each], np.int64) for each in control.pair)
+        scn, seq = (np.array([number], np.int64) for number in control.pair)
         nowhere = np.array([-1])
         return _Part(pa.array([line], pa.large_binary()), scn, seq, nowhere, nowhere)
 
@@ -221,7 +221,7 @@ class _Bodies:
         """The bodies of messages, in the form of this name."""
         opens, between, closes = {"array": (b"[", b",", b"]"), "lines": (b"", b"\n", b"\n")}.get(form, (b"", b" ", b""))
         pieces = pc.binary_join_element_wise(
-            part.values, *(pa.scalar(each, pa.large_binary()) for each in (between, b""))
+            part.values, *(pa.scalar(text, pa.large_binary()) for text in (between, b""))
         )
         _, places, memory = pieces.buffers()
         ends = np.frombuffer(places, np.int64)[pieces.offset : pieces.offset + len(pieces) + 1]

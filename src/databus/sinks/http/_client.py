@@ -64,7 +64,7 @@ class Answer(NamedTuple):
         return self.status in _LATER or self.status >= 500
 
     def __str__(self) -> str:
-        shown = " ".join("".join(each if each.isprintable() else " " for each in self.text).split())[:_SHOWN]
+        shown = " ".join("".join(char if char.isprintable() else " " for char in self.text).split())[:_SHOWN]
         return f"status {self.status}" + (f": {shown}" if shown else "")
 
 

@@ -212,7 +212,7 @@ class HttpOutput(LettersOutput):
                 config.request_rows_max,
                 config.request_bytes_max,
             ),
-            tuple(key_of_secret(each.get_secret_value()) for each in config.secret),
+            tuple(key_of_secret(secret.get_secret_value()) for secret in config.secret),
             config.on_error,
             self.kept_letters,
             config.key_choice,

@@ -35,5 +35,5 @@ def headers_of_request(request_id: str, at_s: int, body: bytes, keys: Sequence[b
     if keys:
         signed = b".".join((request_id.encode(), str(at_s).encode(), body))
         made = (base64.b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys)
-        headers["webhook-signature"] = " ".join(f"v1,{each}" for each in made)
+        headers["webhook-signature"] = " ".join(f"v1,{signature}" for signature in made)
     return headers

@@ -113,17 +113,17 @@ class _BucketOfRequests:
         """
         left = [request] if parking is None else request.without(parking.holds)[::-1]
         while left:
-            each = left.pop()
-            answer = self._send(batch, each)
+            request = left.pop()
+            answer = self._send(batch, request)
             if answer.is_taken:
                 continue
             is_held = parking is not None and _is_of_the_rows(answer)
-            if each.messages > 1 and (is_held or answer.status == TOO_LARGE):
-                left += reversed(each.halves())
+            if request.messages > 1 and (is_held or answer.status == TOO_LARGE):
+                left += reversed(request.halves())
                 continue
-            number, row = each.origin
+            number, row = request.origin
             if parking is None or not is_held or number < 0:
-                raise self._error(each, answer)
+                raise self._error(request, answer)
             parking.refuse(number, row, str(answer))
             left = [piece for one in left for piece in reversed(one.without(parking.holds))]
 

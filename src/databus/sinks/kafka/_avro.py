@@ -36,7 +36,7 @@ class AvroSubjects:
 
     def name(self, topic: str, schema: dict[str, Any], part: str) -> str:
         """What a subject is called. part: `key` or `value`."""
-        record = ".".join(each for each in (schema.get("namespace"), schema["name"]) if each)
+        record = ".".join(name for name in (schema.get("namespace"), schema["name"]) if name)
         return {"topic": f"{topic}-{part}", "record": record, "topic_record": f"{topic}-{record}"}[self.naming]
 
     def ids(self, format_name: str, table: TableSchema, physical: str, form: DebeziumForm, topic: str) -> "AvroIds":

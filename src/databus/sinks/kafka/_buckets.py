@@ -25,11 +25,11 @@ def switch_buckets(
     if topic is None:
         return
     records = positions_of(writer.cluster, topic).read(ledger=ledger)
-    for physical, found in of_output(records, pipeline, output).items():
-        if {record.buckets for record in found.values()} == {writer.buckets}:
+    for physical, by_number in of_output(records, pipeline, output).items():
+        if {record.buckets for record in by_number.values()} == {writer.buckets}:
             continue
-        before = max(record.buckets for record in found.values())
-        numbers = sorted({*found, *range(before)})  # one without a record has written nothing yet
+        before = max(record.buckets for record in by_number.values())
+        numbers = sorted({*by_number, *range(before)})  # one without a record has written nothing yet
         sessions = [Session(writer.cluster, topic, BucketId(pipeline, output, physical, number)) for number in numbers]
         try:
             for session in sessions:
@@ -60,12 +60,12 @@ def rename_buckets(writer: KafkaWriter, before: tuple[str, str], after: tuple[st
     if topic is None:
         return 0
     records = positions_of(writer.cluster, topic).read()
-    found = [
+    buckets = [
         BucketId(*before, physical, number)
         for physical, mine in of_output(records, *before).items()
         for number in sorted(mine)
     ]
-    sessions = [Session(writer.cluster, topic, bucket) for bucket in found]
+    sessions = [Session(writer.cluster, topic, bucket) for bucket in buckets]
     try:
         messages: dict[bytes, bytes | None] = {}
         for session in sessions:

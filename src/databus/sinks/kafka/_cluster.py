@@ -249,14 +249,14 @@ class Cluster:
         s_max = min(_ANSWER_S_MAX, self.request_s_max)
         while True:
             admin = self.admin()
-            asked = {part: _settled(each, s_max) for part, each in ask(admin, s_max).items()}
+            asked = {part: _settled(future, s_max) for part, future in ask(admin, s_max).items()}
             if not any(_is_late(answer) for answer in asked.values()):
                 break
             self.renew_admin()
             if time.monotonic() > deadline:
                 break
-        for part, each in asked.items():
-            yield part, each.result
+        for part, future in asked.items():
+            yield part, future.result
 
     def ends(self, partitions: Iterable[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
         """Where partitions of topics end now, for readers of what is committed, or of all.
@@ -293,7 +293,7 @@ class Cluster:
             del _ADMINS[self]
             _admin(self, met)
 
-    def _unanswered(self, told: str) -> ServiceUnavailable:
+    def _unanswered(self, message: str) -> ServiceUnavailable:
         """With what the client has met on its way: a wrong password too, for a broker says that as well where it cannot
         look passwords up.
         """
@@ -301,9 +301,9 @@ class Cluster:
             client, met = _admin(self)
         client.poll(0)  # calls back for what was met
         if not met:
-            return ServiceUnavailable(told)
+            return ServiceUnavailable(message)
         advice = "Look at `bootstrap.servers`, `security.protocol` and the password below `kafka`"
-        return ServiceUnavailable(f"{told} ({met.popleft()}). {advice}")
+        return ServiceUnavailable(f"{message} ({met.popleft()}). {advice}")
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """What holds for a topic now, by Kafka's names, brokers' defaults included. Raises what `error` says."""

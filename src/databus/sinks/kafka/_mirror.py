@@ -193,11 +193,11 @@ class MirroredChunk:
 @lru_cache(maxsize=8)
 def _targets(names: TopicNames, physical: str, db: str, topics: tuple[str, ...]) -> frozenset[str]:
     """What the copies of these topics are called."""
-    found = set()
+    targets = set()
     for topic in topics:
         with suppress(InputError):  # no topic can be called so
-            found.add(names.name(physical, source_name(db, topic)))
-    return frozenset(found)
+            targets.add(names.name(physical, source_name(db, topic)))
+    return frozenset(targets)
 
 
 def _pair(rows: "pa.Table | pa.RecordBatch", at: int) -> tuple[int, int]:

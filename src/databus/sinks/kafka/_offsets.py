@@ -29,7 +29,7 @@ def pairs_between(
     """
     from confluent_kafka import KafkaException
 
-    found: set[Pair] = set()
+    pairs: set[Pair] = set()
     consumer, deadline = cluster.consumer(is_committed=is_committed), time.monotonic() + _LOOK_S_MAX
     try:
         for part, end in after.items():
@@ -37,14 +37,14 @@ def pairs_between(
             mine = _pairs_of(cluster, consumer, topic, int(number), before.get(part, 0), end, deadline)
             if mine is None:
                 return None
-            found |= mine.intersection(about)
-        if not found.issuperset(about) and any(_is_compacted(cluster, part.rpartition("/")[0]) for part in after):
+            pairs |= mine.intersection(about)
+        if not pairs.issuperset(about) and any(_is_compacted(cluster, part.rpartition("/")[0]) for part in after):
             return None
     except KafkaException as error:
         raise cluster.error(error, "looking for messages by their offsets") from error
     finally:
         consumer.close()
-    return found
+    return pairs
 
 
 def _pairs_of(
@@ -58,7 +58,7 @@ def _pairs_of(
     if low > begin:
         return None
     consumer.assign([TopicPartition(topic, number, begin)])
-    found: set[Pair] = set()
+    pairs: set[Pair] = set()
     while time.monotonic() < deadline:
         message = consumer.poll(_POLL_S)
         if message is None:
@@ -66,19 +66,19 @@ def _pairs_of(
         error = message.error()
         if error is not None:
             if error.name() == "_PARTITION_EOF":
-                return found
+                return pairs
             raise cluster.error_of(error, f"reading topic {topic}, partition {number}")
         if (message.offset() or 0) >= end:
-            return found
-        found.update(_pair_of(message))
+            return pairs
+        pairs.update(_pair_of(message))
     return None
 
 
 def _pair_of(message: "Message") -> Iterator[Pair]:
     headers: Any = message.headers() or ()
-    told = dict(headers)
-    if {COMMIT_VERSION, SEQ} <= told.keys():
-        yield int(told[COMMIT_VERSION]), int(told[SEQ])
+    texts = dict(headers)
+    if {COMMIT_VERSION, SEQ} <= texts.keys():
+        yield int(texts[COMMIT_VERSION]), int(texts[SEQ])
 
 
 def _is_compacted(cluster: Cluster, topic: str) -> bool:

@@ -50,7 +50,7 @@ class KafkaOutput(LettersOutput):
         if not config.transactions:
             self.delivery = Delivery.AT_LEAST_ONCE  # type: ignore[misc]  # the class says what it does by default
         self._cluster = Cluster(
-            as_settings({name: each.get_secret_value() for name, each in config.kafka.items()}),
+            as_settings({name: setting.get_secret_value() for name, setting in config.kafka.items()}),
             config.request_ms_max,
             config.transaction_ms_max,
             config.buffer_bytes_max,
@@ -216,8 +216,8 @@ class KafkaOutput(LettersOutput):
         """See `FindsOffsets.find_between`: by the headers of messages."""
         if not self.config.headers or self.config.format == MESSAGE:
             return None
-        found = pairs_between(self._cluster, before, after, about, is_committed=self.config.transactions)
-        return None if found is None else sorted(found)
+        pairs = pairs_between(self._cluster, before, after, about, is_committed=self.config.transactions)
+        return None if pairs is None else sorted(pairs)
 
     def _check_topics(self, names: Iterable[str]) -> set[str]:
         """Look whether the topics of tables are those that have the messages from before; note which they are.

@@ -84,19 +84,19 @@ class Record:
     @property
     def value(self) -> bytes:
         """Of its message."""
-        told: dict[str, Any] = {"v": _VERSION, "buckets": self.buckets, **self.position.to_json(is_record=True)}
+        content: dict[str, Any] = {"v": _VERSION, "buckets": self.buckets, **self.position.to_json(is_record=True)}
         if self.counts is not None and self.counts.is_whole:
-            told["transaction"] = None if self.counts.open is None else self.counts.open.to_json()
-        return json.dumps(told, separators=(",", ":")).encode()
+            content["transaction"] = None if self.counts.open is None else self.counts.open.to_json()
+        return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def of_value(cls, told: Mapping[str, Any], where: str) -> Self:
+    def of_value(cls, content: Mapping[str, Any], where: str) -> Self:
         """Read what `value` made. Raises what `Position.from_json` does."""
         counts = None
-        if "transaction" in told:
-            is_open = told["transaction"] is not None
-            counts = Counts(OpenTransaction.from_json(told["transaction"]) if is_open else None)
-        return cls(Position.from_json(told, where), int(told["buckets"]), counts)
+        if "transaction" in content:
+            is_open = content["transaction"] is not None
+            counts = Counts(OpenTransaction.from_json(content["transaction"]) if is_open else None)
+        return cls(Position.from_json(content, where), int(content["buckets"]), counts)
 
 
 class Positions:
@@ -181,7 +181,7 @@ class Positions:
                 raise ServiceUnavailable(
                     f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
                     f"it is open, or its partitions have no leader. "
-                    f"{advice(self._topic, [each.transactional_id for each in self._unread(behind)])}"
+                    f"{advice(self._topic, [bucket.transactional_id for bucket in self._unread(behind)])}"
                 )
             first = self._consumer.poll(_POLL_S)  # `consume` would wait for as many as it may give
             for message in () if first is None else (first, *self._consumer.consume(_AT_ONCE, 0.0)):
@@ -204,25 +204,25 @@ class Positions:
             message = self._unread(behind).get(bucket)
             return message if message is not None and self._is_committed(bucket, message, ledger) else None
 
-        found = self._unread(behind)
-        for bucket, message in found.items():
+        unread = self._unread(behind)
+        for bucket, message in unread.items():
             if self._is_committed(bucket, message, ledger):
                 find = partial(again, bucket)
                 commit_again(self._cluster, self._topic, bucket.transactional_id, find, own.get(bucket))
-        return len(found) > 0
+        return len(unread) > 0
 
     def _is_committed(self, bucket: BucketId, message: "Message", ledger: Ledger) -> bool:
         """Whether that is known without reading it as committed."""
         value = message.value()
         if value is None:
             return False
-        told = json.loads(value)
-        if told["v"] != _VERSION:
+        content = json.loads(value)
+        if content["v"] != _VERSION:
             return False
         if self.answers.have(bucket.key, message):
             return True
         known = ledger.get((bucket.pipeline, bucket.output, bucket.physical))
-        return known is not None and says_it_is_there(*known, Record.of_value(told, self._topic).position)
+        return known is not None and says_it_is_there(*known, Record.of_value(content, self._topic).position)
 
     def _take(self, message: Any, ends: dict[int, int], behind: set[int]) -> None:
         number, error = message.partition(), message.error()
@@ -242,10 +242,10 @@ class Positions:
             if value is None:
                 self._known.pop(bucket, None)
                 return
-            told = json.loads(value)
-            if told["v"] != _VERSION:
+            content = json.loads(value)
+            if content["v"] != _VERSION:
                 return  # of another version of databus, whose buckets are not ours
-            self._known[bucket] = Record.of_value(told, f"{self._topic}: {key!r}")
+            self._known[bucket] = Record.of_value(content, f"{self._topic}: {key!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
@@ -297,8 +297,8 @@ def positions_of(cluster: Cluster, topic: str) -> Positions:
 
 def of_output(known: Mapping[BucketId, Record], pipeline: str, output: str) -> dict[str, dict[int, Record]]:
     """The records of an output, by physical source and number."""
-    found: dict[str, dict[int, Record]] = {}
+    records: dict[str, dict[int, Record]] = {}
     for bucket, record in known.items():
         if (bucket.pipeline, bucket.output) == (pipeline, output):
-            found.setdefault(bucket.physical, {})[bucket.number] = record
-    return found
+            records.setdefault(bucket.physical, {})[bucket.number] = record
+    return records

@@ -211,9 +211,9 @@ class _Kept:
             self._sessions[session.name] = session
             if len(self._sessions) > _KEPT_MAX:
                 surplus += [self._sessions.popitem(last=False)[1]]
-        for each in surplus:
-            if each is not None:
-                each.close()
+        for other in surplus:
+            if other is not None:
+                other.close()
 
 
 KEPT: Final = _Kept()

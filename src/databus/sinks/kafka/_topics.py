@@ -109,27 +109,27 @@ class Topics:
             raise ConfigError(f"{self._cluster.name}: {needs.or_else}")
         if name not in self._partitions:
             self._partitions[name] = self._made(name, new, needs)
-        found = self._partitions[name]
-        if found < needs.partitions:
+        count = self._partitions[name]
+        if count < needs.partitions:
             raise ConfigError(
-                f"{self._cluster.name}: topic {name} has {found} partitions, and its messages come from "
+                f"{self._cluster.name}: topic {name} has {count} partitions, and its messages come from "
                 f"{needs.partitions}, which they keep. Give it as many (`kafka-topics.sh --alter --topic {name} "
                 f"--partitions {needs.partitions}`), and start the output again"
             )
         if needs.keeps_timestamps and name not in self._with_timestamps:
             self._check_timestamps(name)
             self._with_timestamps.add(name)
-        return found
+        return count
 
     def _made(self, name: str, new: NewTopics | None, needs: Needs) -> int:
-        found = self._look(name)
-        if found is None:
+        count = self._look(name)
+        if count is None:
             if new is None:
                 raise ConfigError(
                     f"{self._cluster.name} has no topic {name}: make it, or have it made with `create_topics`"
                 )
             self._make(name, needs.new(name, new))
-        return found or self._wait_for(name)
+        return count or self._wait_for(name)
 
     def forget(self) -> None:
         """Look again: something went wrong, and topics may be others."""
@@ -162,10 +162,10 @@ class Topics:
         """
         deadline = time.monotonic() + self._cluster.request_s_max
         while True:
-            ids = {name: str(each.topic_id or _NO_ID) for name, each in self._described(names).items()}
-            found = {name: "" if each == _NO_ID else each for name, each in ids.items()}
-            if found.keys() >= set(awaited) or time.monotonic() > deadline:
-                return found
+            ids = {name: str(topic.topic_id or _NO_ID) for name, topic in self._described(names).items()}
+            known = {name: "" if topic_id == _NO_ID else topic_id for name, topic_id in ids.items()}
+            if known.keys() >= set(awaited) or time.monotonic() > deadline:
+                return known
             time.sleep(_POLL_S)  # brokers do not tell when they know a topic; `request_ms_max` bounds it
 
     def partitions_seen(self, names: Collection[str]) -> list[tuple[str, int]]:
@@ -174,14 +174,16 @@ class Topics:
 
     def partitions_of(self, names: Collection[str]) -> list[tuple[str, int]]:
         """Those of topics, as far as these are there."""
-        return [(name, each.id) for name, found in self._described(names).items() for each in found.partitions]
+        return [
+            (name, partition.id) for name, topic in self._described(names).items() for partition in topic.partitions
+        ]
 
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
-        found = self._described([name]).get(name)
-        if found is None:
+        topic = self._described([name]).get(name)
+        if topic is None:
             return None
-        return len(found.partitions) if all(each.leader is not None for each in found.partitions) else 0
+        return len(topic.partitions) if all(partition.leader is not None for partition in topic.partitions) else 0
 
     def _described(self, names: Collection[str]) -> "dict[str, TopicDescription]":
         """Those of these topics that are there, by one request."""
@@ -190,15 +192,15 @@ class Topics:
         def ask(admin: "AdminClient", s_max: float) -> "Mapping[str, Future[TopicDescription]]":
             return admin.describe_topics(TopicCollection([*names]), request_timeout=s_max)
 
-        found = {}
+        topics = {}
         for name, answer in self._cluster.answers(ask):
             try:
-                found[name] = answer()
-                self._seen[name] = [each.id for each in found[name].partitions]
+                topics[name] = answer()
+                self._seen[name] = [partition.id for partition in topics[name].partitions]
             except KafkaException as error:
                 if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise self._cluster.error(error, f"looking for topic {name}") from error
-        return found
+        return topics
 
     def _make(self, name: str, new: NewTopics) -> None:
         from confluent_kafka import KafkaException
@@ -215,11 +217,11 @@ class Topics:
     def _wait_for(self, name: str) -> int:
         """Brokers hear of a new topic one after the other; after an accident, of new leaders."""
         deadline = time.monotonic() + self._cluster.request_s_max
-        while not (found := self._look(name)):
+        while not (count := self._look(name)):
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(f"{self._cluster.name}: topic {name} is not there yet, or has no leader")
             time.sleep(_POLL_S)
-        return found
+        return count
 
 
 @lru_cache(maxsize=8)
@@ -239,9 +241,9 @@ def partitions_now(cluster: Cluster, producer: "Producer", topic: str) -> Sequen
 
     what = f"asking for the partitions of topic {topic}"
     try:
-        found = producer.list_topics(topic, cluster.request_s_max).topics[topic]
+        metadata = producer.list_topics(topic, cluster.request_s_max).topics[topic]
     except KafkaException as error:
         raise cluster.error(error, what) from error
-    if found.error is not None:
-        raise cluster.error_of(found.error, what)
-    return sorted(found.partitions)
+    if metadata.error is not None:
+        raise cluster.error_of(metadata.error, what)
+    return sorted(metadata.partitions)

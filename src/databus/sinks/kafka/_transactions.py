@@ -41,10 +41,10 @@ class OpenTransaction:
         return {"scn": self.scn, "id": self.txid, "ts_ms": self.ts_ms, "data_collections": dict(self.counts)}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "OpenTransaction":
+    def from_json(cls, value: Mapping[str, Any]) -> "OpenTransaction":
         """Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
-        counts = {str(name): int(count) for name, count in told["data_collections"].items()}
-        return cls(int(told["scn"]), str(told["id"]), int(told["ts_ms"]), counts)
+        counts = {str(name): int(count) for name, count in value["data_collections"].items()}
+        return cls(int(value["scn"]), str(value["id"]), int(value["ts_ms"]), counts)
 
 
 @dataclass(frozen=True)

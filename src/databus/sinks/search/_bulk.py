@@ -165,7 +165,7 @@ def _joined(*pieces: "str | pa.LargeStringArray") -> pa.LargeStringArray:
         else:
             merged.append(piece)
     kind = pa.large_string()
-    given = (pa.scalar(each, kind) if isinstance(each, str) else each for each in merged)
+    given = (pa.scalar(piece, kind) if isinstance(piece, str) else piece for piece in merged)
     return pc.binary_join_element_wise(*given, pa.scalar("", kind))
 
 
@@ -183,7 +183,7 @@ def line(
     kind = {"_type": "_doc"} if typed else {}
     head = {action: {"_index": index, **kind, "_id": document_id, "version": version, "version_type": version_type}}
     lines = [head] if document is None else [head, document]
-    return "".join(f"{json.dumps(each, ensure_ascii=False, separators=(',', ':'))}\n" for each in lines)
+    return "".join(f"{json.dumps(line, ensure_ascii=False, separators=(',', ':'))}\n" for line in lines)
 
 
 class Refusal(NamedTuple):
@@ -222,14 +222,14 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
         if len(items) != rows:
             raise ValueError(f"it speaks of {len(items)} rows of {rows}")  # noqa: TRY301 - told as all that is wrong
         for place, item in enumerate(items):
-            ((action, found),) = item.items()
-            status = int(found["status"])
-            if status < 300 or (status == _MISSING and action == "delete" and "error" not in found):
+            ((action, result),) = item.items()
+            status = int(result["status"])
+            if status < 300 or (status == _MISSING and action == "delete" and "error" not in result):
                 continue
             if status == _STALE:
                 stale.append(place)
                 continue
-            reason = _reason(found.get("error") or {})
+            reason = _reason(result.get("error") or {})
             if status in _BUSY or reason.startswith(_SHUT):
                 busy.append(place)
                 why = f"status {status}: {reason}"
@@ -242,4 +242,4 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
 
 def _reason(error: Mapping[str, Any]) -> str:
     cause = (error.get("caused_by") or {}).get("reason")
-    return ": ".join(str(each) for each in (error.get("type"), error.get("reason"), cause) if each)[:1000]
+    return ": ".join(str(text) for text in (error.get("type"), error.get("reason"), cause) if text)[:1000]

@@ -211,8 +211,8 @@ class _Node:
         is_good = received.status < 300
         return Answer(received.status, received.content if is_good else self._without_secrets(received.content))
 
-    def _without_secrets(self, found: bytes) -> bytes:
+    def _without_secrets(self, content: bytes) -> bytes:
         """What an error says, for logs: gateways repeat the header that they do not understand."""
         values = self._headers.values()
         words = [word for value in values for word in value.split()[1:]]
-        return without_secrets(found.decode(errors="replace"), [*values, *words]).encode()
+        return without_secrets(content.decode(errors="replace"), [*values, *words]).encode()

@@ -67,18 +67,18 @@ class ControlIndex:
 
     def read_all(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The documents of these names that are there."""
-        found: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         for begin in range(0, len(names), _NAMES_A_REQUEST):
             some = names[begin : begin + _NAMES_A_REQUEST]
-            wanted = [{"_index": CONTROL_INDEX, **self._kind, "_id": self._id(kind, each)} for each in some]
-            told = self._client.ask("POST", "/_mget", {"docs": wanted})["docs"]
-            documents = zip(some, told, strict=True)
-            found |= {
-                name: dict(each["_source"])
-                for name, each in documents
-                if each.get("found") and each["_source"] != _REMOVED
+            wanted = [{"_index": CONTROL_INDEX, **self._kind, "_id": self._id(kind, id_)} for id_ in some]
+            answers = self._client.ask("POST", "/_mget", {"docs": wanted})["docs"]
+            documents = zip(some, answers, strict=True)
+            by_name |= {
+                name: dict(document["_source"])
+                for name, document in documents
+                if document.get("found") and document["_source"] != _REMOVED
             }
-        return found
+        return by_name
 
     def names(self, kind: str) -> list[str]:
         """The names of all of its documents of a kind; none where there is no control index."""
@@ -91,9 +91,9 @@ class ControlIndex:
     def change(self, kind: str, name: str, made: Callable[[dict[str, Any] | None], Mapping[str, Any]]) -> None:
         """Put what `made` makes of a document, or of None, in its place; nobody writes it between look and write."""
         for _ in range(_TRIES_MAX):
-            found, version = self._look(kind, name)
-            document = made(found)
-            if document == found:
+            before, version = self._look(kind, name)
+            document = made(before)
+            if document == before:
                 return
             path = f"{self._path(kind, name)}?version={version + 1}&version_type=external"
             if self._client.ask("PUT", path, document, may=(409,)) is not None:

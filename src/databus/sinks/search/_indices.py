@@ -68,7 +68,7 @@ class IndexPlan:
     def own_of(self, source: str) -> Mapping[str, Any]:
         """The mappings that the user wants for fields of a source, by column."""
         own = json.loads(self.own)
-        return {**{name: each for name, each in own.items() if "type" in each}, **own.get(source, {})}
+        return {**{name: mapping for name, mapping in own.items() if "type" in mapping}, **own.get(source, {})}
 
 
 class Indices:
@@ -96,15 +96,15 @@ class Indices:
     def _make(self, name: str, source: str, table: TableSchema) -> None:
         plan, wanted = self._plan, self._plan.mapping(table)
         made = self._client.ask("PUT", path_of(name), self._body(source, table, wanted), may=_EXISTS)
-        found = self.mapping(name)
-        if found is None:  # it was not there and could not be made: say why
+        mapping = self.mapping(name)
+        if mapping is None:  # it was not there and could not be made: say why
             self._client.ask("PUT", path_of(name), self._body(source, table, wanted))
             return
-        _check_found(name, found)
+        _check_found(name, mapping)
         if made is not None:
             return
         self._check_alias(name)
-        whose = (found.get("_meta") or {}).get(META)
+        whose = (mapping.get("_meta") or {}).get(META)
         scn, seq = (whose or {}).get("anew") or (0, 0)
         self._anew[name] = int(scn), int(seq)
         if whose is None and self._has_documents(name):
@@ -117,9 +117,9 @@ class Indices:
                 f"index {name} is of {whose.get('source')}, written by {whose.get('owner')}, and cannot be that of "
                 f"{source} of {plan.owner} as well. Give the output another `index`, such as `{{db}}-{{table}}`"
             )
-        self._follow(name, source, found)
-        here = found.get("properties") or {}
-        missing = {name_: each for name_, each in wanted.items() if name_ not in here}
+        self._follow(name, source, mapping)
+        here = mapping.get("properties") or {}
+        missing = {column: kind for column, kind in wanted.items() if column not in here}
         if missing and here and whose is not None:
             if plan.on_schema_change == "stop":
                 raise UnsupportedFeature(
@@ -137,8 +137,8 @@ class Indices:
         """Look at an alias in the place of an index. Raises `InputError` for one that shows, or reaches, some of its
         documents alone: older ones would be passed over.
         """
-        found = _only(name, self._client.ask("GET", f"{path_of(name)}/_alias"))["aliases"].get(name) or {}
-        narrowed = found.keys() & _NARROWING
+        alias = _only(name, self._client.ask("GET", f"{path_of(name)}/_alias"))["aliases"].get(name) or {}
+        narrowed = alias.keys() & _NARROWING
         if narrowed:
             raise InputError(
                 f"index {name}: is an alias with {', '.join(sorted(narrowed))}, by which documents would be passed "
@@ -150,11 +150,11 @@ class Indices:
         do not say.
         """
         self._client.ask("POST", f"{path_of(name)}/_refresh")
-        found = self._client.ask("GET", f"{path_of(name)}/_count")
-        shards = found["_shards"]
-        if not found["count"] and shards["successful"] < shards["total"]:
+        answer = self._client.ask("GET", f"{path_of(name)}/_count")
+        shards = answer["_shards"]
+        if not answer["count"] and shards["successful"] < shards["total"]:
             raise ServiceUnavailable(f"index {name}: not all of its shards say whether they hold documents: {shards}")
-        return bool(found["count"])
+        return bool(answer["count"])
 
     def is_of(self, name: str, source: str) -> bool:
         """Whether an index says that it is of a source, by full name, and written by this output."""
@@ -173,13 +173,13 @@ class Indices:
         that were changed. What somebody has put beside them on the server stays. source: in full. Raises `InputError`
         where the server does not do it.
         """
-        found = self.mapping(name)
-        return [] if found is None else self._follow(name, source, found)
+        mapping = self.mapping(name)
+        return [] if mapping is None else self._follow(name, source, mapping)
 
-    def _follow(self, name: str, source: str, found: Mapping[str, Any]) -> list[str]:
-        here, short = found.get("properties") or {}, source.partition("/")[2]
-        wanted_here = ((column, each) for column, each in self._plan.own_of(short).items() if column in here)
-        own = {column: each for column, each in wanted_here if not each.items() <= here[column].items()}
+    def _follow(self, name: str, source: str, mapping_now: Mapping[str, Any]) -> list[str]:
+        here, short = mapping_now.get("properties") or {}, source.partition("/")[2]
+        wanted_here = ((column, mapping) for column, mapping in self._plan.own_of(short).items() if column in here)
+        own = {column: mapping for column, mapping in wanted_here if not mapping.items() <= here[column].items()}
         path = f"{path_of(name)}/_mapping{self._type}"
         for column, wanted in own.items():  # the server knows which words say the same, and what it can change
             if self._client.ask("PUT", path, {"properties": {column: wanted}}, may=_EXISTS) is None:
@@ -210,7 +210,7 @@ class Indices:
     def _body(self, source: str, table: TableSchema, properties: Mapping[str, Any]) -> dict[str, Any]:
         physical, _, short = source.partition("/")
         mapping = {"dynamic": False, **self._meta(source, table), "properties": properties}
-        aliases: dict[str, Any] = {index_name(each, physical, short): {} for each in self._plan.aliases}
+        aliases: dict[str, Any] = {index_name(alias, physical, short): {} for alias in self._plan.aliases}
         return {
             "settings": {"index.gc_deletes": f"{self._plan.gc_deletes_s}s", **json.loads(self._plan.settings)},
             "mappings": {TYPE: mapping} if self._plan.typed else mapping,
@@ -223,34 +223,34 @@ class Indices:
 
     def mapping(self, name: str) -> dict[str, Any] | None:
         """The mapping of an index; None if there is none."""
-        found = self._client.ask("GET", f"{path_of(name)}/_mapping", may=(404,))
-        if found is None:
+        answer = self._client.ask("GET", f"{path_of(name)}/_mapping", may=(404,))
+        if answer is None:
             return None
-        mappings: dict[str, Any] = _only(name, found)["mappings"]
+        mappings: dict[str, Any] = _only(name, answer)["mappings"]
         return next(iter(mappings.values()), {}) if self._plan.typed else mappings
 
     def uuid(self, name: str) -> str | None:
         """What tells an index from an earlier one of its name; None if there is none."""
-        found = self._client.ask("GET", f"{path_of(name)}/_settings/index.uuid", may=(404,))
-        if not found:
+        answer = self._client.ask("GET", f"{path_of(name)}/_settings/index.uuid", may=(404,))
+        if not answer:
             return None
-        return str(_only(name, found)["settings"]["index"]["uuid"])
+        return str(_only(name, answer)["settings"]["index"]["uuid"])
 
     def remove(self, name: str) -> None:
         """Remove an index, if it is there."""
         self._client.ask("DELETE", path_of(name), may=(404,))
-        self._ready = {each for each in self._ready if each[0] != name}
+        self._ready = {key for key in self._ready if key[0] != name}
 
 
-def _only(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def _only(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """What the server says of an index, under another name where `name` is an alias."""
-    if len(found) > 1:
+    if len(answer) > 1:
         raise InputError(
-            f"index {name}: is an alias of several indices ({', '.join(sorted(found))}), and rows go into one. Give "
+            f"index {name}: is an alias of several indices ({', '.join(sorted(answer))}), and rows go into one. Give "
             f"the output another `index`, or have the alias name one"
         )
-    (told,) = found.values()
-    return dict(told)
+    (content,) = answer.values()
+    return dict(content)
 
 
 def _check_found(name: str, mapping: Mapping[str, Any]) -> None:
@@ -277,15 +277,15 @@ def pairs_of_documents(
 ) -> dict[str, Pair]:
     """The pairs of those documents of an index that are there, by their ids. only_alive: without soft deletes."""
     kind = {"_type": TYPE} if typed else {}
-    found: dict[str, Pair] = {}
+    pairs: dict[str, Pair] = {}
     for begin in range(0, len(ids), _IDS_A_REQUEST):
-        some = [{"_index": index, **kind, "_id": each} for each in ids[begin : begin + _IDS_A_REQUEST]]
-        told = client.ask("POST", f"/_mget?_source={COMMIT_VERSION},{SEQ},{DELETED}", {"docs": some})
-        for each in (each for each in told["docs"] if each.get("found")):
-            if only_alive and each["_source"].get(DELETED):
+        some = [{"_index": index, **kind, "_id": id_} for id_ in ids[begin : begin + _IDS_A_REQUEST]]
+        answer = client.ask("POST", f"/_mget?_source={COMMIT_VERSION},{SEQ},{DELETED}", {"docs": some})
+        for document in (document for document in answer["docs"] if document.get("found")):
+            if only_alive and document["_source"].get(DELETED):
                 continue
-            found[each["_id"]] = int(each["_source"][COMMIT_VERSION]), int(each["_source"][SEQ])
-    return found
+            pairs[document["_id"]] = int(document["_source"][COMMIT_VERSION]), int(document["_source"][SEQ])
+    return pairs
 
 
 def path_of(name: str) -> str:

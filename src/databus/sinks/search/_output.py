@@ -209,7 +209,7 @@ class SearchOutput(LettersOutput):
     ) -> Sequence[Pair] | None:
         """See `FindsKeys.find`. A document that says that its row is gone is none."""
         del about
-        (name,) = key_ids([pa.array([each.as_py()], each.type) for each in key.values()]).to_pylist()
+        (name,) = key_ids([pa.array([value.as_py()], value.type) for value in key.values()]).to_pylist()
         client, plan = self._cluster.client(), self._plan
         there = pairs_of_documents(client, plan.name(physical, source), [name], typed=plan.typed, only_alive=True)
         return [*there.values()]
@@ -404,5 +404,5 @@ class ElasticsearchOutput(SearchOutput):
     config_model: ClassVar[type[OutputConfig]] = ElasticsearchConfig
 
 
-def _later(mine: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return mine if found is None or found["uuid"] != mine["uuid"] or pair_of(found) < pair_of(mine) else found
+def _later(mine: Mapping[str, Any], there: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return mine if there is None or there["uuid"] != mine["uuid"] or pair_of(there) < pair_of(mine) else there

@@ -72,19 +72,19 @@ class HeldRows:
 
     def let_go(self, held: Sequence[Hit]) -> None:
         """Delete; the version stays behind, so that a request that is carried out later brings nothing back."""
-        self.send([line("delete", PARTS_INDEX, each.id, each.document["seq"], None, typed=self.typed) for each in held])
+        self.send([line("delete", PARTS_INDEX, hit.id, hit.document["seq"], None, typed=self.typed) for hit in held])
 
     def forget(self, owner: str, source: str, pair: Pair | None = None) -> None:
         """Let go of what an output holds of a table; with a pair, of what is below it."""
         for page in self.pages({"owner": owner, "source": source}):
-            self.let_go([each for each in page if pair is None or _pair(each) < pair])
+            self.let_go([hit for hit in page if pair is None or _pair(hit) < pair])
 
     def give(self, before: str, owner: str, uuid_of: Callable[[str], str | None]) -> None:
         """Have what one output holds be another's. uuid_of: of an index."""
         for page in self.pages({"owner": before}):
             given = []
-            for each in page:
-                document = {**each.document, "owner": owner}
+            for hit in page:
+                document = {**hit.document, "owner": owner}
                 (action,) = json.loads(_unpacked(document["packed"]).partition("\n")[0]).values()
                 index, part = action["_index"], Part(owner, document["log"], document["scn"])
                 name = _held_name(part, document["source"], index, uuid_of(index), action["_id"])
@@ -96,17 +96,17 @@ class HeldRows:
         """Make the index, if it is not there. Raises `InputError` for one of which no search could find what is held: a
         server makes an index by itself for what is sent to one that somebody has removed.
         """
-        mapping: dict[str, Any] = {"dynamic": False, "properties": _FIELDS}
+        wanted: dict[str, Any] = {"dynamic": False, "properties": _FIELDS}
         body = {
             "settings": {"index.gc_deletes": _GC_DELETES},
-            "mappings": {TYPE: mapping} if self.typed else mapping,
+            "mappings": {TYPE: wanted} if self.typed else wanted,
         }
         if self._client.ask("PUT", path_of(PARTS_INDEX), body, may=_EXISTS) is not None:
             return
-        ((_, told),) = self._client.ask("GET", f"{path_of(PARTS_INDEX)}/_mapping").items()
-        found = next(iter(told["mappings"].values()), {}) if self.typed else told["mappings"]
-        here = found.get("properties") or {}
-        if any((here.get(name) or {}).get("type") != each["type"] for name, each in _FIELDS.items()):
+        ((_, index),) = self._client.ask("GET", f"{path_of(PARTS_INDEX)}/_mapping").items()
+        mapping = next(iter(index["mappings"].values()), {}) if self.typed else index["mappings"]
+        here = mapping.get("properties") or {}
+        if any((here.get(name) or {}).get("type") != field["type"] for name, field in _FIELDS.items()):
             raise InputError(
                 f"index {PARTS_INDEX}, in which rows of large transactions wait, was made by somebody else, so that "
                 f"these rows would not be found again. Remove it, while no pipeline runs that writes to this cluster"
@@ -127,15 +127,15 @@ class Parts:
         self._held.make()
         uuid, here = self._indices.uuid(index), self._indices.uuid(PARTS_INDEX)
 
-        def noted(found: dict[str, Any] | None) -> Mapping[str, Any]:
-            if found is not None and found["log"] == part.log and found["scn"] > part.scn:
-                return found  # of a later transaction: this task was given up
-            self._check(source, found, part)
+        def noted(before: dict[str, Any] | None) -> Mapping[str, Any]:
+            if before is not None and before["log"] == part.log and before["scn"] > part.scn:
+                return before  # of a later transaction: this task was given up
+            self._check(source, before, part)
             return {"log": part.log, "scn": part.scn, "uuid": here, "index": index, "of": uuid}
 
         self._control.change(HELD, source, noted)
-        told = zip(rows.texts.to_pylist(), rows.ids.to_pylist(), rows.seqs.tolist(), hashes.tolist(), strict=True)
-        self._held.send([self._line(part, source, index, uuid, *each) for each in told])
+        documents = zip(rows.texts.to_pylist(), rows.ids.to_pylist(), rows.seqs.tolist(), hashes.tolist(), strict=True)
+        self._held.send([self._line(part, source, index, uuid, *row) for row in documents])
         self._check(source, self._control.read(HELD, source), part)
 
     def _line(
@@ -153,11 +153,11 @@ class Parts:
         noted = self._control.read_all(HELD, [name for name in self._control.names(HELD) if bucket.reads(name)])
         for page in self._held.pages(part.fields()):
             mine = [
-                each
-                for each in page
-                if each.document["hash"] % bucket.buckets == bucket.number and bucket.reads(each.document["source"])
+                hit
+                for hit in page
+                if hit.document["hash"] % bucket.buckets == bucket.number and bucket.reads(hit.document["source"])
             ]
-            self._held.send([_unpacked(each.document["packed"]) for each in mine])
+            self._held.send([_unpacked(hit.document["packed"]) for hit in mine])
             self._held.let_go(mine)
         for name, document in noted.items():
             self._check(name, document, part)

@@ -78,7 +78,7 @@ class Sweep:
         from before are refused then, also of documents that it never held.
         """
         kind = "external"
-        self.send([line("delete", self._index, each, scn, None, typed=self._typed, version_type=kind) for each in ids])
+        self.send([line("delete", self._index, id_, scn, None, typed=self._typed, version_type=kind) for id_ in ids])
 
     def rewrite_below(self, pair: Pair, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> int:
         """Make the documents whose pair is below this one into others, of the same pair; returns how many.
@@ -136,16 +136,16 @@ class Sweep:
         if left:  # a page whose answer was lost is not told again: the request for it, sent again, gets the next
             raise ServiceUnavailable(f"index {self._index}: pages with {left} documents were lost; begun again")
 
-    def _whole(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         """An answer of a search; it leaves out what stands in shards that are not there, and is no error."""
-        shards = found["_shards"]
-        if found.get("timed_out") or shards["failed"] or shards["successful"] < shards["total"]:
+        shards = answer["_shards"]
+        if answer.get("timed_out") or shards["failed"] or shards["successful"] < shards["total"]:
             counts = {name: shards[name] for name in ("total", "successful", "failed")}
             raise ServiceUnavailable(
                 f"index {self._index}: not all of its shards answer ({counts}), and documents in the others would be "
                 f"passed over. It is tried again"
             )
-        return found
+        return answer
 
     def send(self, lines: list[str]) -> None:
         """Send lines until each is taken, or the index has something newer. Raises `ServiceUnavailable`."""

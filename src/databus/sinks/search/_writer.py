@@ -87,7 +87,7 @@ class SearchWriter:
         made = operations(given.table, given.rows(), plan.key_of(given.table), index, soft=plan.soft, typed=plan.typed)
         not_over_equals = made.without_equals(np.ones(len(made), np.bool_))
         turned_away, refused = BulkSender(client, self, None).send(not_over_equals)
-        again = {int(made.rows[each.place]): each.reason for each in refused}
+        again = {int(made.rows[refusal.place]): refusal.reason for refusal in refused}
         ids = {place: made.ids[place].as_py() for place in turned_away}
         there = pairs_of_documents(client, index, [*ids.values()], typed=plan.typed)
         again |= {
@@ -219,20 +219,20 @@ class _BucketOfSearch:
         if noted is None or noted["uuid"] != uuid:
             end = {"scn": batch.end.scn, "txid": batch.end.txid, "ts_us": batch.end.ts_us}
             mine = {"index": index, "uuid": uuid, "log": log, "db": self._bucket.position.uuid, **end}
-            self._control.change(CLAIM, name, lambda found: self._claimed(name, found, mine))
+            self._control.change(CLAIM, name, lambda before: self._claimed(name, before, mine))
         elif noted["log"] not in (None, log) and not self._is_ours(noted):
             raise UnsupportedFeature(f"{self._of_other_log(name, noted, log)} {self._ways_out(name)}")
         self._claims.add(name)
 
-    def _claimed(self, name: str, found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> Mapping[str, Any]:
-        if found is None or found["uuid"] != mine["uuid"]:
+    def _claimed(self, name: str, before: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> Mapping[str, Any]:
+        if before is None or before["uuid"] != mine["uuid"]:
             return mine
-        if found["log"] not in (None, mine["log"], *self._bucket.accepted) and not self._is_ours(found):
-            told = self._of_other_log(name, found, mine["log"])
-            if found["txid"]:
-                raise ServiceUnavailable(f"{told} The query begins again, and asks whose that is")
-            raise UnsupportedFeature(f"{told} {self._ways_out(name)}")
-        return found
+        if before["log"] not in (None, mine["log"], *self._bucket.accepted) and not self._is_ours(before):
+            pair = self._of_other_log(name, before, mine["log"])
+            if before["txid"]:
+                raise ServiceUnavailable(f"{pair} The query begins again, and asks whose that is")
+            raise UnsupportedFeature(f"{pair} {self._ways_out(name)}")
+        return before
 
     def _is_ours(self, document: Mapping[str, Any]) -> bool:
         """Whether it says that it is of this database, whichever log that was read from."""
@@ -261,7 +261,7 @@ class _BucketOfSearch:
         bulk = BulkSender(self._client, self._writer, self._fence)
         is_part = np.isin(made.scns, [*parts])
         turned_away, refused = bulk.send(made.without_equals(is_part) if is_part.any() else made)
-        held = np.array(sorted(each for each in turned_away if is_part[each]), np.int64)
+        held = np.array(sorted(row for row in turned_away if is_part[row]), np.int64)
         stale = len(turned_away) - len(held)
         source = f"{physical}/{item.table.source}"
         for scn in parts if len(held) else ():
@@ -272,22 +272,22 @@ class _BucketOfSearch:
             self._refuse(source, index, item, made, refused)
             self.letters[item.table.source] += len(refused)
         is_taken = np.ones(len(made), np.bool_)
-        is_taken[[each.place for each in refused]] = False
+        is_taken[[refusal.place for refusal in refused]] = False
         taken = self._taken.setdefault(source, Taken())
         taken.add(made.ids.filter(pa.array(is_taken)), made.scns[is_taken], made.seqs[is_taken])
         return stale + count - int(item.rows.num_rows) + len(refused)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
         are_kept = self._writer.on_error == "dead_letter"
-        if not are_kept or any(each.status in _NOT_THE_ROWS_FAULT for each in refused):
+        if not are_kept or any(refusal.status in _NOT_THE_ROWS_FAULT for refusal in refused):
             raise self._error(source, index, made, refused)
-        refused = sorted(refused, key=lambda each: int(made.rows[each.place]))
-        places = [each.place for each in refused]
-        told = [
-            (name, f"status {each.status}: {each.reason}")
-            for name, each in zip(made.ids.take(places).to_pylist(), refused, strict=True)
+        refused = sorted(refused, key=lambda refusal: int(made.rows[refusal.place]))
+        places = [refusal.place for refusal in refused]
+        reasons = [
+            (name, f"status {refusal.status}: {refusal.reason}")
+            for name, refusal in zip(made.ids.take(places).to_pylist(), refused, strict=True)
         ]
-        self._writer.letters.put(source, item.table, item.rows.take(made.rows[places]), told)
+        self._writer.letters.put(source, item.table, item.rows.take(made.rows[places]), reasons)
 
     def _error(self, source: str, index: str, made: Operations, refused: Sequence[Refusal]) -> Exception:
         first = refused[0]
@@ -341,9 +341,9 @@ class BulkSender:
         stale: list[int] = []
         refused: list[Refusal] = []
         for begin, end, body in made.requests(self._writer.bulk_bytes_max, self._writer.bulk_rows_max):
-            some, found = self._send(made, np.arange(begin, end), body)
+            some, refusals = self._send(made, np.arange(begin, end), body)
             stale += some
-            refused += found
+            refused += refusals
         return stale, refused
 
     def _send(self, made: Operations, places: Int, body: bytes) -> tuple[list[int], list[Refusal]]:
@@ -354,8 +354,8 @@ class BulkSender:
             answers = self._sorted(body, len(places))
             if answers is None:
                 return self._in_halves(made, places, stale, refused)
-            stale += [int(places[each]) for each in answers.stale]
-            refused += [each._replace(place=int(places[each.place])) for each in answers.refused]
+            stale += [int(places[place]) for place in answers.stale]
+            refused += [refusal._replace(place=int(places[refusal.place])) for refusal in answers.refused]
             if not answers.busy:
                 return stale, refused
             if len(answers.busy) < len(places):
@@ -373,9 +373,9 @@ class BulkSender:
     ) -> tuple[list[int], list[Refusal]]:
         """Send rows in two requests that were too large as one."""
         for half in np.array_split(places, 2):
-            some, found = self._send(made, half, _body(made.take(half)))
+            some, refusals = self._send(made, half, _body(made.take(half)))
             stale += some
-            refused += found
+            refused += refusals
         return stale, refused
 
     def _sorted(self, body: bytes, rows: int) -> Sorted | None:
@@ -401,7 +401,7 @@ class BulkSender:
 
 
 def _body(rows: Operations) -> bytes:
-    return b"".join(each for _, _, each in rows.requests(1 << 62, len(rows)))
+    return b"".join(body for _, _, body in rows.requests(1 << 62, len(rows)))
 
 
 def _inside(pair: Pair) -> int:

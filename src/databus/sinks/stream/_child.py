@@ -61,8 +61,8 @@ class Child:
         self._answers: queue.Queue[str] = queue.Queue(_ANSWERS_MAX)
         read = [(self._process.stderr, False)] if answers else []
         self._readers = [
-            threading.Thread(target=self._read, args=each, name=f"reads {name}", daemon=True)
-            for each in [*read, (self._process.stdout, answers)]
+            threading.Thread(target=self._read, args=pipe, name=f"reads {name}", daemon=True)
+            for pipe in [*read, (self._process.stdout, answers)]
         ]
         for reader in self._readers:
             reader.start()
@@ -168,7 +168,7 @@ class Child:
                         self._answers.get_nowait()
                 self._answers.put_nowait(text)
             elif text:
-                self._said.append("".join(each if each.isprintable() else "?" for each in text))
+                self._said.append("".join(char if char.isprintable() else "?" for char in text))
 
     def _how_it_ended(self, deadline_s: float) -> str:
         with suppress(subprocess.TimeoutExpired):

@@ -92,7 +92,7 @@ class StreamConfig(OutputConfig):
     @field_validator("command")
     @classmethod
     def _is_command(cls, command: list[str]) -> list[str]:
-        if not command[0] or any("\0" in each for each in command):
+        if not command[0] or any("\0" in word for word in command):
             raise ValueError("expected a program and its arguments")
         return command
 
