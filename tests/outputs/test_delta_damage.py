@@ -70,7 +70,7 @@ def test_table_that_is_gone_is_missed(either):
     log = log_of(1, 2)
     either.make().write(log.batch(0, 1))
     shutil.rmtree(either.make().table_path("shop", ORDERS.source))
-    with pytest.raises(CorruptData, match=r"is gone.*Restore it. Or: Have the table made anew"):
+    with pytest.raises(CorruptData, match=r"is gone.*Restore it. Or: Have the table rebuilt"):
         either.make().write(log.batch(1, 2))
 
 

@@ -92,7 +92,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path)
             log.insert(ORDERS, {"id": number, "note": None, "total": None})
         if uuid == "log-1":
             harness.make().write(log.batch(0, 2))
-    with pytest.raises(UnsupportedFeature, match=r"made anew: .databus rebuild"):
+    with pytest.raises(UnsupportedFeature, match=r"Rebuild the table: .databus rebuild"):
         harness.make().write(log.batch(0, 4))
 
 

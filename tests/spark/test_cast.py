@@ -124,7 +124,7 @@ def test_a_column_that_nobody_filled_is_null_unless_the_change_hides_what_it_was
     if number == 1:
         assert caster.cast(join_frames(frames), [change]).column("n").to_pylist() == [None]
         return
-    with pytest.raises(InexactRowsError, match="nobody knows what column 'n' held"):
+    with pytest.raises(InexactRowsError, match="what column 'n' held in them is unknown"):
         caster.cast(join_frames(frames), [change])
 
 

@@ -26,7 +26,7 @@ class TableRows:
     (`_change_type` string, `_txid` string, the others as in a frame).
     """
     is_being_read: bool = False
-    """Whether a snapshot of the table was open when they were written; of those on typed edges nobody can tell."""
+    """Whether a snapshot of the table was open when they were written; not known on typed edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """The same, written by tasks into files that nobody sees yet."""
+    """The same, written by tasks into files that are not visible yet."""
 
     table: TableSchema
     files: tuple[DataFile, ...]
@@ -90,7 +90,7 @@ class TableControl:
     pair: Pair
     body: Mapping[str, Any]
     commit_us: int = 0
-    """When it was committed, microseconds since 1970; 0 where nobody knows."""
+    """When it was committed, microseconds since 1970; 0 where it is unknown."""
 
     @property
     def missing(self) -> str | None:
@@ -143,7 +143,7 @@ class Batch:
         return self.start.snapshots.get(end.table.source) == end.body.get("generation")
 
     def seeds_after(self) -> dict[str, Seed]:
-        """What is left of the seeds behind it. A history that was told of a gap is not told again."""
+        """What is left of the seeds behind it. A history hears of a gap once."""
         seeds = dict(self.seeds)
         for item in self.items:
             name = f"{self.physical}/{item.table.source}"
@@ -196,7 +196,7 @@ def steps_at(control: TableControl, have: Iterable[str]) -> CopySteps:
 
 
 def _fill_of(control: TableControl) -> dict[str, pa.Scalar]:
-    """The values that rows before a `schema` control have in its new columns, by name; nulls left out."""
+    """The values that rows before a `schema` control have in its new columns, by name; without nulls."""
     fill: Mapping[str, Any] = control.body.get("fill") or {}
     types = {column.name: column.type for column in control.table.columns}
     return {

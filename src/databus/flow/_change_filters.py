@@ -1,6 +1,6 @@
 """Filters over whole tables that choose among changes: a sample of rows, updates that change something, deletes. Pure.
 
-They see whole updates: an image whose other one a filter before them has left out is an insert or a delete.
+They see whole updates: an image without its other one, dropped by a filter before, is an insert or a delete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class Sample(TableFilter):
         read = [column_named(name, names) for name in self.by]
         unchanged = Lineage.unchanged(names)
         if not read:
-            return replace(unchanged, is_opaque=True)  # by the key, and nobody says here which that is
+            return replace(unchanged, is_opaque=True)  # by the key, which is not known here
         return unchanged if None in read else replace(unchanged, reads=frozenset(name for name in read if name))
 
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
@@ -133,7 +133,7 @@ class Tombstones(TableFilter):
     """Lets no delete pass, or has it mark its row; an update that changes the key deletes the row of the old one."""
 
     mark: str | None = None
-    """The column that says of each row whether it was deleted; None where deletes are left out."""
+    """The column that says of each row whether it was deleted; None where deletes are dropped."""
     at: str | None = None
     """One with the time."""
     truncate: Literal["stop", "ignore", "pass"] = "stop"

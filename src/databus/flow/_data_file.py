@@ -1,4 +1,4 @@
-"""Parquet files for tables of files, such as Delta's: written in a task, known to nobody until they are committed."""
+"""Parquet files for tables of files, such as Delta's: written in a task, not visible until they are committed."""
 
 import datetime as dt
 import json
@@ -84,7 +84,7 @@ def read_passing_file(folder: Location, name: str) -> pa.Table:
 
 
 GROUP_ROWS_MAX: Final = 1 << 20
-"""Rows of a row group, where nobody wants fewer."""
+"""Rows of a row group, by default."""
 
 
 def write_data_file(

@@ -443,7 +443,7 @@ _NAME_OF_SINK: Final = {
 
 
 def result_table(source: str, result: pa.Schema, key: tuple[str, ...], *, first_images: bool = True) -> TableSchema:
-    """The `TableSchema` of a filter's result, from its Arrow schema; the bus's columns are left out.
+    """The `TableSchema` of a filter's result, from its Arrow schema, without the bus's columns.
 
     key: the source's, as far as the result still holds it. first_images: the source's. Raises `UnrepresentableValue`
     for a type that no table has.

@@ -70,7 +70,7 @@ class Bucket:
 
     def check_log(self, batch: ChangeBatch) -> None:
         """Raises `UnsupportedFeature` where a part of a transaction came from another log, which counts its rows
-        otherwise: nobody can say which of them are missing.
+        otherwise: which of them are missing is unknown.
         """
         names = {f"{batch.physical}/{item.table.source}" for item in batch.items}
         for place in (self.position.place(name) for name in sorted(names) if self.reads(name)):
@@ -128,7 +128,7 @@ def part_of_other_log(output: str, physical: str, place: SourceCheckpoint, log: 
     return (
         f"outputs.{output}: has a part of the transaction at SCN {place.scn} of {physical} from log {place.log}, and "
         f"the next changes come from {log}, which counts the rows of a transaction otherwise. Restore that log; or "
-        f"have the output made anew: `databus rebuild FILE {output}` (FILE is the pipeline's file); or give it another "
+        f"rebuild the output: `databus rebuild FILE {output}` (FILE is the pipeline's file); or give it another "
         f"name, under which it writes all again"
     )
 
@@ -177,7 +177,7 @@ class DirectWriter(Protocol):
 
     A task may run twice, at the same time even, and one that was given up for dead may go on and write. Where the
     target has transactions, the writer commits a bucket's rows and its position together, under a fence that shuts out
-    whoever began before; it drops what lies at or below that position. Else what is written twice has to be told by
+    whoever began before; it drops what lies at or below that position. Else rows written twice are recognized by
     (`_commit_version`, `_seq`), and no older row may take the place of a newer.
     """
 

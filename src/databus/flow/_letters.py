@@ -1,4 +1,4 @@
-"""Dead letters: rows that a target refuses, in files, until somebody has them replayed or drops them.
+"""Dead letters: rows that a target refuses, in files, until they are replayed or dropped.
 
     shop%2Fmain.orders.17.3-18.1.2.5feceb66ffc86f38.jsonl
 
@@ -126,7 +126,7 @@ class DeadLetters:
     count_max: int = 10_000
     """How many there may be."""
     writer: str = ""
-    """Whose letters are files of their own, where several write the same; nobody's by default."""
+    """Whose letters are files of their own, where several write the same; none by default."""
 
     def put(
         self,
@@ -136,7 +136,7 @@ class DeadLetters:
         reasons: Iterable[tuple[str, str]],
         at_us: int | None = None,
     ) -> Letters:
-        """Keep refused rows, durably, in the order in which they stand. told: the id and the reason of each. at_us:
+        """Keep refused rows, durably, in the order in which they stand. reasons: the id and the reason of each. at_us:
         when they were refused; now, if None.
         """
         scns, seqs = pairs_of(rows)
@@ -193,7 +193,7 @@ class DeadLetters:
         return LimitExceeded(
             f"outputs.{self.output}: {count} rows were refused and are dead letters, more than "
             f"dead_letters_max={self.count_max}: `databus dead-letters list FILE` (FILE is the pipeline's file) says "
-            f"why. Mend what they are refused for and have them replayed, drop them, or raise the limit"
+            f"why. Correct the cause and replay them, drop them, or raise the limit"
         )
 
     def by_source(self, is_wanted: Callable[[str], bool]) -> dict[str, list[Letters]]:
@@ -202,7 +202,7 @@ class DeadLetters:
             files = self.files(is_wanted)
             read = [self.find(file) for file in files]
             if None not in read:
-                break  # else somebody has replayed some of a file: what is left of it is in another one now
+                break  # else a part of a file was replayed meanwhile: the rest is in another file now
         made: dict[str, list[Letters]] = {}
         for letters in read:
             if letters is not None:
@@ -217,7 +217,7 @@ class DeadLetters:
         return letters
 
     def find(self, file: LetterFile) -> Letters | None:
-        """What a file holds; None where it is gone: somebody had it replayed or dropped. Raises `CorruptData`."""
+        """What a file holds; None where it is gone: it was replayed or dropped. Raises `CorruptData`."""
         return self._read(file.name)
 
     def _read(self, name: str) -> Letters | None:
@@ -252,7 +252,7 @@ class DeadLetters:
         return kept
 
     def move(self, to: "DeadLetters") -> int:
-        """Have them be those of another output, file by file; returns how many there are now. While nobody writes."""
+        """Have them be those of another output, file by file; returns how many there are now. While nothing writes."""
         for file in () if to.folder == self.folder else self.files():
             content = (self.folder / file.name).read()
             if content is not None:

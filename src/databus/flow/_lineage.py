@@ -24,14 +24,14 @@ class Lineage:
     reads: frozenset[str] = frozenset()
     """Columns on which computed ones and the choice of rows depend."""
     is_opaque: bool = False
-    """Whether nobody can tell which those are."""
+    """Whether it is unknown which those are."""
     hashed: Mapping[str, str] = field(default_factory=dict)
     """Of the computed ones, by name, the column whose values it tells apart as that does."""
     made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Of the computed ones, by name, the columns that it is computed from; not there where nobody can tell."""
+    """Of the computed ones, by name, the columns that it is computed from; absent where they are unknown."""
 
     def origins(self, name: str) -> frozenset[str] | None:
-        """The columns that one of the result comes from; None where nobody can tell."""
+        """The columns that one of the result comes from; None where they are unknown."""
         if self.is_opaque:
             return None
         column = self.columns[name]
@@ -96,7 +96,7 @@ class CopySteps:
     inexact: Sequence[str]
     """Why that is not all; empty where it is."""
     needs_snapshot: bool
-    """Whether the table is read anew after one of the changes."""
+    """Whether the table is read again after one of the changes."""
     below: Pair
     """A pair above all rows of the copy that they are about."""
 
@@ -130,7 +130,7 @@ class _Following:
     def steps(self) -> CopySteps:
         before, after = self.pending[0].before, self.pending[-1].after
         if before is None:
-            self.inexact.append("nobody knows the columns that the table had before")
+            self.inexact.append("the columns that the table had before are unknown")
         else:
             self._follow(before, after)
         needs_snapshot = any(change.needs_snapshot for change in self.pending)
@@ -162,13 +162,13 @@ class _Following:
         """A column of the result that is a column of the table."""
         if origin.column is None:
             if is_opaque and origin.value is not None:
-                self.inexact.append(f"nobody knows what the function makes of the new column {column!r}")
+                self.inexact.append(f"what the function makes of the new column {column!r} is unknown")
             elif origin.value is not None:
                 self._fill(name, origin)
             return
-        held = [column for column, its in old.columns.items() if its == origin.column]
+        held = [held_name for held_name, its in old.columns.items() if its == origin.column]
         if is_opaque and origin.column != column:
-            self.inexact.append(f"nobody knows what the function makes of {origin.column!r} by its name of now")
+            self.inexact.append(f"what the function makes of {origin.column!r} under its present name is unknown")
         elif held:
             self.moved[name] = name if name in held else held[0]
         else:

@@ -135,8 +135,8 @@ class Parking:
                     self._letters.put(f"{self._batch.physical}/{source}", item.table, rows, reasons)
 
     def release(self) -> None:
-        """Forget letters that controls of the batch have overtaken: before a reader has those, so that nobody replays
-        a letter behind what is newer.
+        """Forget letters that controls of the batch have overtaken: before a reader has those, so that no replay puts
+        a letter behind newer rows.
         """
         for item in self._batch.items:
             below = released_below(self._batch, item) if isinstance(item, TableControl) else None

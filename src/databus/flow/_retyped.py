@@ -1,5 +1,5 @@
 """Columns of a history whose type has changed to one that the values from before do not fit into: they go on under
-another name, which says the type, so that nothing is written anew and nothing stops.
+another name, which says the type, so that nothing is rewritten and nothing stops.
 
 Which name that is follows from the columns that there are. A type that once found room under the column's own name
 always does, since columns become wider and never narrower; so a reader finds what a writer has chosen.

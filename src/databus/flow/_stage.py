@@ -1,8 +1,8 @@
-"""Staging: a task fetches ranges of the log, and writes the rows of each output into files that nobody sees yet.
+"""Staging: a task fetches ranges of the log, and writes the rows of each output into files that are not visible yet.
 
 What it hands back are receipts: JSON, a text for each change batch and output, with the names of the files in the place
 of rows. The driver joins those of all tasks to one change batch an output (`joined`), which the output then commits. A
-task may run twice, or be killed half-way: files that no commit names are nobody's.
+task may run twice, or be killed half-way: files that no commit names are removed later.
 """
 
 import itertools
@@ -66,7 +66,7 @@ class PartWriter(Protocol):
     """An output's half in a task; travels there as it is."""
 
     def write(self, name: str, rows: TableRows) -> Sequence[DataFile]:
-        """Write rows of a table, by its full name, where nobody sees them until the output commits them."""
+        """Write rows of a table, by its full name, where readers do not see them until the output commits them."""
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class TableWriter(PartWriter, Protocol):
     """One that may also do all that there is to do for a table, where it is given all rows that a batch has of it."""
 
     def write_at_once(self, name: str, rows: TableRows) -> AtOnce | None:
-        """Put the rows into the table's files; nobody sees that until the output commits it. None: to be written."""
+        """Put the rows into the table's files; readers see it once the output commits it. None: to be written."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class StagedFeed:
     selects: Callable[[str], bool]
     """By full name, whether it gets rows of a table."""
     filtered: Callable[[str, TableRows, Dropped], Iterable[TableRows]]
-    """What is left of rows; the last is told what each filter leaves out."""
+    """What is left of rows; the last counts what each filter leaves out."""
     writer: PartWriter
     above: Callable[[str], Pair]
     """By full name of a table, the pair up to which the target has it, as far as that is known."""

@@ -126,13 +126,13 @@ class TableFilters:
     def item(
         self, item: TableRows | TableControl, dropped: Dropped | None = None
     ) -> tuple[Iterable[TableRows | TableControl], bool]:
-        """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
+        """What is left of rows or a control of a table, and whether a copy can follow: else it is read again."""
         if isinstance(item, TableRows):
             return self.rows(item, dropped), True
         return self.control(item)
 
     def rows(self, item: TableRows, dropped: Dropped | None = None) -> list[TableRows]:
-        """What is left of rows of a table. dropped: is told what each filter leaves out."""
+        """What is left of rows of a table. dropped: counts what each filter leaves out."""
         steps = self.over(item.table)
         rows = item.rows
         for (where, _), step in zip(self.filters, steps, strict=True):

@@ -53,7 +53,7 @@ class Unnest(TableFilter):
         return (self.column, *self.keep)
 
     def columns_left(self, names: Sequence[str]) -> list[str]:
-        """See `TableFilter.columns_left`. The key, which nobody says here, comes before them."""
+        """See `TableFilter.columns_left`. The key, which is not known here, comes before them."""
         if any(column_named(name, names) is None for name in self.names):
             return [*names]
         return [*(column_named(name, names) or name for name in self.keep), self.ordinal, *self.members]
@@ -66,10 +66,10 @@ class Unnest(TableFilter):
         if any(column is None for column in missing.values()):
             return TableStep.unchanged(table)
         if not table.key:
-            raise ConfigError("it has no key, by which it could be told of which row an object was")
+            raise ConfigError("it has no key, so the row that an object came from is unknown")
         if not table.first_images:
             raise ConfigError(
-                "its updates may come without first images, and nobody can tell which objects left the array. Have "
+                "its updates may come without first images, so which objects left the array is unknown. Have "
                 "the database log whole rows, and say `first_images: true` in the source"
             )
         later = {column_name: column for column_name, column in missing.items() if column is not None}

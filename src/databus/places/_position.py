@@ -23,7 +23,7 @@ from databus.wire import is_inside_answer
 ASKED: Final = "asked"
 """A seed: the snapshot that brings the table's older rows was asked for, and has not begun."""
 GAP: Final = "gap"
-"""The same, where the target has rows from before some that the log has lost: a history is told of the gap first."""
+"""The same, where the target has rows from before some that the log has lost: a history gets the gap first."""
 EXCEPT_MAX: Final = 2_000
 """Tables that stand elsewhere. Of those that are taken away beyond that nothing is known when they are given back."""
 _NOTHING: Final[Pair] = (0, 0)
@@ -120,7 +120,7 @@ class Position:
         return {name: place for name, place in self.places.items() if place.pair < start or is_inside_answer(place)}
 
     def least(self, choice: Choice) -> SourceCheckpoint | None:
-        """The lowest place of some tables, those that have none left out; None where nobody has."""
+        """The lowest place of some tables, of those that have one; None where none has."""
         places = [] if self.at is None else [self.at]
         places += [place for name, place in self.places.items() if chosen_by(choice, name)]
         return min(places, key=_pair, default=None)

@@ -6,7 +6,7 @@ The ledger may be lost, older than the target, or from after the target was put 
 2. So does one that lacks what it had after the last batch of a table (`MissingRows`).
 3. Of each table the higher of both words counts; its mark and its seed come with it. Not where the target had it from
    an answer of a bootstrap service: only the ledger knows which. It comes again, and what is there is dropped.
-4. A table that nobody knows begins where the options say. Where the log has lost that place, it goes on with the
+4. A table that neither knows begins where the options say. Where the log has lost that place, it goes on with the
    others, and a snapshot brings what was before. One that was removed comes whole, whatever the options say.
 5. A place in the middle of a transaction of another log stops it (`PartOfTransaction`), unless the target has nothing
    of that transaction, or may be given it once more.
@@ -47,7 +47,7 @@ class LogView(Protocol):
 
     def beginning(self) -> SourceCheckpoint | None:
         """Where the options say to begin, or, where all is wanted and the log has lost its beginning, its end; None
-        where they name no place that can be told.
+        where they name no place that is known.
         """
 
     def joining(self, at: SourceCheckpoint | None) -> SourceCheckpoint | None:
@@ -68,7 +68,7 @@ class Wanted:
     tables: Collection[str]
     """All that there are, by full names."""
     way_of: Callable[[str], str]
-    """By the full name of a table: a hash of what becomes of its rows on their way; empty where nobody can tell."""
+    """By the full name of a table: a hash of what becomes of its rows on their way; empty where it is unknown."""
     tells: bool = True
     """Whether the target can tell what it has."""
     may_repeat: bool = False
@@ -128,7 +128,7 @@ def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, w
     unknown = [name for name in mine if name not in ahead and _is_nowhere(name, before)]
     are_elsewhere = all(name in unknown or name in position.places for name in mine)
     if position.at is not None and are_elsewhere and log.lacks(position.at):
-        position = replace(position, at=log.beginning() or position.at)  # nobody stood there
+        position = replace(position, at=log.beginning() or position.at)  # no table stood there
     position = _begun(position, unknown, wanted, log)
     position = _in_this_log(position, held, mine, wanted, log)
     position = _in_reach(position, mine, wanted, log, is_known=before.at is not None)
@@ -160,7 +160,7 @@ def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection
 
 
 def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogView) -> Position:
-    """The position where tables that nobody knows have a place, and all together one."""
+    """The position where unknown tables have a place, and all together one."""
     is_first = position.at is None and position.least(wanted.choice) is None
     if position.at is None and not is_first:
         at = position.least(wanted.choice)
@@ -178,7 +178,7 @@ def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogV
         return position.reading(unknown, beginning) if log.wants_all and beginning and not is_whole else position
     for name in unknown:
         if beginning is None and position.at is None:
-            continue  # the options say where, and nobody else can
+            continue  # only the options say where
         wants_all = log.wants_all or name in position.places  # of one that was removed, all that was there
         if beginning is not None and (is_whole or not wants_all) and name not in position.seeds:
             position = position.moved(name, beginning)
@@ -283,7 +283,7 @@ def _is_of(db: str, uuid: str) -> bool:
 
 
 def _is_known(word: Held, log: str) -> bool:
-    """Whether somebody can tell that a place is of this database: its log, or a relay, by its transaction."""
+    """Whether it is known that a place is of this database: its log, or a relay, by its transaction."""
     place = word.place
     return bool(word.db) or place is None or bool(place.txid) or _is_log(place.log, log)
 

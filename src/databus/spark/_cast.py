@@ -74,7 +74,7 @@ def join_frames(frames: Sequence[Frame]) -> pa.Table:
     for frame in frames:
         body = frame.body
         if body[:schema_end] != schema_message or body[-len(_END_OF_STREAM) :] != _END_OF_STREAM:
-            return pa.Table.from_batches([frame.batch for frame in frames])  # written by somebody else's Arrow
+            return pa.Table.from_batches([frame.batch for frame in frames])  # written by another Arrow
         parts.append(body[schema_end : -len(_END_OF_STREAM)])
     try:
         table = ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all()
@@ -139,7 +139,7 @@ class Caster:
                     f"they have no column {field.name!r}, and no change of the schema says its value"
                 )
             if not origin.is_known:
-                raise InexactRowsError(f"nobody knows what column {field.name!r} held in them")
+                raise InexactRowsError(f"what column {field.name!r} held in them is unknown")
             if not _fits(origin.types[-1], field.type):
                 raise InexactRowsError(
                     f"column {field.name!r} was {origin.types[-1]} and is {field.type} now, without a change of the "

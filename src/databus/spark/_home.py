@@ -15,7 +15,7 @@ _NEEDED: Final = ("bin", "conf", "jars")
 
 
 def cache_folder() -> Path | None:
-    """$DATABUS_CACHE, else `~/.cache/databus`; None where nobody's home is known."""
+    """$DATABUS_CACHE, else `~/.cache/databus`; None where no home is known."""
     named = os.environ.get("DATABUS_CACHE")
     with suppress(RuntimeError):
         return Path(named).resolve() if named else Path.home() / ".cache" / "databus"
@@ -23,7 +23,7 @@ def cache_folder() -> Path | None:
 
 
 def is_ours(python: str) -> bool:
-    """Whether Spark and the Python that it is to start are those of this process, and nobody's own choice."""
+    """Whether Spark and the Python that it is to start are those of this process, and not the user's choice."""
     return "SPARK_HOME" not in os.environ and python == sys.executable
 
 

@@ -1,6 +1,6 @@
 """The JVM that Spark runs in: started like `pyspark.java_gateway` does, but so that whoever waits may end it meanwhile.
 
-What pyspark starts is known to nobody until it answers, which takes seconds, and for ever where Java hangs.
+What pyspark starts is unknown until it answers, which takes seconds, and for ever where Java hangs.
 """
 
 import os

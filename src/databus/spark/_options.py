@@ -33,7 +33,7 @@ class DatabusOptions(BaseModel):
     sources: str = Field(
         "",
         description="Tables, separated by commas: full names, short ones where they are unique, ids, or with "
-        "shape=frames or ranges patterns with `*`. shape=typed takes one; the others read all if left out.",
+        "shape=frames or ranges patterns with `*`. shape=typed takes one; the others read all without it.",
         examples=["shop/main.orders", "main.orders", "shop/main.*"],
     )
     where: str | None = Field(

@@ -103,7 +103,7 @@ def on_broken_updates(context: SparkContext, do: Callable[..., None]) -> None:
 
 
 def executors_of(context: SparkContext) -> int:
-    """How many have registered by now, besides the driver. Python is not told of them."""
+    """How many have registered by now, besides the driver. Python does not hear of them."""
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
 
 
@@ -132,7 +132,7 @@ def is_starting(query: StreamingQuery) -> bool:
 
 
 def is_damaged(checkpoint: Path) -> bool:
-    """Whether Spark would not start with a query's checkpoint, as where somebody has removed the folder while the query
+    """Whether Spark would not start with a query's checkpoint, as where the folder was removed while the query
     was writing there: Spark makes it again, without its metadata.
     """
     return (checkpoint / "offsets").is_dir() and not (checkpoint / "metadata").exists()

@@ -158,7 +158,7 @@ def tuned_session(
     folder: where the session keeps its log (`spark.log`), what its processes print and its warehouse; made if missing.
     Python workers run this process's own Python, unless `spark.pyspark.python` or, in the environment,
     `PYSPARK_PYTHON` says otherwise. shipment: what executors need that are not of this process.
-    on_process: told of the JVM's process once it is started, seconds before this returns; who kills it ends the start.
+    on_process: gets the JVM's process once it is started, seconds before this returns; who kills it ends the start.
     If this process has a session already, that one is returned, and only settings that can change at run time do.
     Raises `ConfigError` where there is no Java, `ServiceUnavailable` if it ends at once.
     """
@@ -220,7 +220,7 @@ def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) ->
             forget_gateway()  # it was ended meanwhile; another may start
         raise
     finally:
-        os.environ["PYSPARK_PYTHON"] = python  # what this process starts is not to take ours for somebody's choice
+        os.environ["PYSPARK_PYTHON"] = python  # what this process starts is not to take ours for the user's choice
 
 
 def preloaded_python() -> str:
@@ -248,7 +248,7 @@ def _nursery() -> Nursery:
 
 _WAIT_S: Final = 10.0
 _ASK_S: Final = 0.1  # Spark does not tell Python when an executor has come
-_ENDLESS: Final = 2**31 - 1  # what Spark itself takes where nobody has set a most
+_ENDLESS: Final = 2**31 - 1  # what Spark itself takes where no limit is set
 
 
 def slots_of(session: SparkSession) -> int:

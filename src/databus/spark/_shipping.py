@@ -180,7 +180,7 @@ def make_archive(path: Path, more: Iterable[str] = ()) -> dict[str, str]:
     """Write it, a zip that Spark unpacks for each executor; returns the distributions in it with their versions.
 
     more: names of further distributions, such as those of users' functions. All come with what they require.
-    Raises `ConfigError` for one that is not installed, or of which nobody knows the files.
+    Raises `ConfigError` for one that is not installed, or of which the files are unknown.
     """
     needed: dict[str, Distribution] = {}
     for name in (*NEEDED, *more):
@@ -214,7 +214,7 @@ def _collect(name: str, packages: dict[str, Distribution], *, is_needed: bool) -
 def _files(package: Distribution) -> Iterator[tuple[str, Path]]:
     """The distribution's files, by their paths below `site-packages`."""
     if package.files is None or not package.files:
-        raise ConfigError(f"{package.name}: nobody knows its files; install it from a wheel, not as an editable one")
+        raise ConfigError(f"{package.name}: its files are unknown; install it from a wheel, not as an editable one")
     for file in package.files:
         place = Path(str(package.locate_file(file)))
         if ".." in file.parts or file.parts[0].startswith("__editable__") or not place.is_file():

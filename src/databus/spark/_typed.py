@@ -57,7 +57,7 @@ class TypedDecoder:
 
     controls_as_rows: with `meta=full`. controls_ignored: with `controls=ignore`. With neither, a control other than
     `schema` raises `UnsupportedFeature`. changes: those of the table's schema, in order, up to the one that is read as;
-    rows from before them are made into it. leaves_out: whether rows for which that cannot be done exactly are left out
+    rows from before them are made into it. leaves_out: whether rows for which that cannot be done exactly are dropped
     where a snapshot of the table follows; else, and where none does, they raise `UnsupportedFeature`.
     """
 
@@ -135,7 +135,7 @@ class TypedDecoder:
         return sum(change.pair > frame.header.last for change in self._changes)
 
     def _cast(self, rows: pa.Table, frame: Frame) -> Iterator[pa.RecordBatch]:
-        """Rows, all from the same place among the changes, as one batch; none if they are left out."""
+        """Rows, all from the same place among the changes, as one batch; none if they are dropped."""
         changes = self._changes[len(self._changes) - self._later(frame) :]
         try:
             yield self._caster.cast(rows, changes)
@@ -150,7 +150,7 @@ class TypedDecoder:
         return UnsupportedFeature(
             f"{self._where}: rows at SCN {scn}, seq {seq}{then} cannot be made into today's schema exactly: {error}. "
             f"Begin after them: in a pipeline with `starting_version: {onwards}` in its input and the output made "
-            "anew, in Spark with the option startingVersion. Or read them in the schema that they have, with the "
+            "again, in Spark with the option startingVersion. Or read them in the schema that they have, with the "
             "option schemaFingerprint"
         )
 
@@ -197,7 +197,7 @@ def _row_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def refusal(where: str, kind: str, pair: Pair) -> UnsupportedFeature:
-    """The error for a control that nobody asked to see."""
+    """The error for a control that was not asked for."""
     return UnsupportedFeature(
         f"{where}: a control of kind {kind!r} stands at SCN {pair[0]}, seq {pair[1]}, and typed rows alone do not show "
         "it; read with meta=full to get controls as rows, or with controls=ignore to pass over them"

@@ -45,13 +45,13 @@ class KnownTable:
 
 
 class KnownMirrors:
-    """Those that have changed lately, which the next tasks are told of: by full name, the last at the end."""
+    """Those that have changed lately, which the next tasks hear of: by full name, the last at the end."""
 
     def __init__(self) -> None:
         self._tables: dict[str, KnownTable] = {}
 
     def said(self) -> dict[str, KnownTable]:
-        """What tasks are told, in so many bytes that Spark keeps them in memory. Other threads may call it."""
+        """What tasks are given, in so many bytes that Spark keeps them in memory. Other threads may call it."""
         known: dict[str, KnownTable] = {}
         files = 0
         for name, table in reversed(dict(self._tables).items()):
@@ -62,7 +62,7 @@ class KnownMirrors:
         return known
 
     def add(self, name: str, table: KnownTable) -> None:
-        """Have the next tasks told of a mirror; not of one of very many files."""
+        """Have the next tasks hear of a mirror; not of one of very many files."""
         self.forget(name)
         if len(table.files) <= _FILES_MAX:
             self._tables[name] = table
@@ -70,7 +70,7 @@ class KnownMirrors:
             self.forget(next(iter(self._tables)))
 
     def forget(self, name: str) -> None:
-        """Have tasks told nothing of it."""
+        """Have tasks hear nothing of it."""
         self._tables.pop(name, None)
 
     def clear(self) -> None:

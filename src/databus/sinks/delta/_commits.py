@@ -1,4 +1,4 @@
-"""What the log of a Delta table says of commits that are not ours: rows that somebody else changed, and restores.
+"""What the log of a Delta table says of commits that are not ours: rows that others changed, and restores.
 
 A RESTORE takes rows back, and leaves the transactions that tell how far the table had come. So a table says something
 wrong of its place from then on, and only its commits, or what is left of its rows, tell that.
@@ -66,7 +66,7 @@ class ForeignCommits:
 
 
 def was_put_back(table: Location, since: int, *, may_change: bool = True) -> bool:
-    """Whether somebody has restored the table to a version before `since`, after it had that one; or, unless they may,
+    """Whether the table was restored to a version before `since`, after it had that one; or, unless they may,
     has changed its rows by another program, and has not put them back.
 
     As far as the commits after `since` are there without a gap.
@@ -77,7 +77,7 @@ def was_put_back(table: Location, since: int, *, may_change: bool = True) -> boo
 
 def is_commit(table: Location, version: int, application: str, stored: Stored, added: Collection[str]) -> bool:
     """Whether the commit of a version is the one that stores this pair of an application, and adds these files, whose
-    names nobody else gives.
+    names no other writer gives.
     """
     content = commit_path(table, version).read()
     if content is None:
@@ -173,7 +173,7 @@ def still_holds(table: Location, noted: Noted, find: Callable[[], Held | None], 
 def check_commits(
     table: Location, since: int, through: int, marks: tuple[Mark, Mark] | None, *, may_change: bool
 ) -> None:
-    """Look at the commits after a version, up to another. Raises `CorruptData` if somebody has changed rows, unless
+    """Look at the commits after a version, up to another. Raises `CorruptData` if others have changed rows, unless
     they may, or has put the table back.
 
     marks: of the two versions, of a table that databus has not written between them: who does is another process, for
@@ -197,5 +197,5 @@ def check_commits(
         raise CorruptData(
             f"{table}: another program has changed its rows in {change}, and a table has one writer. Put them back "
             f"(`RESTORE TABLE ... TO VERSION AS OF {since}`) and have the output go on (`databus resume`); or have the "
-            f"table made anew by `databus rebuild`"
+            f"table rebuilt by `databus rebuild`"
         )

@@ -36,7 +36,7 @@ class DeltaConfig(OutputConfig):
     retype: Literal["stop", "new_column"] = Field(
         "stop",
         description="What a history does where a column gets a type that its values do not fit into: `stop`, or go on "
-        "with a `new_column`, `NAME__TYPE`; the old one is null from then on. With it nothing is written anew beyond "
+        "with a `new_column`, `NAME__TYPE`; the old one is null from then on. With it nothing is rewritten beyond "
         "`rewrite_bytes_max` either.",
     )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
@@ -60,13 +60,13 @@ class DeltaConfig(OutputConfig):
         1_000_000, ge=1, le=100_000_000, description="Most rows of one merge; larger batches are several commits."
     )
     rewrite_bytes_max: int = Field(
-        _KEEP.rewrite_bytes_max, ge=0, description="Largest table that a change of its schema may write anew, in bytes."
+        _KEEP.rewrite_bytes_max, ge=0, description="Largest table that a change of its schema may rewrite, in bytes."
     )
     file_bytes_max: int = Field(
         _KEEP.file_bytes_max,
         ge=1 << 20,
         le=1 << 34,
-        description="Size at which a file is full, in bytes. A mirror writes every file anew that a change falls into.",
+        description="Size at which a file is full, in bytes. A mirror rewrites every file that a change falls into.",
     )
     group_rows_max: int = Field(
         _KEEP.group_rows_max,

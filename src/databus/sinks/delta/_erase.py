@@ -41,7 +41,7 @@ class Erased:
 def erase_rows(target: DeltaTarget, finds: Finds, also: Collection[str]) -> Erased:
     """Have no file of the table hold such rows: in one commit for those that it is made of.
 
-    also: files besides, that somebody else names. A second call does what a first one has not done.
+    also: files besides, that another caller names. A second call does what a first one has not done.
     """
     erased = Erased()
     live = {file.name: file for file in target.live(())}
@@ -104,7 +104,7 @@ def _chained(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 def drop_files(path: Location, names: Collection[str], hours: int) -> None:
     """Make old files no part of a history any more, whoever writes it meanwhile, and remove from its folder what has
-    not been part of it for so many hours. Never name its newest file: by its rows others know that nobody has put the
+    not been part of it for so many hours. Never name its newest file: by its rows others know that nothing has put the
     table back.
     """
     from deltalake.transaction import RemoveAction

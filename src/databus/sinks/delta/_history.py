@@ -3,7 +3,7 @@
 A column that did not exist is null, a dropped one stays and is null from then on, a renamed one is a new column.
 `truncate`, `drop` and `gap` are rows too, with that word as `_change_type` and the table's columns null, since what a
 history says of the rows before would be wrong without them. With `controls: all` every control is a row, and `_control`
-has its JSON and the table's definition, so that the whole stream can be told again from the table.
+has its JSON and the table's definition, so that the whole stream can be given again from the table.
 """
 
 import json
@@ -148,7 +148,7 @@ class History:
         if size > limit:
             raise LimitExceeded(
                 f"{self._target.path}: {', '.join(wider)} of {table.source} became wider, for which all {size} bytes "
-                f"of the history are written anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` "
+                f"of the history are rewritten, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` "
                 f"of this output and start the pipeline again. Or: {self._how_to_reset}"
             )
         moves = tuple(

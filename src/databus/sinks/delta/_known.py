@@ -1,6 +1,6 @@
 """What a Delta output has made so far, in a file beside its tables, so that a table that is gone is missed.
 
-Without it, a mirror whose folder was removed would be made anew from the next change on, and lack all rows before.
+Without it, a mirror whose folder was removed would begin again with the next change, and lack all rows before.
 """
 
 import json

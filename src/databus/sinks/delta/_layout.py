@@ -46,7 +46,7 @@ class LiveFile:
 def mark_of(file: LiveFile, of_key: str | None = None) -> str:
     """The mark in a file's name, for another that is to hold rows of the same bucket; empty where there is none.
 
-    of_key: a `Layout.key_mark`; marks of other keys are left out then.
+    of_key: a `Layout.key_mark`; marks of other keys do not count then.
     """
     mark = _MARK.search(file.name)
     if mark is None or of_key not in (None, mark[3]):

@@ -263,7 +263,7 @@ class DeltaOutput(Output):
         if self.config.merge and not set(tables).issuperset(known.tables):
             raise UnsupportedFeature(
                 f"outputs.{self.context.output}: with `merge: true` several sources share a table; have the whole "
-                f"output made anew: `databus rebuild FILE {self.context.output}` (FILE is the pipeline's file)"
+                f"output rebuilt: `databus rebuild FILE {self.context.output}` (FILE is the pipeline's file)"
             )
         folders = remove_folders(self.config.path, self.context, tables, spelled)
         known.remove(tables)
@@ -335,7 +335,7 @@ class DeltaOutput(Output):
             copy.target.append(copy.target.schema().empty_table(), said)
 
     def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
-        """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
+        """Have the next task hear how this mirror stands. One that shares its table is rewritten in its turn."""
         stored = copy.target.stored()
         self._known_mirrors.forget(name)
         if not isinstance(copy.kind, Mirror) or self.config.merge or stored is None:
@@ -393,7 +393,7 @@ class DeltaOutput(Output):
         return new
 
     def _check_new(self, known: Known, copy: _Copy, batch: StagedBatch, first: StagedItem) -> None:
-        """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
+        """Refuse to make a table that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if self.config.on_gap == "continue" or owner in batch.seeds or begins(first):
             return
@@ -405,7 +405,7 @@ class DeltaOutput(Output):
         if isinstance(copy.kind, Mirror) and batch.start.scn and not known.from_beginning[batch.physical]:
             raise UnsupportedFeature(
                 f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before. Leave out "
-                f"where the input starts. Or have the table read anew (`databus snapshot {batch.physical} "
+                f"where the input starts. Or have the table read again (`databus snapshot {batch.physical} "
                 f"{first.table.source}`) and say `on_gap: continue` in this output: the copy is right when that "
                 f"snapshot has ended"
             )
@@ -454,7 +454,7 @@ class DeltaOutput(Output):
         table = "" if self.config.merge else f" {physical}/{source}"
         what = "the output" if self.config.merge else "the table"
         return (
-            f"Have {what} made anew: `databus rebuild FILE {self.context.output}{table}` (FILE is the pipeline's file)."
+            f"Have {what} rebuilt: `databus rebuild FILE {self.context.output}{table}` (FILE is the pipeline's file)."
         )
 
     def _copy(self, physical: str, source: str) -> _Copy:

@@ -1,8 +1,8 @@
 """Copy-on-write of a mirror: a batch's last images go into files of their own, in the place of those that they change.
 
 `rewrite` works on one part of a table (`_layout`) and commits nothing: it returns the files that it wrote and the names
-of those whose place they take. The driver commits those of all parts at once. Until then nobody sees the new files, so
-it may run twice, or be killed half-way.
+of those whose place they take. The driver commits those of all parts at once. Until then no reader sees the new files,
+so it may run twice, or be killed half-way.
 
 A file whose rows do not change stays, unless it is one of many small ones of its bucket, or holds rows of many buckets
 of a large table. New keys go into small files of big buckets, and are spread over smaller ones as they become more, so
@@ -385,7 +385,7 @@ def opened_file(table: Location, name: str, *, packs: pa.Schema | None = None) -
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise CorruptData(
             f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "
-            f"folder; or have the table made anew by `databus rebuild`"
+            f"folder; or rebuild the table with `databus rebuild`"
         ) from error
 
 

@@ -1,7 +1,8 @@
 """Jobs: rewrites of tables' files, divided into parts. A task does one alone, and may be started more than once.
 
-A part writes files that nobody sees, and returns what is to be committed in the place of what; the driver commits what
-came of all parts of a table at once. Start with `MergeJob`; `run_all` has the work of many tables done side by side.
+A part writes files that no reader sees, and returns what is to be committed in the place of what. The driver commits
+what came of all parts of a table at once. Start with `MergeJob`; `run_all` has the work of many tables done side by
+side.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

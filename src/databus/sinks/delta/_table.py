@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # What others may have given a Delta table that tasks, which write its files, do not look at: such tables are refused.
 #
-# Delta's engine looks at conditions on rows where it writes them. Of ours it is told the names of files alone.
+# Delta's engine looks at conditions on rows where it writes them. Of ours it gets the names of files alone.
 
 
 _LOCAL_TIMES: Final = "timestampNtz"
@@ -52,7 +52,7 @@ _OF_COLUMNS: Final = ("delta.invariants", "delta.generationExpression", "delta.i
 
 def check_features(path: Location, table: "DeltaTable") -> None:
     """Refuse what we do not look for in a table's files and log: rows that are marked as deleted, other names; and
-    conditions on its rows, and columns that are computed, which nobody would keep. Raises `UnsupportedFeature`.
+    conditions on its rows, and columns that are computed, which databus would not keep. Raises `UnsupportedFeature`.
     """
     properties = table.metadata().configuration
     features = set(table.protocol().reader_features or ()) - _FEATURES
@@ -60,27 +60,27 @@ def check_features(path: Location, table: "DeltaTable") -> None:
         features.add("columnMapping")
     if features:
         raise UnsupportedFeature(
-            f"{path}: somebody has given the table {', '.join(sorted(features))}, which databus does not write. "
-            f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
+            f"{path}: the table has {', '.join(sorted(features))}, which databus does not write. "
+            f"Take it away (`ALTER TABLE ... DROP FEATURE`), or rebuild it with `databus rebuild`"
         )
     if properties.get("delta.enableChangeDataFeed", "").lower() == "true":
         logger_of("databus.pipeline").warning(
-            f"{path}: somebody has switched on Delta's change data feed. Its columns `_change_type`, `_commit_version` "
-            f"and `_commit_timestamp` have the names of ours, so that nobody can read it. Switch it off (`ALTER TABLE "
+            f"{path}: Delta's change data feed is switched on. Its columns `_change_type`, `_commit_version` "
+            f"and `_commit_timestamp` have the names of ours, so that it cannot be read. Switch it off (`ALTER TABLE "
             f"... SET TBLPROPERTIES (delta.enableChangeDataFeed = false)`); `mode: history` has all changes"
         )
     conditions = [name.removeprefix(_CONDITION) for name in properties if name.startswith(_CONDITION)]
     if conditions:
         raise UnsupportedFeature(
-            f"{path}: somebody has given the table the constraint {', '.join(sorted(conditions))}, and databus writes "
+            f"{path}: the table has the constraint {', '.join(sorted(conditions))}, and databus writes "
             f"rows as the source has them, whether they meet it or not. Take it away (`ALTER TABLE ... DROP CONSTRAINT "
             f"{conditions[0]}`); a filter of the pipeline can leave such rows out"
         )
     made = [field.name for field in table.schema().fields if any(name in field.metadata for name in _OF_COLUMNS)]
     if made:
         raise UnsupportedFeature(
-            f"{path}: somebody has given the table columns with a rule of their own ({', '.join(made)}: generated, "
-            f"identity or checked), which databus does not keep. Put them into a view, and have the table made anew by "
+            f"{path}: the table has columns with a rule of their own ({', '.join(made)}: generated, "
+            f"identity or checked), which databus does not keep. Put them into a view, and rebuild it with "
             f"`databus rebuild`"
         )
 
@@ -94,10 +94,10 @@ def lacks_local_times(table: "DeltaTable", schema: pa.Schema) -> bool:
 
 
 def check_may_remove(path: Location, table: "DeltaTable") -> None:
-    """Raises `UnsupportedFeature` where somebody has said that rows of the table are never removed."""
+    """Raises `UnsupportedFeature` where rows of the table are never to be removed."""
     if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
         raise UnsupportedFeature(
-            f"{path}: somebody has set `delta.appendOnly` on the table, of which rows are to be removed now. Set it to "
+            f"{path}: `delta.appendOnly` is set on the table, of which rows are to be removed now. Set it to "
             f"false (`ALTER TABLE ... SET TBLPROPERTIES`), or use `mode: history`"
         )
 
@@ -125,8 +125,8 @@ def engine_errors(path: Location, owner: str, verb: str) -> Iterator[None]:
             raise trouble from None
         if (lacking := _UNSUPPORTED.search(str(error))) is not None:
             raise UnsupportedFeature(
-                f"{path}: could not {verb} the table: somebody has given it {lacking[1]}, which databus does "
-                f"not write. Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by "
+                f"{path}: could not {verb} the table: it has {lacking[1]}, which databus does "
+                f"not write. Take it away (`ALTER TABLE ... DROP FEATURE`), or rebuild the table with "
                 f"`databus rebuild`"
             ) from error
         raise LockHeld(
@@ -138,7 +138,7 @@ def engine_errors(path: Location, owner: str, verb: str) -> Iterator[None]:
             raise trouble from None
         raise CorruptData(
             f"{path}: could not {verb} the table of {owner}: {error}. Nothing was committed. Restore "
-            f"the folder; or have the table made anew by `databus rebuild`"
+            f"the folder; or rebuild it with `databus rebuild`"
         ) from error
 
 
@@ -187,7 +187,7 @@ class DeltaTarget:
     that the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
     is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
-    versions that these were to make: a store may carry out a commit after it has told us of an error.
+    versions that these were to make: a store may carry out a commit after it has answered with an error.
     seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
     pinned: the files that upkeep leaves alone whatever the table says, by their names; None where there are none such.
     """
@@ -248,7 +248,7 @@ class DeltaTarget:
     def refresh(self, *, alone: bool = False) -> bool:
         """See what others have committed; returns whether they have. alone: whether no other source has, either.
 
-        Raises `CorruptData` where somebody has changed rows, `LockHeld` where another databus writes, and
+        Raises `CorruptData` where others have changed rows, `LockHeld` where another databus writes, and
         `UnsupportedFeature` for what a table has been given that we do not write.
         """
         if self._table is None:
@@ -279,7 +279,7 @@ class DeltaTarget:
         if not self._is_shared and self.stored() is None and table.file_uris():
             raise UnsupportedFeature(
                 f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
-                f"where its table stands. Have it told by `databus rename`, give it its name back, or another `path`, "
+                f"where its table stands. Say so with `databus rename`, give it its name back, or another `path`, "
                 f"where it begins as at a first start"
             )
 
@@ -447,7 +447,7 @@ class DeltaTarget:
         self.table.update_incremental()
 
     def _join(self) -> Work[None]:
-        """Join small files. Rows stay what they are, so that who follows the table's commits is told of none."""
+        """Join small files. Rows stay what they are, so that who follows the table's commits sees no change."""
         for partition in self.partitions():
             files = self.live([COMMIT_VERSION], partition)
             groups = groups_to_join(files, self.upkeep.file_bytes_max)
@@ -532,9 +532,9 @@ class DeltaTarget:
         return dataset_of(self.table, self.path, self.schema())
 
     def maintain(self, *, joins: bool) -> Work[None]:
-        """Remove files and log entries that nobody needs any more, now and then.
+        """Remove files and log entries that are not needed any more, now and then.
 
-        When, is told by the table's version, so that runs of one batch each come to it, too. joins: whether small files
+        The table's version says when, so that runs of one batch each come to it, too. joins: whether small files
         are joined before.
         """
         from deltalake import PostCommitHookProperties
@@ -559,7 +559,7 @@ class DeltaTarget:
                 self._remove_left()
 
     def _remove_left(self) -> None:
-        """Remove what tasks that were killed have left, which is in no log; nothing that may be somebody else's, such
+        """Remove what tasks that were killed have left, which is in no log; nothing that may be another program's, such
         as the files of a table in a folder below. Of a table with pinned files, also what no version needs.
         """
         hours, pinned = self.upkeep.vacuum_hours, self._pinned

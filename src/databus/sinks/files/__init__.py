@@ -1,4 +1,4 @@
-"""What tasks do for the output `files`: files that nobody sees before they are whole. Start with `LooseWriter`."""
+"""What tasks do for the output `files`: files that are not visible before they are whole. Start with `LooseWriter`."""
 
 from databus.sinks.files._loose_files import LooseWriter
 

@@ -220,8 +220,8 @@ class FilesOutput(Output):
         if stored.is_part and stored.log != log_number(batch.end.log):
             raise UnsupportedFeature(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
-                f"from another log than {batch.end.log}, whose rows cannot be told from those. Have the table "
-                f"made anew: `databus rebuild FILE {self.context.output} {batch.physical}/{source}` (FILE is the "
+                f"from another log than {batch.end.log}, whose rows cannot be told from those. Rebuild the table: "
+                f"`databus rebuild FILE {self.context.output} {batch.physical}/{source}` (FILE is the "
                 f"pipeline's file)"
             )
 

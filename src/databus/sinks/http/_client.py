@@ -30,7 +30,7 @@ class Target:
     connect_ms_max: int = 5_000
     request_ms_max: int = 30_000
     retry_ms_max: int = 30_000
-    """For how long a request is tried again that found nobody, or a target that is busy."""
+    """For how long a request is tried again that got no answer, or found the target busy."""
     retry_after_ms_max: int = 60_000
     """The longest wait that the target may ask for (`Retry-After`)."""
 

@@ -1,7 +1,7 @@
 """What tasks do for the output `http`: the changes of a bucket of keys are posted, one request after the other.
 
 A request is answered before the next is sent, so the changes of a key arrive in order. What is sent again, whole or
-with other boundaries, is told by the rows' pairs; a request that is the same to the byte has the same id.
+with other boundaries, is recognized by the rows' pairs; a request that is the same to the byte has the same id.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class HttpWriter:
     def replay(self, bucket: Bucket, given: Letters, letters: DeadLetters) -> list[Letter]:
         """Send letters again, in order; returns those that are refused again, or behind an earlier letter of their key.
 
-        letters: all that there are. Those that are forgotten meanwhile are not sent any more: a target that was told of
+        letters: all that there are. Those that are forgotten meanwhile are not sent any more: a target that has had
         a truncation is not to get a row from before.
         """
         nowhere = SourceCheckpoint()
@@ -101,7 +101,7 @@ class _BucketOfRequests:
         return written
 
     def send(self, batch: ChangeBatch, parking: Parking | None) -> None:
-        """Send what is not held back. parking: is told of what is refused; None where that is an error."""
+        """Send what is not held back. parking: takes what is refused; None where that is an error."""
         holds = None if parking is None else parking.holds
         with suppress(_Over):
             for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
@@ -153,7 +153,7 @@ class _BucketOfRequests:
         )
         if 300 <= answer.status < 400:
             return InputError(
-                f"{where}. Redirects are not followed, for body and signature would go to somebody else; give the "
+                f"{where}. Redirects are not followed, for body and signature would go to another server; give the "
                 f"address where it leads as `url`"
             )
         if answer.status in _DENIED:

@@ -225,13 +225,13 @@ class Cluster:
             "isolation.level": "read_committed" if is_committed else "read_uncommitted",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 5,  # so soon it is told where a partition ends
+            "fetch.wait.max.ms": 5,  # so soon it hears where a partition ends
         }
         made: Consumer = self._made(Consumer, own)
         return made
 
     def admin(self) -> "AdminClient":
-        """The one for this process. Hold it until it has answered: one that nobody holds answers nobody."""
+        """The one for this process. Hold it until it has answered: without a reference it does not answer."""
         with _MAKING:  # of two that are made at once, one would be gone before it has answered
             made: AdminClient = _admin(self)[0]
         return made
@@ -322,7 +322,7 @@ class Cluster:
         return _id(self)
 
     def _made(self, kind: Any, own: dict[str, Any]) -> Any:
-        """Settings that are another kind of client's are left out by the client itself, with a word in its log."""
+        """Settings that are another kind of client's are ignored by the client itself, with a word in its log."""
         from confluent_kafka import KafkaException
 
         logger = logging.getLogger("databus.kafka")

@@ -181,7 +181,7 @@ class Chunk:
 
     @property
     def times(self) -> Iterable[int]:
-        """Of each: that of writing, which Kafka's client is told by 0."""
+        """Of each: that of writing, for which Kafka's client takes 0."""
         return repeat(0)
 
     def partitions(self, count: int) -> list[int] | None:

@@ -24,7 +24,7 @@ def pairs_between(
 ) -> set[Pair] | None:
     """Those of some pairs that messages between two offsets of each partition (`topic/number`) name in their headers.
 
-    None where that cannot be told: some messages are gone, as retention and compaction have it, or it takes too long.
+    None where that cannot be known: some messages are gone, as retention and compaction have it, or it takes too long.
     Raises what `Cluster.error` says.
     """
     from confluent_kafka import KafkaException

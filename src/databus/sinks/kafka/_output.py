@@ -1,7 +1,7 @@
 """Topics of Kafka: every change of a table, in the order of its keys.
 
 Tasks write messages, in transactions that bring their positions too (`databus.sinks.kafka`). The driver sees to the
-control topic and to what controls say that readers cannot be told.
+control topic and to controls that readers of the topics do not get.
 """
 
 import importlib.util
@@ -254,13 +254,13 @@ class KafkaOutput(LettersOutput):
 
     def _miss(self, name: str, topic: str) -> None:
         message = (
-            f"outputs.{self.context.output}: topic {topic} was removed, or made by somebody else, after messages of "
+            f"outputs.{self.context.output}: topic {topic} was removed, or made by others, after messages of "
             f"{name} had been written to it: those are gone"
         )
         if self.config.on_gap == "stop":
             physical, _, source = name.partition("/")
             raise CorruptData(
-                f"{message}. Say `on_gap: continue` to go on with what is there, and have the table read anew: "
+                f"{message}. Say `on_gap: continue` to go on with what is there, and have the table read again: "
                 f"`databus snapshot {physical} {source}`"
             )
         logging.getLogger("databus.kafka").warning("%s. It goes on, as on_gap says", message)

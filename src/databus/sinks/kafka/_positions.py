@@ -31,8 +31,8 @@ _PATIENCE_S: Final = 3.0
 """Longer than most transactions are open in a control topic: their positions come last."""
 _AT_ONCE: Final = 1_000
 PARTITION: Final = 0
-"""The partition of the control topic that holds all positions. A partition that follows from the key would change when
-somebody adds some: a bucket's older position would stand in one, the newer in another, and rows would come twice.
+"""The partition of the control topic that holds all positions. A partition that follows from the key would change with
+their number: a bucket's older position would stand in one, the newer in another, and rows would come twice.
 """
 Ledger = Mapping[tuple[str, str, str], tuple[Position, Pair | None]]
 NO_LEDGER: Final[Ledger] = {}
@@ -79,7 +79,7 @@ class Record:
     buckets: int
     """How many there were."""
     counts: Counts | None = None
-    """What is known at `at` of the transaction's counts; None where nobody counted, or a part of it was not."""
+    """What is known at `at` of the transaction's counts; None where they were not counted, or not all."""
 
     @property
     def value(self) -> bytes:
@@ -117,7 +117,7 @@ class Positions:
         return topics_of(self._cluster).ready(self._topic, new)
 
     def check_kept(self) -> None:
-        """Raise `ConfigError` where the topic, as somebody else has made it, forgets positions; pass where the user may
+        """Raise `ConfigError` where the topic, if another program made it, forgets positions; pass where the user may
         not know.
         """
         try:

@@ -57,7 +57,7 @@ class Session:
 
     def begin(self, ledger: Bucket | None = None) -> None:
         """Make the producer, if there is none, or if brokers were away since: they may have lost the end of what it was
-        answered. ledger: what the ledger says of the bucket, as its task was told. Raises what `Cluster.error` says.
+        answered. ledger: what the ledger says of the bucket, as its task knows it. Raises what `Cluster.error` says.
         """
         from confluent_kafka import KafkaException
 
@@ -199,7 +199,7 @@ class _Kept:
         self._sessions: OrderedDict[Any, Session] = OrderedDict()
 
     def take(self, name: object) -> Session | None:
-        """Have it, and nobody else."""
+        """Have it alone."""
         with self._lock:
             return self._sessions.pop(name, None)
 

@@ -53,7 +53,7 @@ class Needs:
     """Whether messages have to get there with their own."""
 
     def new(self, name: str, given: NewTopics) -> NewTopics:
-        """How such a topic is made. Raises `ConfigError` where nobody says with how many partitions."""
+        """How such a topic is made. Raises `ConfigError` where the number of partitions is unknown."""
         if given.partitions < 0 and not self.is_exact:
             raise ConfigError(
                 f"topic {name} is not there, and how many partitions it has at its source cannot be seen behind a "
@@ -157,7 +157,7 @@ class Topics:
     def ids(self, names: Collection[str], awaited: Collection[str]) -> Mapping[str, str]:
         """By which Kafka tells topics apart that had one name after another; empty where brokers do not say it.
 
-        Topics that are not there are left out; `awaited` ones only where brokers do not know them for as long as a
+        Without topics that are not there; `awaited` ones only where brokers do not know them for as long as a
         request may take: one that has just started, or lags, may not know a topic for a moment.
         """
         deadline = time.monotonic() + self._cluster.request_s_max

@@ -4,7 +4,7 @@ Every task of a batch has all of its rows before it chooses those of its bucket,
 output writes, behind its filters. What was counted of a transaction that goes on in the next batch is kept in the
 bucket's position, which is committed with its rows; so a repeat, or other boundaries of batches, count on exactly.
 
-A transaction that was begun before anybody counted is left out: its changes have no place, and it has no begin or end.
+A transaction that began before the count did is not counted: its changes have no place, and it has no begin or end.
 Snapshots' rows are not counted, as in Debezium. Start with `Changes.counted`.
 """
 
@@ -54,7 +54,7 @@ class Counts:
     open: OpenTransaction | None = None
     """None if nothing of it was counted yet."""
     is_whole: bool = True
-    """Whether all of it was counted that was written; else it is left out."""
+    """Whether all of it was counted that was written; else it has no counts."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Each bucket has a transactional id. Whoever begins to write it shuts out all who began before, and reads how far these
 have come; a transaction then brings rows and position, or neither. A producer that ended well is kept for the process's
-next task of that bucket: nobody has to be shut out then, and nothing read.
+next task of that bucket: no other writer has to be shut out then, and nothing read.
 """
 
 import time
@@ -93,7 +93,7 @@ class KafkaWriter:
 
 
 class _BucketOfKafka:
-    """Writes the rows of a bucket. is_inherited: whether its session is of an earlier task, which somebody may have
+    """Writes the rows of a bucket. is_inherited: whether its session is of an earlier task, which another may have
     shut out since.
     """
 
@@ -143,11 +143,11 @@ class _BucketOfKafka:
             self._is_inherited = False
             if self.session.batch_bytes_max is not None:  # it was for this batch
                 self._close(None)
-        self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
+        self.session.close()  # another writer was between, in another process or the driver; this one is later
         return self._write(batch)
 
     def _outlasted(self, error: DatabusError) -> DatabusError:
-        """Whoever takes longer than a transaction may is shut out by the broker: nobody else has begun to write."""
+        """Whoever takes longer than a transaction may is shut out by the broker, though no other has begun to write."""
         if not isinstance(error, Fenced) or time.monotonic() < self._deadline:
             return error
         cluster = self._writer.cluster
@@ -192,7 +192,7 @@ class _BucketOfKafka:
         left, counts = self._counted(left)
         while not self._attempt(left, Record(self._bucket.after(self._own, batch), self._bucket.buckets, counts)):
             session.begin()
-            if session.record != before:  # somebody was between
+            if session.record != before:  # another writer was between
                 return self._write(batch)
         written, self.letters = rows_written(left, self._refusals)
         return written

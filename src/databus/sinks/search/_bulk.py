@@ -34,7 +34,7 @@ _GREATER: Final = '"version_type":"external"}}\n'
 _STATUS: Final = b'"status":'
 _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 _SHUT: Final = ("cluster_block", "index_closed")
-"""How reasons begin that are about the index, and not about the row: somebody has closed it, or its disk is full."""
+"""How reasons begin that are about the index, and not about the row: it was closed, or its disk is full."""
 _STALE: Final = 409
 NDJSON: Final = "application/x-ndjson"
 _MISSING: Final = 404
@@ -220,7 +220,7 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
     try:
         items = json.loads(content)["items"]
         if len(items) != rows:
-            raise ValueError(f"it speaks of {len(items)} rows of {rows}")  # noqa: TRY301 - told as all that is wrong
+            raise ValueError(f"it speaks of {len(items)} rows of {rows}")  # noqa: TRY301 - reported as one
         for place, item in enumerate(items):
             ((action, result),) = item.items()
             status = int(result["status"])

@@ -38,7 +38,7 @@ class Cluster:
     """Where a cluster is and how it is asked; travels to tasks. urls: of its nodes, each tried in turn.
 
     user, password, api_key: who we are; what is secret is shown nowhere. ca_file: of the authority that its
-    certificates come from. retry_ms_max: for how long a request is tried again that found nobody, or a busy node.
+    certificates come from. retry_ms_max: for how long a request is tried again that got no answer, or a busy node.
     """
 
     urls: tuple[str, ...]
@@ -116,7 +116,7 @@ class Client:
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, may: tuple[int, ...] = ()) -> Any:
         """Send JSON and return the answer's; None for a status of `may`, which are no errors.
 
-        Raises `ServiceUnavailable` if nobody answers for `retry_ms_max`, or somebody else does, and what `error_of`
+        Raises `ServiceUnavailable` if no node answers for `retry_ms_max`, or another server does, and what `error_of`
         says.
         """
         content = None if body is None else json.dumps(body).encode()

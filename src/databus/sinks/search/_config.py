@@ -102,7 +102,7 @@ class SearchConfig(LettersConfig):
         "longer than a task that was given up for dead may go on writing.",
     )
     rewrite_documents_max: int = Field(
-        1_000_000, ge=0, description="Most documents that a change of a table's schema may write anew."
+        1_000_000, ge=0, description="Most documents that a change of a table's schema may rewrite."
     )
 
     @property

@@ -89,7 +89,7 @@ class ControlIndex:
         return sorted(hit.id.removeprefix(prefix) for hit in hits if hit.document != _REMOVED)
 
     def change(self, kind: str, name: str, made: Callable[[dict[str, Any] | None], Mapping[str, Any]]) -> None:
-        """Put what `made` makes of a document, or of None, in its place; nobody writes it between look and write."""
+        """Put what `made` makes of a document, or of None, in its place; no other writes it between look and write."""
         for _ in range(_TRIES_MAX):
             before, version = self._look(kind, name)
             document = made(before)
@@ -98,7 +98,7 @@ class ControlIndex:
             path = f"{self._path(kind, name)}?version={version + 1}&version_type=external"
             if self._client.ask("PUT", path, document, may=(409,)) is not None:
                 return
-            time.sleep(random.uniform(0, _WAIT_S_MAX))  # somebody else was first, or this came twice: look again
+            time.sleep(random.uniform(0, _WAIT_S_MAX))  # another writer was first, or this came twice: look again
         raise ServiceUnavailable(f"{self._client.name}: document {kind}:{name} of {CONTROL_INDEX} changes all the time")
 
     def _look(self, kind: str, name: str) -> tuple[dict[str, Any] | None, int]:

@@ -81,7 +81,7 @@ def meta_of(
     owner: str, source: str, columns: Sequence[str], key: Sequence[str], schema: Pair, anew: Pair
 ) -> dict[str, Any]:
     """What an index's mapping says of it. schema: the pair of the last change that it has followed; anew: of the one
-    for which it was made anew, and takes no rows from before.
+    for which it was rebuilt, and takes no rows from before.
     """
     meta = {"owner": owner, "source": source, "columns": [*columns], "key": [*key]}
     return {"_meta": {META: {**meta, "schema": [*schema], "anew": [*anew]}}}

@@ -124,7 +124,7 @@ class Indices:
             if plan.on_schema_change == "stop":
                 raise UnsupportedFeature(
                     f"index {name}: {source} has new columns: {', '.join(missing)}, and `on_schema_change` is stop. "
-                    f"Say follow or ignore; or have the index made anew with `databus rebuild`"
+                    f"Say follow or ignore; or rebuild the index with `databus rebuild`"
                 )
             if plan.on_schema_change == "ignore":
                 missing = {}
@@ -170,7 +170,7 @@ class Indices:
 
     def follow_options(self, name: str, source: str) -> list[str]:
         """Give the fields of an index, if it is there, the mappings that the user wants now; returns the names of those
-        that were changed. What somebody has put beside them on the server stays. source: in full. Raises `InputError`
+        that were changed. What was added beside them on the server stays. source: in full. Raises `InputError`
         where the server does not do it.
         """
         mapping = self.mapping(name)
@@ -186,19 +186,19 @@ class Indices:
                 output = self._plan.owner.partition("/")[2]
                 raise InputError(
                     f"index {name}: field {column} of {source} has the mapping {json.dumps(here[column])} there, which "
-                    f"the server cannot change to what `mapping` says: {json.dumps(wanted)}. Have the index made anew: "
+                    f"the server cannot change to what `mapping` says: {json.dumps(wanted)}. Rebuild the index: "
                     f"`databus rebuild FILE {output} {short}` (FILE is the pipeline's file); or change `mapping` back"
                 )
         now = ((self.mapping(name) if own else None) or {}).get("properties") or {}
         return [column for column in own if now.get(column) != here[column]]
 
     def takes_above(self, name: str) -> Pair:
-        """The pair above which an index that is ready takes rows: that of the change for which it was made anew."""
+        """The pair above which an index that is ready takes rows: that of the change for which it was rebuilt."""
         return self._anew.get(name, (0, 0))
 
     def note_change(self, name: str, source: str, table: TableSchema, pair: Pair, *, is_anew: bool) -> None:
         """Have the index say that it has followed the change of its table's schema at this pair. is_anew: and that it
-        was made anew for it.
+        was rebuilt for it.
         """
         anew = pair if is_anew else self.takes_above(name)
         body = {"properties": {}, **self._meta(source, table, pair, anew)}
@@ -261,7 +261,7 @@ def _check_found(name: str, mapping: Mapping[str, Any]) -> None:
     if source not in ({}, {"enabled": True}):
         raise InputError(
             f"index {name}: its mapping has _source {json.dumps(source)}, so that it does not keep documents whole, "
-            f"which are written anew when columns change. Remove that from the index, or from the server's template"
+            f"which are rewritten when columns change. Remove that from the index, or from the server's template"
         )
     for field_, wanted in OWN_FIELDS.items():
         if field_ in here and here[field_] != wanted:

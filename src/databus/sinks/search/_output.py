@@ -361,7 +361,7 @@ class SearchOutput(LettersOutput):
             count, limit = sweep.count_below(change.pair), self.config.rewrite_documents_max
             if count > limit:
                 raise LimitExceeded(
-                    f"outputs.{self.context.output}: the change of {name} needs {count} documents written anew, more "
+                    f"outputs.{self.context.output}: the change of {name} needs {count} documents rewritten, more "
                     f"than rewrite_documents_max={limit}. Raise it and start again; or: {self._how_to_rebuild(name)}"
                 )
             sweep.rewrite_below(change.pair, made)
@@ -381,13 +381,13 @@ class SearchOutput(LettersOutput):
         rows = (item for item in batch.items if isinstance(item, StagedRows) and item.table.source == source)
         if any(item.last > change.pair for item in rows):
             raise ServiceUnavailable(
-                f"outputs.{self.context.output}: the index of {name} was made anew for a change of its columns at "
+                f"outputs.{self.context.output}: the index of {name} was rebuilt for a change of its columns at "
                 f"{change.pair} (SCN, _seq), and rows from behind that were in it already. They are written again"
             )
 
     def _how_to_rebuild(self, name: str) -> str:
         rebuild = f"databus rebuild FILE {self.context.output} {name}"
-        return f"Have the index made anew: `{rebuild}` (FILE is the pipeline's file)"
+        return f"Rebuild the index: `{rebuild}` (FILE is the pipeline's file)"
 
 
 class OpenSearchOutput(SearchOutput):

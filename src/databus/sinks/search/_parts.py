@@ -94,7 +94,7 @@ class HeldRows:
 
     def make(self) -> None:
         """Make the index, if it is not there. Raises `InputError` for one of which no search could find what is held: a
-        server makes an index by itself for what is sent to one that somebody has removed.
+        server makes an index by itself for what is sent to one that was removed.
         """
         wanted: dict[str, Any] = {"dynamic": False, "properties": _FIELDS}
         body = {
@@ -164,7 +164,7 @@ class Parts:
 
     def _check(self, name: str, noted: Mapping[str, Any] | None, part: Part) -> None:
         """Raises `CorruptData` where the index is gone in which rows of a part were held. A table whose own index was
-        made anew since then has come again.
+        rebuilt since then has come again.
         """
         if noted is None or not _is_of(part, noted) or noted["uuid"] == self._indices.uuid(PARTS_INDEX):
             return

@@ -133,7 +133,7 @@ class Sweep:
                 raise ServiceUnavailable(f"index {self._index}: a page took longer than {_KEPT_OPEN}; begun again")
             scroll = page["_scroll_id"]
         self._client.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, may=(404,))  # else the server does
-        if left:  # a page whose answer was lost is not told again: the request for it, sent again, gets the next
+        if left:  # a page whose answer was lost does not come again: the same request gets the next one
             raise ServiceUnavailable(f"index {self._index}: pages with {left} documents were lost; begun again")
 
     def _whole(self, answer: dict[str, Any]) -> dict[str, Any]:

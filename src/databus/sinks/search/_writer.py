@@ -1,6 +1,6 @@
 """What tasks do for a search output: the rows of a bucket of keys become documents, by bulk requests.
 
-`version` is the SCN of a row's image, `version_type` external_gte: what is older than what is there is left out,
+`version` is the SCN of a row's image, `version_type` external_gte: the server refuses what is older than what is there,
 whoever sends it and whenever. Two images of one key and one SCN are told apart by nobody, so of a batch only the last
 is sent; where a transaction comes in parts, its rows wait for its end where they cannot be told apart (`Parts`), and a
 fence keeps out whoever began before (`Fence`).
@@ -246,7 +246,7 @@ class _BucketOfSearch:
 
     def _ways_out(self, name: str) -> str:
         return (
-            f"Restore the pipeline's state; or give one of two pipelines another name; or have the index made anew: "
+            f"Restore the pipeline's state; or give one of two pipelines another name; or rebuild the index: "
             f"`databus rebuild FILE {self._bucket.output} {name}` (FILE is the pipeline's file)"
         )
 
@@ -300,12 +300,12 @@ class _BucketOfSearch:
             return AccessDenied(f"{message}. Look at `user`, `password`, `api_key` and at what they may do")
         if first.status == 404:
             return CorruptData(
-                f"{message}. The index was removed while it was written: `databus rebuild` makes it anew"
+                f"{message}. The index was removed while it was written: `databus rebuild` makes it again"
             )
         if self._writer.on_error == "retry":
             return ServiceUnavailable(f"{message}. It is tried again")
         return UnrepresentableValue(
-            f"{message}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or "
+            f"{message}. Give the column another `mapping` and rebuild the index with `databus rebuild`, or "
             f"leave the column out with the filter `project`"
         )
 

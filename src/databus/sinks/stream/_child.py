@@ -129,7 +129,7 @@ class Child:
 
     @contextmanager
     def _own_end(self) -> Iterator[int | None]:
-        """An end of the pipe of its input at which it can be seen what it has not read; there, nobody is told any more
+        """An end of the pipe of its input at which it can be seen what it has not read; there, no one hears any more
         that it has closed its input.
         """
         own_end = None

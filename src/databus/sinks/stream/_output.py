@@ -180,7 +180,7 @@ class StreamOutput(Output):
                 continue
 
     def _has_died(self, child: Child) -> None:
-        """Between two batches. Raises `ServiceUnavailable` where nobody knows what it had worked on."""
+        """Between two batches. Raises `ServiceUnavailable` where it is unknown what it had worked on."""
         how = child.how_it_ended()
         self._kill()
         if self.config.acknowledge == "pipe":
@@ -211,7 +211,7 @@ class StreamOutput(Output):
         try:
             self._child.finish(time.monotonic() + self.config.end_ms_max / 1e3)
         except DatabusError:
-            if self.config.acknowledge == "pipe":  # nobody has noted what it had not worked on
+            if self.config.acknowledge == "pipe":  # what it had not worked on was not noted
                 raise
         finally:
             self._kill()
