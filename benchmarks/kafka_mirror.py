@@ -26,7 +26,7 @@ from databus.spark import tuned_session
 from databus.testing import RelayProcess
 from databus.testing.servers import Kafka, ServerMissing
 from databus.testing.servers._fetch import kept
-from databus.testing.servers._maven import fetch_jars
+from databus.testing.servers._java_server import fetch_jars
 
 MESSAGES = 600_000
 VALUE_BYTES = 238

@@ -31,7 +31,7 @@ from databus.formats import (
 from databus.schema import Column, TableSchema, frame_schema
 from databus.testing.servers import ServerMissing
 from databus.testing.servers._fetch import kept
-from databus.testing.servers._maven import fetch_jars
+from databus.testing.servers._java_server import fetch_jars
 from tests.formats.made import ALL_KINDS, made
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - it has no zone

@@ -146,7 +146,6 @@ def test_checked_kernels_are_kept_apart_and_find_one_byte_beyond_an_array(copy: 
             "binlog/_scan_kernels.py",
             [
                 "binlog/_kernel_state.py",
-                "binlog/_table_kernels.py",
                 "binlog/_crc_kernels.py",
                 "binlog/_transaction_kernels.py",
             ],

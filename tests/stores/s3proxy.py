@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from databus.testing.servers._fetch import kept
-from databus.testing.servers._maven import fetch_jars, java
+from databus.testing.servers._java_server import fetch_jars, java
 from databus.testing.servers._ports import Port
 from tests.stores.store import BUCKET, KEY, SECRET, START_S_MAX, ObjectStore
 

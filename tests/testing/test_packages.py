@@ -9,7 +9,7 @@ import pytest
 
 from databus.testing.servers import ServerMissing
 from databus.testing.servers._debian import _mirrors
-from databus.testing.servers._libraries import command_with_libraries
+from databus.testing.servers._mysql import command_with_libraries
 
 LIBC = b"libc.so.6\0"
 

@@ -18,8 +18,7 @@ import pytest
 from pymysql.constants import CLIENT, ER
 
 from databus.sources.mysql.snapshot._read_session import prepare
-from databus.sources.mysql.snapshot._read_views import LockBusy, ReadViews, query, way_of
-from databus.sources.mysql.snapshot._watermarks import LogWatermark
+from databus.sources.mysql.snapshot._read_views import LockBusy, LogWatermark, ReadViews, query, way_of
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
 

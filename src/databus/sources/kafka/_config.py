@@ -13,8 +13,14 @@ from databus.formats import DecimalForm, UnsignedForm, text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig, SourceName
-from databus.sources.kafka._declared import declared
 
+ORIGIN: Final = (
+    ("origin_version", "int64", "_commit_version"),
+    ("origin_seq", "int64", "_seq"),
+    ("origin_txid", "string", "_txid"),
+    ("origin_timestamp", "timestamptz", "_commit_timestamp"),
+)
+"""Columns that an envelope's own place gets, their types, and the bus's columns that its reader puts them in."""
 SERVERS: Final = "bootstrap.servers"
 DATABASE: Final = "kafka"
 """Tables of topics are called `kafka.<topic>`."""
@@ -301,12 +307,12 @@ class KafkaConfig(SourceConfig):
     def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
         """See `SourceConfig.tables_here`: those of envelopes stand here."""
         del folder
-        return None if self.is_raw else {name: declared(name, self)[0].names for name in self.schemas}
+        return None if self.is_raw else {name: self.declared(name)[0].names for name in self.schemas}
 
     def definitions_here(self, folder: Path) -> Mapping[str, TableSchema] | None:
         """See `SourceConfig.definitions_here`."""
         del folder
-        return None if self.is_raw else {name: declared(name, self)[0] for name in self.schemas if self.selects(name)}
+        return None if self.is_raw else {name: self.declared(name)[0] for name in self.schemas if self.selects(name)}
 
     def holds(self, topic: str, table: str) -> bool:
         """Whether the topic may have messages of a table of `schemas`."""
@@ -343,3 +349,16 @@ class KafkaConfig(SourceConfig):
     def client_options(self) -> dict[str, Any]:
         """What librdkafka is given, secrets in the clear: to be shown nowhere."""
         return {name: value.get_secret_value() for name, value in self.kafka.items()}
+
+    def declared(self, name: str) -> tuple[TableSchema, TableSchema]:
+        """A table of `schemas`: as it is captured, and as its messages are read."""
+        declaration = self.schemas[name]
+        columns = tuple(
+            Column(column, kind.type, kind.nullable and column not in declaration.key, kind.db_type)
+            for column, kind in declaration.columns.items()
+        )
+        key, first_images = tuple(declaration.key), self.has_first_images
+        excluded = self.excluded_columns(name, declaration.key)
+        kept = tuple(column for column in columns if column.name not in excluded)
+        origin = tuple(Column(column, kind) for column, kind, _ in ORIGIN) if self.origin_columns else ()
+        return TableSchema(name, (*kept, *origin), key, first_images), TableSchema(name, columns, key, first_images)

@@ -40,7 +40,6 @@ from databus.schema import TableSchema, frame_schema
 from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
 from databus.sources._scn_counter import ScnCounter
-from databus.sources.kafka._check import check
 from databus.sources.kafka._cluster import KafkaCluster, missing_topics
 from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Polled, TopicConsumer, TopicMessages
@@ -185,9 +184,9 @@ class KafkaSource:
     # What `databus check-source` asks
 
     @staticmethod
-    def check(config: KafkaConfig) -> Sequence[Finding]:
+    def check_cluster(config: KafkaConfig) -> Sequence[Finding]:
         """See `Checkable.check`."""
-        return check(config)
+        return check_cluster(config)
 
     @staticmethod
     def warm_up(physical: str, say: Any) -> None:
@@ -435,3 +434,34 @@ def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     return rows.take(pc.sort_indices(rows.column(SEQ)))
+
+
+def check_cluster(config: KafkaConfig) -> Sequence[Finding]:
+    """All findings, the worst first. A cluster that does not answer is a finding too."""
+    server = config.servers
+    try:
+        cluster = KafkaCluster("check", config)
+        cluster.id()
+        topics = cluster.topics()
+        states = cluster.states(topics)
+    except DatabusError as error:
+        return [Finding("error", "connect", server, str(error).removeprefix("check: "))]
+    findings = [
+        Finding("error", "topics", server, f"no topic fits {topic!r}", "create it, or correct `topics`")
+        for topic in missing_topics(config, list(topics))
+    ]
+    findings += [
+        Finding(
+            "warning",
+            "topic_ids",
+            server,
+            f"the cluster tells no id of the topic {name}: a topic that is deleted and created again is found only by "
+            "its offsets",
+        )
+        for name, state in states.items()
+        if not state.id
+    ]
+    partitions = sum(len(state.earliest) for state in states.values())
+    messages = sum(sum(state.latest) - sum(state.earliest) for state in states.values())
+    what = f"{len(topics)} topics with {partitions} partitions, which hold at most {messages} messages"
+    return [*findings, Finding("info", "topics", server, what)]

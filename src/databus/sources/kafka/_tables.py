@@ -1,15 +1,19 @@
 """Which tables a topic's messages are rows of, and those rows: the choice of `format`."""
 
+import base64
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, UnrepresentableValue
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, UnrepresentableValue, source_name
 from databus.formats import (
     DebeziumForm,
     ReadRows,
@@ -25,11 +29,10 @@ from databus.formats import (
     own_rows,
     tables_named,
 )
-from databus.schema import TableSchema, user_schema
-from databus.sources.kafka._config import KafkaConfig
+from databus.link import RegistryAccess
+from databus.schema import Column, TableSchema, user_schema
+from databus.sources.kafka._config import DATABASE, ORIGIN, KafkaConfig
 from databus.sources.kafka._consumer import TopicMessages
-from databus.sources.kafka._declared import ORIGIN, declared
-from databus.sources.kafka._raw import topic_columns, topic_table
 from databus.sources.kafka._removals import (
     canonical_columns,
     debezium_avro_keys,
@@ -37,7 +40,79 @@ from databus.sources.kafka._removals import (
     key_table,
     maxwell_keys,
 )
-from databus.sources.kafka._writer_schemas import WriterSchemas
+
+KEY: Final = ("partition", "offset")
+_US_A_MS: Final = 1_000
+_MS_MAX: Final = ((1 << 63) - 1) // _US_A_MS
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_SCHEMAS_KEPT_MAX: Final = 1_024
+
+
+class ReadAvro(Protocol):
+    """Reads messages of one writer's schema: `own_avro_rows`, or `debezium_avro_rows` with its form."""
+
+    def __call__(
+        self, table: TableSchema, values: pa.Array, *, schema: Mapping[str, Any] | None = None
+    ) -> ReadRows: ...
+
+
+class WriterSchemas:
+    """The schemas of ids, which never change; a registry is asked for each once, as long as there is room.
+
+    What it does not know it may learn, so that is asked again after `forget_refused`; not for each message, though.
+    """
+
+    def __init__(self, access: RegistryAccess) -> None:
+        self._access = access
+        self._kept: OrderedDict[int, Mapping[str, Any]] = OrderedDict()
+        self._refused: dict[int, str] = {}
+
+    def forget_refused(self) -> None:
+        """Ask again for the ids of which there was no schema to read by."""
+        self._refused.clear()
+
+    def rows(self, read: ReadAvro, table: TableSchema, values: pa.Array) -> ReadRows:
+        """The rows of framed messages, in their order, whichever schemas they were written in.
+
+        Raises `UnrepresentableValue` for a message that cannot be read, or has an id that the registry does not know;
+        `ServiceUnavailable` while the registry is away.
+        """
+        ids, bodies = confluent_unframed(values)
+        parts = []
+        for number in np.unique(ids[ids >= 0]).tolist():
+            chosen = np.flatnonzero(ids == number)
+            part = read(table, bodies.take(pa.array(chosen)), schema=self._of(number))
+            parts.append(part._replace(messages=_at(chosen, part.messages), others=_at(chosen, part.others)))
+        if not parts:
+            return read(table, bodies)  # tombstones
+        return parts[0] if len(parts) == 1 else _in_order(parts)
+
+    def _of(self, number: int) -> Mapping[str, Any]:
+        if number in self._refused:
+            raise UnrepresentableValue(self._refused[number])
+        if number not in self._kept:
+            try:
+                self._kept[number] = self._access.schema(number)
+            except UnrepresentableValue as error:
+                self._refused[number] = str(error)
+                raise
+            if len(self._kept) > _SCHEMAS_KEPT_MAX:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+
+def _at(places: npt.NDArray[np.int64], numbers: pa.Int64Array) -> pa.Int64Array:
+    return pa.array(places[numbers.to_numpy()])
+
+
+def _in_order(parts: list[ReadRows]) -> ReadRows:
+    """What was read in several schemas, in the order of the messages."""
+    messages = np.concatenate([part.messages.to_numpy() for part in parts])
+    order = np.argsort(messages, kind="stable")
+    (rows,) = pa.Table.from_batches([part.rows for part in parts]).take(pa.array(order)).combine_chunks().to_batches()
+    others = np.sort(np.concatenate([part.others.to_numpy() for part in parts]))
+    return ReadRows(rows, pa.array(messages[order]), pa.array(others))
 
 
 class Block(NamedTuple):
@@ -60,7 +135,7 @@ class TopicTables:
         self._config = config
         self._writers = None if config.registry is None else WriterSchemas(config.registry.access)
         self._form = DebeziumForm(config.decimals, config.unsigned, with_schema=config.with_schema)
-        self._declared = {name: declared(name, config) for name in config.schemas}
+        self._declared = {name: config.declared(name) for name in config.schemas}
 
     def of(self, topic: str) -> list[TableSchema]:
         """The captured tables that the topic's messages may be of; none of a topic that is not to be read."""
@@ -232,3 +307,86 @@ def _unframed(values: pa.Array, schema_id: int | None) -> pa.Array:
 
 def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
+def topic_table(topic: str, config: KafkaConfig) -> TableSchema:
+    """The table of a topic's messages. Raises `ConfigError` where a column of its key is excluded."""
+    kind = "binary" if config.format == "raw" else "string"
+    columns = (
+        Column("key", kind),
+        Column("value", kind),
+        Column("timestamp", "timestamptz"),
+        Column("partition", "int32", nullable=False),
+        Column("offset", "int64", nullable=False),
+        Column("headers", "string"),
+    )
+    source = source_name(DATABASE, topic)
+    excluded = config.excluded_columns(source, KEY)
+    return TableSchema(source, tuple(column for column in columns if column.name not in excluded), KEY)
+
+
+def topic_columns(table: TableSchema, messages: TopicMessages, config: KafkaConfig) -> list[pa.Array]:
+    """The columns of `table`, one element for each message.
+
+    Raises `UnrepresentableValue` where a message is not what the format says, without saying which.
+    """
+    keys, values = messages.keys, messages.values
+    if config.format == "json":
+        keys, values = _text(keys, "its key"), _text(values, "it")
+        _check_json(values)
+    is_timed = messages.timestamps >= 0
+    if (messages.timestamps > _MS_MAX).any():
+        raise UnrepresentableValue("its timestamp is later than microseconds of 64 bits can say")
+    times = pa.array(messages.timestamps * _US_A_MS, mask=~is_timed).cast(pa.timestamp("us", "UTC"))
+    columns = {
+        "key": keys,
+        "value": values,
+        "timestamp": times,
+        "partition": pa.array(messages.partitions),
+        "offset": pa.array(messages.offsets),
+        "headers": pa.array([header_text(message_headers) for message_headers in messages.headers], pa.string()),
+    }
+    return [columns[field.name].cast(field.type) for field in user_schema(table)]
+
+
+def header_text(headers: Sequence[tuple[str, bytes | None]] | None) -> str | None:
+    """Headers as JSON, in their order: `[["name","base64 of the value"],...]`; None without any.
+
+    >>> header_text([("a", b"1"), ("a", None)])
+    '[["a","MQ=="],["a",null]]'
+    """
+    if not headers:
+        return None
+    return _to_json([[name, None if value is None else base64.b64encode(value).decode()] for name, value in headers])
+
+
+def _text(values: pa.Array, what: str) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UnrepresentableValue(f"{what} is not text in UTF-8: {error}") from error
+
+
+def _check_json(values: pa.Array) -> None:
+    """Arrow reads all texts at once as JSON objects; if one is something else, they are read one by one."""
+    texts = values.drop_null()
+    if not len(texts):
+        return
+    if pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
+        lines = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        run = pc.binary_join(lines, "\n")[0].as_buffer()
+        try:
+            table = pj.read_json(
+                pa.BufferReader(run),
+                pj.ReadOptions(use_threads=False, block_size=run.size),
+                pj.ParseOptions(explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid:
+            table = None
+        if table is not None and table.num_rows == len(texts):
+            return
+    for text in texts.to_pylist():
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UnrepresentableValue(f"it is not JSON: {error}") from error

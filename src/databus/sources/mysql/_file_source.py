@@ -36,13 +36,11 @@ from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._kernels import load_first_kernels
-from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._prepared_store import open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import BinlogSession
 from databus.sources.mysql._session_position import StreamPosition
-from databus.sources.mysql._session_source import SessionSource
-from databus.sources.mysql._transaction_ids import contains
+from databus.sources.mysql._session_source import OmissionReport, SessionSource
 from databus.sources.mysql.binlog import LogPosition, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._event_types import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
@@ -186,7 +184,6 @@ class BinlogSource(SessionSource[BinlogConfig]):
     """Changes in binary log files."""
 
     config_model: ClassVar = BinlogConfig
-    contains = staticmethod(contains)
 
     def identify(self) -> Identity:
         """See `Source.identify`. Files do not say which server they are of: the configuration's name does."""

@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from databus.core import Clock, ControlKind, DatabusError, FatalError, SourceChanged, UnsupportedFeature, make_scn
 from databus.sources._contract import SourceLag
@@ -22,7 +23,6 @@ from databus.sources.mysql._ddl_controls import controls_of, is_captured
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._held_tables import HeldTables
-from databus.sources.mysql._log_feed import LogFeed
 from databus.sources.mysql._log_groups import Assembler
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import TakingBack
@@ -59,6 +59,22 @@ from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
 _POLLED_S: Final = 1.0
+
+
+class LogFeed(Protocol):
+    """Where the log's bytes come from."""
+
+    def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
+        """The next bytes; None if none came in time. Raises what ended them."""
+        ...
+
+    def wake(self) -> None:
+        """Let `take` return at once. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
 
 
 class BinlogSession:

@@ -4,6 +4,7 @@ What happens between `start` and `close` is in `_session`; here is how a session
 one that the log is of and still has what comes next, and at which place to go on.
 """
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +23,21 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema
+from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
+from databus.sources._oracle import Oracle
 from databus.sources.mysql._captured_tables import CapturedTables, TableSelection, json_form_of
-from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql._config import MysqlConfig, check_start
 from databus.sources.mysql._definition_lookup import TableLookup, tables_there
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._held_tables import held_after
-from databus.sources.mysql._kernels import load_first_kernels
-from databus.sources.mysql._notices import Notices
-from databus.sources.mysql._omitted_values import OmissionReport
-from databus.sources.mysql._operations import MysqlOperations
+from databus.sources.mysql._kernels import load_first_kernels, load_kernels
+from databus.sources.mysql._oracle import mysql_oracle
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import BinlogSession
 from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition, held_at, held_entry
-from databus.sources.mysql._session_source import SessionSource
+from databus.sources.mysql._session_source import OmissionReport, SessionSource
 from databus.sources.mysql._start_position import is_time, new_start, start_us, without_domains
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import WantedTransaction, look_for_prepared, unfound
@@ -51,6 +52,7 @@ from databus.sources.mysql.server import (
     ServerFacts,
     Trouble,
     check,
+    check_source,
     connect_again,
     distance_in,
     is_by_file,
@@ -70,9 +72,52 @@ from databus.sources.mysql.tables import ServerKind, TableHistory
 from databus.sources.snapshots import Progress, SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
+_WARN_EVERY_S: Final = 600.0
+_PROGRESS_EVERY_S: Final = 10.0
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
 _READS_AT_FIRST: Final = frozenset({"initial", "when_needed", "only"})
+
+
+class Notices:
+    """Lines in the source's log, each kind no more often than it is of use."""
+
+    def __init__(self, logger: Any, retention_warn_ms: int) -> None:
+        self._logger = logger
+        self._retention_warn_ms = retention_warn_ms
+        self._warn_due_s = 0.0
+        self.progress_due_s = 0.0
+
+    def of_progress(self, tables: Sequence[Progress], unread: int) -> None:
+        """Log now and then how far the snapshots are."""
+        if not tables or time.monotonic() < self.progress_due_s:
+            return
+        self.progress_due_s = time.monotonic() + _PROGRESS_EVERY_S
+        for table in tables:
+            self._logger.info(
+                "reading a table",
+                table=table.source,
+                rows=table.rows,
+                bytes=table.bytes,
+                percent_estimated=None if table.percent is None else round(table.percent, 1),
+                left_s_estimated=None if table.left_s is None else int(table.left_s),
+                elapsed_s=int(table.elapsed_s),
+                tables_waiting=unread,
+                **({"waits": table.said} if table.said else {}),
+            )
+
+    def of_purge(self, lag: SourceLag) -> None:
+        """Warn that the server will soon purge what is not captured yet; at most once in ten minutes."""
+        left_ms = lag.retention_left_ms
+        if left_ms is None or left_ms >= self._retention_warn_ms or time.monotonic() < self._warn_due_s:
+            return
+        self._warn_due_s = time.monotonic() + _WARN_EVERY_S
+        self._logger.warning(
+            "the server purges what is not captured yet in less than retention_warn_ms",
+            left_s=int(left_ms / 1e3),
+            behind_s=int((lag.behind_ms or 0) / 1e3),
+            mend="let capture catch up, or raise binlog_expire_logs_seconds on the server",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +137,7 @@ class _Start:
     """The server is asked by file and offset although it has GTIDs, since they do not show what was captured."""
 
 
-class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
+class MysqlSource(SessionSource[MysqlConfig]):
     """Changes of one MySQL or MariaDB server, or of several that replicate each other, from the binary log."""
 
     config_model: ClassVar = MysqlConfig
@@ -228,7 +273,33 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         super().close()
         self._hosts.close()
 
-    # Decided by an operator, while nobody captures into the log
+    # What operators may ask of a server without capturing it (see `databus.sources._capabilities`)
+
+    @staticmethod
+    def check(config: MysqlConfig) -> Sequence[Finding]:
+        """See `databus.sources.Checkable`."""
+        return check_source(config)
+
+    @staticmethod
+    def warm_up(physical: str, say: Callable[[str], None]) -> None:
+        """Compile the decoder."""
+        load_kernels(physical, say)
+
+    @staticmethod
+    def check_place(place: str) -> None:
+        """See `databus.sources.Movable`."""
+        try:
+            check_start(place)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @staticmethod
+    def oracle(config: MysqlConfig, folder: Path) -> Oracle:
+        """See `databus.sources.Comparable`."""
+        del folder
+        return mysql_oracle(config)
+
+    # Decided by an operator, while no capture runs
 
     def move(self, resume: Resume, start: str, *, reads: bool) -> list[Group]:
         """What the log must say in order to go on at `start` (as the option of that name), with a gap recorded.

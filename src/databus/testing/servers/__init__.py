@@ -16,11 +16,10 @@ from databus.testing.servers._kafka import Kafka, KafkaCluster
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
-from databus.testing.servers._promtool import promtool
 from databus.testing.servers._search import SEARCH_KINDS, SearchServer, open_search_server
 from databus.testing.servers._server import Server
 from databus.testing.servers._server_process import ServerProcess
-from databus.testing.servers._time_series import InfluxDb, TimeSeriesServer, VictoriaMetrics
+from databus.testing.servers._time_series import InfluxDb, TimeSeriesServer, VictoriaMetrics, promtool
 from databus.testing.servers._tls import Certificates, make_certificates
 
 __all__ = [

@@ -11,8 +11,7 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from databus.testing.servers._fetch import ServerMissing, kept
-from databus.testing.servers._java_server import JavaServer
-from databus.testing.servers._maven import fetch_jars, java
+from databus.testing.servers._java_server import JavaServer, fetch_jars, java
 
 _VERSION: Final = "4.3.1"
 _COORDINATES: Final = (f"org.apache.kafka:kafka_2.13:{_VERSION}", "org.slf4j:slf4j-simple:1.7.36")

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from databus.testing.servers._debian import unpacked_own_packages
 from databus.testing.servers._fetch import ServerMissing
-from databus.testing.servers._server import Server
-from databus.testing.servers._template import data_template
+from databus.testing.servers._server import Server, data_template
 
 _PLUGINS: Final = Path("usr/lib/mysql/plugin")
 

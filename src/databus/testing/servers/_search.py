@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.testing.servers._fetch import ServerMissing, kept
-from databus.testing.servers._java_server import JavaServer
-from databus.testing.servers._maven import fetch_jars, java
+from databus.testing.servers._java_server import JavaServer, fetch_jars, java
 
 _ASK_S_MAX: Final = 30
 

@@ -8,10 +8,11 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -19,10 +20,13 @@ import pymysql
 import pymysql.constants.ER
 
 from databus.core import LimitExceeded, ServiceUnavailable
+from databus.testing.servers._fetch import ServerMissing, kept
 from databus.testing.servers._ports import Port
 from databus.testing.servers._server_process import ServerProcess
 from databus.testing.servers._tls import Certificates
 
+_TEMPLATE_VERSION: Final = "v2"  # to be counted up when the way a data folder is made changes
+_INIT_S_MAX: Final = 180
 _START_S_MAX: Final = 120
 _CATCH_UP_S_MAX: Final = 60
 _LINES_MAX: Final = 30
@@ -256,8 +260,8 @@ class Server(ServerProcess):
 
     def run(self, *statements: str) -> None:
         """Run statements one after the other."""
-        for each in statements:
-            self.query(each)
+        for statement in statements:
+            self.query(statement)
 
     def _forget_connection(self) -> None:
         with self._lock:
@@ -319,3 +323,41 @@ class Server(ServerProcess):
     def reset_logs(self) -> None:
         """As RESET MASTER does: throw all logs and GTIDs away and begin at file 1."""
         self.run(self._reset)
+
+
+def data_template(
+    name: str, initialise: Callable[[Path], Sequence[str]], server: Callable[[Path], Server], privileges: str
+) -> Path:
+    """A data folder with the users in it and whatever a server makes at its first start, and nothing logged.
+
+    initialise: the command that makes a data folder. privileges: what the user for capture gets besides SELECT.
+    """
+    users = [
+        f"CREATE USER '{ADMIN[0]}'@'%' IDENTIFIED BY '{ADMIN[1]}'",
+        f"GRANT ALL PRIVILEGES ON *.* TO '{ADMIN[0]}'@'%' WITH GRANT OPTION",
+        f"CREATE USER '{CAPTURE[0]}'@'%' IDENTIFIED BY '{CAPTURE[1]}'",
+        f"GRANT SELECT, {privileges} ON *.* TO '{CAPTURE[0]}'@'%'",
+        "CREATE DATABASE test",
+    ]
+
+    def make(draft: Path) -> None:
+        _initialise(initialise(draft / "data"))
+        script = draft / "users.sql"
+        script.write_text("".join(f"{statement};\n" for statement in users))
+        first = server(draft)
+        first.start(lines=["skip-log-bin", f"init-file={script}"])
+        first.stop()
+        (first.data_folder / "auto.cnf").unlink(missing_ok=True)  # the server's uuid: each copy makes its own
+
+    return kept(f"{name}-{_TEMPLATE_VERSION}", make) / "data"
+
+
+def _initialise(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_INIT_S_MAX, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerMissing(f"a data folder could not be made: {error}") from error
+    if done.returncode != 0:
+        raise ServerMissing(f"{command[0]} could not make a data folder: {(done.stdout + done.stderr)[-800:]}")

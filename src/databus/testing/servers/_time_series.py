@@ -9,10 +9,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from databus.core import ServiceUnavailable
-from databus.testing.servers._debian import unpacked_own_packages
+from databus.testing.servers._debian import DebianPackages, unpacked_own_packages, unpacked_packages
 from databus.testing.servers._ports import Port
 from databus.testing.servers._server_process import ServerProcess
 
+_PACKAGES: Final = DebianPackages("bookworm", ("prometheus",))
 _START_S_MAX: Final = 60.0
 _ASK_S_MAX: Final = 30.0
 _ASK_S: Final = 0.02
@@ -159,3 +160,8 @@ class VictoriaMetrics(TimeSeriesServer):
             ({name: each for name, each in one["metric"].items() if name != "__name__"}, float(one["values"][-1]))
             for one in told
         ]
+
+
+def promtool() -> Path:
+    """The program, fetched if need be. Raises `ServerMissing`."""
+    return unpacked_packages("promtool-v1", _PACKAGES) / "usr/bin/promtool"

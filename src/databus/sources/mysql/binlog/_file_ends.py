@@ -13,10 +13,8 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from databus.sources.mysql.binlog._event_types import CHECKSUM_BYTES, FILE_MAGIC, HEADER_BYTES, EventType
-from databus.sources.mysql.binlog._format import parse_format
-from databus.sources.mysql.binlog._gtid import GtidSet, join_intervals, uuid_text
-from databus.sources.mysql.binlog._tagged_gtid import parse_tagged
+from databus.sources.mysql.binlog._event_types import CHECKSUM_BYTES, FILE_MAGIC, HEADER_BYTES, EventType, parse_format
+from databus.sources.mysql.binlog._gtid import GtidSet, join_intervals, parse_tagged, uuid_text
 
 _BLOCK_BYTES: Final = 8 << 20
 _GTIDS_A_WALK: Final = 1 << 16

@@ -29,10 +29,11 @@ from databus.sources.mysql.binlog._event_types import (
     FLAG_IGNORABLE,
     HEADER_BYTES,
     EventType,
+    matches_checksum,
     name_of,
+    parse_format,
 )
 from databus.sources.mysql.binlog._failures import DomainRestarted, failure
-from databus.sources.mysql.binlog._format import matches_checksum, parse_format
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._log_statements import HELD_KINDS, StatementWalk
 from databus.sources.mysql.binlog._named_tables import KnownTables
@@ -415,7 +416,7 @@ class Scanner(StatementWalk):
             )
 
     def _on_gtid_tagged(self) -> None:
-        from databus.sources.mysql.binlog._tagged_gtid import parse_tagged
+        from databus.sources.mysql.binlog._gtid import parse_tagged
 
         state = self._state
         if state[s.FLAVOR] != s.MYSQL:

@@ -8,10 +8,16 @@ from databus.sources.mysql.server._check_finding import Finding, refuse
 from databus.sources.mysql.server._connection import close_quietly, connect, socket_of
 from databus.sources.mysql.server._dump import BlockQueue, Dump
 from databus.sources.mysql.server._errors import error_of, server_error, telling
-from databus.sources.mysql.server._heartbeats import EndWatch, watch_end
-from databus.sources.mysql.server._hosts import ConnectedServer, Hosts, ServerMismatch, connect_again
-from databus.sources.mysql.server._log_distance import LogDistance, bytes_behind, distance_in
-from databus.sources.mysql.server._replica import open_dump, replica_id, second_replica_id
+from databus.sources.mysql.server._hosts import (
+    ConnectedServer,
+    Hosts,
+    ServerMismatch,
+    connect_again,
+    open_dump,
+    replica_id,
+    second_replica_id,
+)
+from databus.sources.mysql.server._log_end import EndWatch, LogDistance, bytes_behind, distance_in, watch_end
 from databus.sources.mysql.server._replication_filters import Hidden, like
 from databus.sources.mysql.server._resumable import (
     Fault,

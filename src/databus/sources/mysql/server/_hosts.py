@@ -1,30 +1,40 @@
-"""Hosts: which of the configured servers capture follows, and whether it can go on there."""
+"""Hosts: which of the configured servers capture follows, whether it can go on there, and its log from there on."""
 
+import hashlib
+import secrets
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import pymysql
 
 from databus.core import ConfigError, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import LogPosition
+from databus.sources.mysql.binlog import FIRST_OFFSET, HEADER_BYTES, OFFSET_MAX, LogPosition
+from databus.sources.mysql.binlog._event_types import EventType
+from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
 from databus.sources.mysql.server._check_finding import refuse
 from databus.sources.mysql.server._check_replication import of_replication
 from databus.sources.mysql.server._connection import READ_MS_MAX, close_quietly, connect
+from databus.sources.mysql.server._dump import Dump
 from databus.sources.mysql.server._errors import telling
-from databus.sources.mysql.server._file_begin import file_began_s
 from databus.sources.mysql.server._resumable import (
     Fault,
     Trouble,
     hidden_reset,
     in_another_file,
+    place_to_ask,
     placed,
     scheme_of,
     trouble_with,
 )
 from databus.sources.mysql.server._status import ServerFacts, identity_of, server_facts
 
+_MADE_UP_ID_MIN: Final = 1 << 30  # ids that databus makes up are larger than those that people choose
+_ANSWER_S_MAX: Final = 60.0
+_ID_MIN: Final = 1 << 31
+_BUFFER_BYTES: Final = 1 << 20
 T = TypeVar("T")
 
 _READ_MS_MAX: Final = 5_000  # of questions beside capture
@@ -210,3 +220,90 @@ class Hosts:
             return None
         began_s = file_began_s(self._config, facts, connect_again(self._config, facts), position)
         return in_another_file(facts, position, began_s) if began_s != position.began_s else None
+
+
+def file_began_s(
+    config: MysqlConfig, facts: ServerFacts, connection: "pymysql.Connection[Any]", position: LogPosition
+) -> int:
+    """When the server began the file of `position`, as it says itself; the connection is used up.
+
+    A server that was reset gives new files the names of old ones.
+
+    Raises `ServiceUnavailable` if the server does not answer, and what keeps it from sending that file.
+    """
+    at = position if position.offset <= OFFSET_MAX else replace(position, offset=FIRST_OFFSET)
+    try:
+        dump = Dump(
+            connection,
+            facts.server,
+            at,
+            is_mariadb=facts.is_mariadb,
+            is_listed=False,
+            by_gtid=False,
+            server_id=_ID_MIN | secrets.randbits(30),  # the server ends one replica for another of the same id
+            heartbeat_ms=max(config.heartbeat_ms, facts.heartbeat_ms_min),
+            buffer_bytes_max=_BUFFER_BYTES,
+        )
+    except BaseException:
+        close_quietly(connection)
+        raise
+    try:
+        deadline = time.monotonic() + _ANSWER_S_MAX
+        while (left_s := deadline - time.monotonic()) > 0:
+            block = dump.take(left_s)
+            began_s = None if block is None else _written_s(block.tobytes())
+            if began_s is not None:
+                return began_s
+    finally:
+        dump.close()
+    raise ServiceUnavailable(f"{facts.server}: it sent nothing of {position.file} within {_ANSWER_S_MAX:.0f} s")
+
+
+def _written_s(events: bytes) -> int | None:
+    """The time of the FORMAT_DESCRIPTION among whole events."""
+    at = 0
+    while at + HEADER_BYTES <= len(events):
+        if events[at + 4] == EventType.FORMAT_DESCRIPTION:
+            return int.from_bytes(events[at : at + 4], "little")
+        at += max(int.from_bytes(events[at + 9 : at + 13], "little"), HEADER_BYTES)
+    return None
+
+
+def open_dump(
+    config: MysqlConfig,
+    server: ConnectedServer,
+    position: LogPosition,
+    server_id: int,
+    *,
+    is_listed: bool = True,
+    by_file: bool = False,
+) -> Dump:
+    """The server's log from `position` on. is_listed: the server lists us among its replicas. by_file: ask by file
+    and offset also where GTIDs rule.
+    """
+    by_gtid = scheme_of(server.facts) != "file-offset" and not by_file
+    return Dump(
+        server.connection,
+        server.facts.server,
+        position if by_gtid else place_to_ask(server.facts, position),
+        is_mariadb=server.facts.is_mariadb,
+        is_listed=is_listed and server.facts.lists_replicas_safely,
+        by_gtid=by_gtid,
+        server_id=server_id,
+        heartbeat_ms=max(config.heartbeat_ms, server.facts.heartbeat_ms_min),
+        buffer_bytes_max=config.buffer_bytes_max,
+        event_bytes_max=max(config.event_bytes_max, EVENT_BYTES_MAX),  # the scanner, whose it is, knows the place
+    )
+
+
+def replica_id(config: MysqlConfig, physical: str, log_id: str) -> int:
+    """Our id as a replica; if none is configured, one that stays the same for a log, and hardly is another's."""
+    digest = hashlib.blake2b(f"{physical} {log_id.partition(' ')[0]}".encode(), digest_size=4).digest()
+    return config.server_id or _MADE_UP_ID_MIN | int.from_bytes(digest, "little") & (_MADE_UP_ID_MIN - 1)
+
+
+def second_replica_id(first_id: int, server_id: int) -> int:
+    """An id for a second connection that reads the log: with the same one, the server would end the first."""
+    return next(
+        candidate for candidate in (first_id ^ 1, first_id ^ 2, first_id ^ 4) if candidate and candidate != server_id
+    )

@@ -13,11 +13,18 @@ from databus.sources.mysql.server import close_quietly, server_error, socket_of
 from databus.sources.mysql.snapshot._keys import KeyRange, KeyValues
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
 from databus.sources.mysql.snapshot._read_session import facts_of, prepare
-from databus.sources.mysql.snapshot._read_views import LockBusy, ReadView, ReadViews, log_end, query, way_of
+from databus.sources.mysql.snapshot._read_views import (
+    LockBusy,
+    LogWatermark,
+    ReadView,
+    ReadViews,
+    log_end,
+    query,
+    way_of,
+)
 from databus.sources.mysql.snapshot._result_shape import Columns
 from databus.sources.mysql.snapshot._results import PreparedStatement, RowReader
 from databus.sources.mysql.snapshot._task import ReadableTable
-from databus.sources.mysql.snapshot._watermarks import LogWatermark
 from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions, TableLocked
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index

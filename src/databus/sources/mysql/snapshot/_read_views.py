@@ -28,8 +28,9 @@ it (tests/mysql/snapshot/test_watermarks.py):
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -39,9 +40,10 @@ from databus.core import InputError, ServiceUnavailable
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.snapshot._keys import KeyRange
 from databus.sources.mysql.snapshot._queries import first_query, table_name
-from databus.sources.mysql.snapshot._watermarks import LogWatermark, Position
 from databus.sources.snapshots import TableLocked
 
+Position = Mapping[str, Any]
+"""The log's position after a transaction, as commits carry it: `file`, `offset`, and `gtids` where GTIDs rule."""
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _BEGIN: Final = "START TRANSACTION READ ONLY"
 _PARSE_ERROR: Final = 1064
@@ -49,6 +51,37 @@ _DENIED: Final = frozenset({1044, 1142})
 _BUSY: Final = frozenset({1205, 1290})  # waited for too long; not where the server is read-only
 _BEHIND_S: Final = 0.002
 _BEHIND_S_MAX: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogWatermark:
+    """A place in one server's log."""
+
+    file: str
+    offset: int
+    gtids: str | None = None
+    """The executed set, which stands for the place if file and offset would be wrong."""
+
+    def contains(self, position: Position) -> bool:
+        """As a low watermark: whether everything logged up to `position` is in what was read."""
+        if self.gtids is None:
+            return _order(str(position["file"]), int(position["offset"])) <= _order(self.file, self.offset)
+        from databus.sources.mysql.binlog import GtidSet
+
+        return GtidSet.parse(self.gtids).contains(GtidSet.parse(str(position["gtids"])))
+
+    def is_in(self, position: Position) -> bool:
+        """As a high watermark: whether the log up to `position` holds everything that was read."""
+        return _order(self.file, self.offset) <= _order(str(position["file"]), int(position["offset"]))
+
+    def precedes(self, other: "LogWatermark") -> bool:
+        """Whether it is before that one in the log, or at the same place."""
+        return _order(self.file, self.offset) <= _order(other.file, other.offset)
+
+
+def _order(file: str, offset: int) -> tuple[int, int]:
+    """Binary logs are numbered; the number outgrows its six digits."""
+    return int(file.rpartition(".")[2]), offset
 
 
 class LockBusy(TableLocked):

@@ -4,12 +4,10 @@ from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql.tables._catalogue import Catalogue, read_catalogue
 from databus.sources.mysql.tables._change_class import Reason
 from databus.sources.mysql.tables._column_types import ColumnType, parse_column_type
-from databus.sources.mysql.tables._from_table_map import from_table_map
-from databus.sources.mysql.tables._history import TableHistory
+from databus.sources.mysql.tables._from_table_map import check_agreement, from_table_map
+from databus.sources.mysql.tables._history import HistoryChanges, TableHistory
 from databus.sources.mysql.tables._history_file import HistoryStore
 from databus.sources.mysql.tables._lexer import ServerKind, UnreadableStatement, tokens_of
-from databus.sources.mysql.tables._map_check import check_agreement
-from databus.sources.mysql.tables._pending_changes import HistoryChanges
 from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.tables._table_state import TableState
 from databus.sources.mysql.tables._touched_tables import altered_names, touched_names

@@ -1,13 +1,17 @@
 """Applies what a statement says to a table: its columns, its keys, and what that did to the rows that are there."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
+from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, is_strict, reason_of
 from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
-from databus.sources.mysql.tables._copied_values import changed_dates, computed_again, moved_times
 from databus.sources.mysql.tables._generated_columns import (
     computed,
     looks_same,
@@ -15,7 +19,8 @@ from databus.sources.mysql.tables._generated_columns import (
     spaced,
     with_new_names,
 )
-from databus.sources.mysql.tables._lexer import UnreadableStatement
+from databus.sources.mysql.tables._lexer import ServerKind, UnknownEffect, UnreadableStatement
+from databus.sources.mysql.tables._literal_charsets import LiteralCharsets
 from databus.sources.mysql.tables._literals import (
     UnknownLiteral,
     ZeroDate,
@@ -23,7 +28,6 @@ from databus.sources.mysql.tables._literals import (
     implicit_value,
     spelled,
 )
-from databus.sources.mysql.tables._setting import Setting
 from databus.sources.mysql.tables._syntax import (
     FIRST,
     Action,
@@ -38,6 +42,7 @@ from databus.sources.mysql.tables._syntax import (
     DropColumn,
     DropKey,
     KeyPart,
+    KeyText,
     RenameColumn,
     RenameKey,
     SetDefault,
@@ -46,14 +51,52 @@ from databus.sources.mysql.tables._syntax import (
     SetVisibility,
     SqlLiteral,
 )
-from databus.sources.mysql.tables._table_keys import carried, is_named, with_keys
-from databus.sources.mysql.tables._table_state import TableState, same_name
+from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState, same_name
 
+_UTC_OFFSET: Final = re.compile(r"[+-]\d{1,2}:\d\d")
+_TIMESTAMP_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_DAYS: Final = 25_000  # to 2038, what a TIMESTAMP can hold
+_TIMESTAMPS: Final = frozenset({FieldType.TIMESTAMP, FieldType.TIMESTAMP2})
+_DATES: Final = frozenset({FieldType.DATE, FieldType.NEWDATE, FieldType.DATETIME, FieldType.DATETIME2})
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
 """Engines that keep the rows they are given; a change to any other engine may lose them."""
 
 _BY_SESSION: Final = "depends on the session's explicit_defaults_for_timestamp, which no log says"
 _ZERO_TIMESTAMP: Final = SqlLiteral("string", "0000-00-00 00:00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The server, session and database in which a statement ran, as far as its meaning depends on them."""
+
+    server: ServerKind
+    sql_mode: int
+    explicit_timestamps: bool | None
+    """`explicit_defaults_for_timestamp`; None where nothing says it."""
+    database_charset: str
+    """The default of tables that do not say theirs, or `UNKNOWN_CHARSET`."""
+    zero_dates: str = "error"
+    """With `null` the value of a zero date is known, NULL; with `text` it is its text."""
+    written: LiteralCharsets = field(default_factory=LiteralCharsets)
+    """The character sets of its literals."""
+    time_zone: str | None = None
+    """The session's, where the statement used it."""
+    system_zone: str | None = None
+    """What the time zone SYSTEM is."""
+
+    @property
+    def is_explicit_for_timestamp(self) -> bool:
+        """`explicit_timestamps`, where a column depends on it. Raises `UnknownEffect`."""
+        if self.explicit_timestamps is None:
+            raise UnknownEffect(
+                "what a TIMESTAMP without NULL, NOT NULL or a default is depends on the server's "
+                "explicit_defaults_for_timestamp, which the log does not say; set the option of that name"
+            )
+        return self.explicit_timestamps
+
+    def literal(self, column: ColumnDefinition, literal: SqlLiteral | None) -> SqlLiteral | None:
+        """A default as the column gets it."""
+        return None if literal is None else self.written.literal_in(literal, column.charset)
 
 
 def create(statement: CreateTable, database: str, name: str, setting: Setting) -> TableState:
@@ -66,7 +109,7 @@ def create(statement: CreateTable, database: str, name: str, setting: Setting) -
     columns = tuple(_define(column, charset, setting) for column in statement.columns)
     state = TableState(database, name, columns, (), charset, versioning)
     texts = {column.name: column for column in statement.columns}
-    return _settle(with_keys(state, statement.keys, setting.server, is_new=True), texts, setting)
+    return _settle(_with_keys(state, statement.keys, setting.server, is_new=True), texts, setting)
 
 
 def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinition:
@@ -320,23 +363,23 @@ class _Alteration:
                 keys.append(replace(key, parts=parts))
         for action in self._actions:
             if isinstance(action, DropKey):
-                kept = [key for key in keys if not is_named(key, action)]
+                kept = [key for key in keys if not _is_named(key, action)]
                 if len(kept) == len(keys) and not action.is_optional and self._depends_on_keys():
                     raise UnreadableStatement(f"the table has no key {action.name[:64]!r} that we know of")
                 keys = kept
             elif isinstance(action, RenameKey):
-                keys = [replace(key, name=action.new) if is_named(key, DropKey(action.old)) else key for key in keys]
+                keys = [replace(key, name=action.new) if _is_named(key, DropKey(action.old)) else key for key in keys]
         if self._setting.server.is_mariadb:  # it decides again which keys are hashed, whatever was asked for
             keys = [replace(key, is_hashed=key.kind == "unique" and state.needs_hash(key.parts)) for key in keys]
         state = replace(state, keys=tuple(keys))
-        return with_keys(state, (a.key for a in self._actions if isinstance(a, AddKey)), self._setting.server)
+        return _with_keys(state, (a.key for a in self._actions if isinstance(a, AddKey)), self._setting.server)
 
     def _carried(self, part: KeyPart, state: TableState, named: Mapping[str, str]) -> KeyPart:
         """A key's part in the new table."""
         old, new = self._old.column(part.name), state.column(named.get(part.name, ""))
         if old is None or new is None:
             return part
-        return carried(part, old, new, is_other=new.name not in self._origin)
+        return _carried(part, old, new, is_other=new.name not in self._origin)
 
     def _depends_on_keys(self) -> bool:
         """Whether a unique key, not the primary one, identifies a row: then a wrong guess about keys would matter."""
@@ -443,11 +486,11 @@ class _Alteration:
         if self._statement.copies is False:
             return
         if not setting.server.is_mariadb:
-            outcome.reasons += moved_times(self._origin, setting.time_zone, setting.system_zone)
+            outcome.reasons += _moved_times(self._origin, setting.time_zone, setting.system_zone)
         sql_mode = 0 if self._statement.is_lenient else setting.sql_mode
-        outcome.text_reasons += changed_dates(self._origin, sql_mode)
+        outcome.text_reasons += _changed_dates(self._origin, sql_mode)
         old, is_asked = {column.name: column for column in self._old.columns}, bool(self._statement.copies)
-        outcome.reasons += computed_again(self._origin, old, sql_mode, is_asked=is_asked)
+        outcome.reasons += _computed_again(self._origin, old, sql_mode, is_asked=is_asked)
 
     def _explain_table(self, outcome: Outcome) -> None:
         old, new = self._old, outcome.state
@@ -465,3 +508,162 @@ class _Alteration:
                 outcome.reasons.append(Reason(None, UNPROVEN, f"{action.options.other_rows} may give it other rows"))
             elif isinstance(action, SetOptions) and (action.options.engine or "InnoDB").upper() not in _ENGINES:
                 outcome.reasons.append(Reason(None, UNPROVEN, f"its engine became {action.options.engine}"))
+
+
+# What an ALTER TABLE does to columns that it does not name, where the server writes all rows into a new table.
+#
+# MySQL and MariaDB store each value again then, as the session is set: a TIMESTAMP goes through its time zone, an
+# invalid date through its sql_mode, and stored generated columns are computed. Whether a server copies depends on
+# settings that no log has (old_alter_table, the engine), unless the statement says it. So a change is proven harmless
+# by its session, by the columns, or by ALGORITHM=INPLACE, INSTANT or NOCOPY, which servers refuse where they must copy.
+
+
+def _moved_times(
+    kept: Mapping[str, ColumnDefinition], time_zone: str | None, system_zone: str | None
+) -> Iterator[Reason]:
+    """Of MySQL, why values of TIMESTAMP columns may be others. kept: old columns by their new names.
+
+    time_zone: as logged, which is where the statement used it, and no copy of a TIMESTAMP does without; None elsewhere.
+    """
+    if time_zone is None or _has_one_offset(time_zone, system_zone):
+        return
+    for name, column in kept.items():
+        if column.type in _TIMESTAMPS:
+            why = f"a copy of the table may have moved times in an hour that comes twice in time_zone {time_zone!r}"
+            yield Reason(name, UNPROVEN, why)
+
+
+def _changed_dates(kept: Mapping[str, ColumnDefinition], sql_mode: int) -> Iterator[Reason]:
+    """Why invalid dates may be others, where consumers have their text; else they are NULL, or never came.
+
+    A strict server refuses to copy them, or leaves them.
+    """
+    if is_strict(sql_mode):
+        return
+    for name, column in kept.items():
+        if column.type in _DATES:
+            why = "a copy of the table may have made invalid dates 0000-00-00, as sql_mode is not strict"
+            yield Reason(name, UNPROVEN, why)
+
+
+def _computed_again(
+    kept: Mapping[str, ColumnDefinition], old: Mapping[str, ColumnDefinition], sql_mode: int, *, is_asked: bool
+) -> Iterator[Reason]:
+    """Why values of stored generated columns may be others. is_asked: whether the statement asks for a copy."""
+    for name, column in kept.items():
+        if column.uses is None:
+            if is_asked:
+                yield Reason(name, UNPROVEN, "it may be generated, and a copy of the table has computed it again")
+        elif column.is_generated and not (column.is_steady and _are_steady(column.uses, old, sql_mode)):
+            yield Reason(name, UNPROVEN, "a copy of the table may have computed it again, under other settings")
+
+
+def _are_steady(names: tuple[str, ...], old: Mapping[str, ColumnDefinition], sql_mode: int) -> bool:
+    """Whether expressions see the same in these columns in every session."""
+    used = [old[name] for name in names if name in old]
+    has_zone = any(column.type in _TIMESTAMPS for column in used)
+    is_padded = any(column.type is FieldType.STRING and column.charset != BINARY for column in used)
+    may_change = not is_strict(sql_mode) and any(column.type in _DATES for column in used)
+    return not (has_zone or is_padded or may_change)  # padded: by PAD_CHAR_TO_FULL_LENGTH
+
+
+def _has_one_offset(time_zone: str, system_zone: str | None) -> bool:
+    """Whether a session's time_zone is at the same distance from UTC at all times that a TIMESTAMP can hold.
+
+    system_zone: the server's system_time_zone, which stands for SYSTEM; None if it is unknown.
+    """
+    if time_zone.upper() == "SYSTEM":
+        return system_zone == "UTC"  # any other abbreviation may be one half of a zone's, such as GMT of London's
+    return _UTC_OFFSET.fullmatch(time_zone) is not None or _is_fixed(time_zone)
+
+
+@cache
+def _is_fixed(name: str) -> bool:
+    try:
+        zone = ZoneInfo(name)
+    except (ValueError, OSError, LookupError):  # an administrator's own
+        return False
+    return (
+        len({(_TIMESTAMP_FIRST + timedelta(days=day)).astimezone(zone).utcoffset() for day in range(_TIMESTAMP_DAYS)})
+        == 1
+    )
+
+
+# What a server makes of the keys that a statement names: their columns, names, prefixes, and MariaDB's hashes.
+
+
+def _with_keys(state: TableState, keys: Iterable[KeyText], server: ServerKind, *, is_new: bool = False) -> TableState:
+    """The table with keys that a statement adds. is_new: it is CREATE TABLE."""
+    made = list(state.keys)
+    for key in sorted(keys, key=lambda key: key.kind != "period"):  # others may stand on them, wherever they are said
+        same = DropKey(key.name, is_period=key.kind == "period")
+        is_there = any(_is_named(other, same) for other in made)
+        if key.kind == "foreign" or (key.is_optional and key.name and is_there):
+            continue
+        parts = tuple(_own_case(state, column) for part in key.parts for column in _columns_of(part, made))
+        name = key.name or _made_up_name(parts, [other.name for other in made])
+        is_long = key.kind == "unique" and server.is_mariadb and (key.is_hash or state.needs_hash(parts))
+        if is_long and any(_is_geometry(state, part) for part in parts):  # MariaDB hashes those in CREATE only
+            parts = tuple(replace(part, prefix=8) if _is_geometry(state, part) else part for part in parts)
+            is_long = is_new or state.needs_hash(parts)
+        made.append(Key(key.kind, name, parts, is_hashed=is_long))
+    return replace(state, keys=tuple(made))
+
+
+def _columns_of(part: KeyPart, made: Sequence[Key]) -> tuple[KeyPart, ...]:
+    """A key's part as columns: of a period its end and its start, in the server's order. They identify a row of the
+    period, since servers refuse periods that overlap.
+    """
+    if not part.is_period:
+        return (part,)
+    period = next((key for key in made if key.kind == "period" and same_name(key.name, part.name)), None)
+    if period is None:
+        raise UnknownEffect(f"which columns the period {part.name[:64]!r} has is not known")
+    return period.parts[::-1]
+
+
+def _carried(part: KeyPart, old: ColumnDefinition, new: ColumnDefinition, *, is_other: bool) -> KeyPart:
+    """A part of a key that an ALTER TABLE leaves, for the column that it is then.
+
+    is_other: the statement dropped the column and added one of that name. The key takes it, but no more of it than the
+    old column had. Else the prefix is dropped if it was the whole column, or does not fit any more.
+    """
+    if is_other:
+        is_text = old.charset is not None and not old.members
+        whole = old.meta // BYTES_A_CHARACTER[old.charset or BINARY] if is_text else 1
+        part = replace(part, prefix=part.prefix or whole)
+    keeps = (is_other or _is_prefix_of(part, old)) and _is_prefix_of(part, new)
+    return KeyPart(new.name, part.prefix if keeps else 0)
+
+
+def _is_prefix_of(part: KeyPart, column: ColumnDefinition) -> bool:
+    """Whether the part is, or may be, only the beginning of such a column."""
+    if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY):
+        return True
+    is_text = column.charset is not None and not column.members
+    return is_text and part.prefix * BYTES_A_CHARACTER[column.charset or BINARY] < column.meta
+
+
+def _is_geometry(state: TableState, part: KeyPart) -> bool:
+    column = state.column(part.name)
+    return column is not None and column.type is FieldType.GEOMETRY
+
+
+def _own_case(state: TableState, part: KeyPart) -> KeyPart:
+    column = state.column(part.name)
+    return part if column is None else replace(part, name=column.name)
+
+
+def _made_up_name(parts: tuple[KeyPart, ...], taken: list[str]) -> str:
+    name = parts[0].name or "functional_index"
+    if not same_name(name, PRIMARY) and not any(same_name(name, other) for other in taken):
+        return name
+    number = 2
+    while any(same_name(f"{name}_{number}", other) for other in taken):
+        number += 1
+    return f"{name}_{number}"
+
+
+def _is_named(key: Key, action: DropKey) -> bool:
+    """Whether a key, or a period, is the one that an action names."""
+    return same_name(key.name, action.name) and (key.kind == "period") is action.is_period

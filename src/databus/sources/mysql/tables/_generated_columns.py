@@ -60,7 +60,7 @@ def spaced(expression: Sequence[Token]) -> str:
 def _is_steady(expression: Sequence[Token], column: ColumnDefinition, others: Iterable[ColumnDefinition]) -> bool:
     """Whether every session that computes an expression gets the same, whatever its settings. column: what is computed.
 
-    Of columns with a use for more than their values (TIMESTAMP, CHAR, invalid dates) see `_copied_values`.
+    Of columns with a use for more than their values (TIMESTAMP, CHAR, invalid dates) see `_computed_again` in `_apply`.
     """
     named = {other.name.casefold(): other for other in others}
     used = [named[name.casefold()] for name in column.uses or ()]

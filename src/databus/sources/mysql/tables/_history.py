@@ -4,23 +4,22 @@ All tables are kept, captured or not, since a rename may make any of them a capt
 stay as the text they were loaded from.
 """
 
+import base64
+import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from databus.core import LimitExceeded, SourceChanged
+from databus.core import LimitExceeded, SourceChanged, source_name
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.tables._apply import Outcome, alter, create
+from databus.sources.mysql.tables._apply import Outcome, Setting, alter, create
 from databus.sources.mysql.tables._catalogue import Catalogue
 from databus.sources.mysql.tables._change_class import UNPROVEN, Reason
 from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET, resolve_charset
-from databus.sources.mysql.tables._explain import explain
 from databus.sources.mysql.tables._lexer import ServerKind, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import LiteralCharsets
 from databus.sources.mysql.tables._members import hides_charset, is_in_servers_words, with_likely_members
-from databus.sources.mysql.tables._name_case import Spelling
-from databus.sources.mysql.tables._pending_changes import HistoryChanges, Work, is_same, state_of, text_of
-from databus.sources.mysql.tables._setting import Setting
 from databus.sources.mysql.tables._statements import DdlStatement, read_statement, server_charset_of
 from databus.sources.mysql.tables._syntax import (
     AlterTable,
@@ -38,9 +37,8 @@ from databus.sources.mysql.tables._syntax import (
     Truncate,
     moves_rows,
 )
-from databus.sources.mysql.tables._table_events import TableEvent, Unknown
+from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.tables._table_state import TableState, as_shown
-from databus.sources.mysql.tables._temporary_tables import TEMPORARY, check_temporary
 from databus.sources.mysql.tables._touched_tables import touched_names
 from databus.sources.mysql.tables._unknown_tables import (
     PARTIAL,
@@ -55,7 +53,100 @@ from databus.sources.mysql.tables._unknown_tables import (
     unlogged,
 )
 
+TEMPORARY: Final = ", so that a temporary table of that name may be meant, which the log does not say"
+_OPTION: Final = "lower_case_table_names"
 TABLES_MAX: Final = 50_000
+
+
+@dataclass(slots=True)
+class HistoryChanges:
+    """What a store must keep."""
+
+    tables: dict[TableName, bytes | None] = field(default_factory=dict)
+    """Tables with their text; None for a table that is gone."""
+    databases: dict[str, str | None] = field(default_factory=dict)
+    """Databases with their default character sets; None for one that is gone."""
+    others: dict[TableName, bool] = field(default_factory=dict)
+    """Names of views and sequences, and whether they are there."""
+    notes: dict[Note, bool] = field(default_factory=dict)
+    """What `Presence` notes of tables that are not known."""
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.databases or self.others or self.notes)
+
+
+@dataclass(slots=True)
+class Work:
+    """What a statement does, until all of it is understood."""
+
+    tables: dict[TableName, TableState | None] = field(default_factory=dict)
+    origin: dict[TableName, TableName | None] = field(default_factory=dict)
+    """Where the table of a name comes from: the name that it had before; None for a table that the statement made."""
+    outcomes: dict[TableName, Outcome] = field(default_factory=dict)
+    filled: set[TableName] = field(default_factory=set)
+    """Tables that got rows that no log entry shows."""
+    truncated: set[TableName] = field(default_factory=set)
+    databases: dict[str, str | None] = field(default_factory=dict)
+    others: dict[TableName, bool] = field(default_factory=dict)
+    notes: dict[Note, bool] = field(default_factory=dict)
+
+    def move(self, old: TableName, new: TableName, state: TableState) -> None:
+        """Give a table another name."""
+        origin = self.origin.get(old, old)
+        self.tables[new], self.origin[new] = replace(state, database=new[0], name=new[1]), origin
+        self.tables[old], self.origin[old] = None, None
+        if origin is None and old in self.filled:
+            self.filled.add(new)
+
+
+def text_of(state: TableState) -> bytes:
+    """A table as one line of text, compressed: thousands of tables stay in memory, captured or not."""
+    raw = json.dumps(state.to_json(), separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(raw, 1))
+
+
+def is_same(left: TableState | None, right: TableState | None) -> bool:
+    """Whether two tables are the same to the store, which keeps more than a comparison of columns looks at."""
+    return left == right and (left is None or right is None or left.to_json() == right.to_json())
+
+
+def state_of(name: TableName, text: bytes) -> TableState:
+    return TableState.from_json(*name, json.loads(zlib.decompress(base64.b64decode(text))))
+
+
+class Spelling:
+    """Names as the server compares them. fold: in lower case; None: unknown, so such names are in doubt."""
+
+    def __init__(self, fold: bool | None) -> None:
+        self._fold = fold
+        self._spelled: dict[TableName, TableName] = {}  # in lower case: as it is known
+
+    def of(self, name: str) -> str:
+        """The name by which a table or database is known."""
+        return name.lower() if self._fold else name
+
+    def clear(self) -> None:
+        """Know no table."""
+        self._spelled.clear()
+
+    def add(self, name: TableName) -> None:
+        """Know a table by that name."""
+        if self._fold is None:
+            self._spelled[name[0].lower(), name[1].lower()] = name
+
+    def rival(self, name: TableName) -> TableName | None:
+        """The name of a known table that may be the same one."""
+        if self._fold is not None:
+            return None
+        other = self._spelled.get((name[0].lower(), name[1].lower()))
+        return None if other == name else other
+
+    def doubt(self, name: TableName, other: TableName) -> str:
+        """What is unknown, and what to do."""
+        return (
+            f"{source_name(*name)} and {source_name(*other)} are one table or two, by the server's {_OPTION}, which "
+            f"the log does not say; set the option of that name"
+        )
 
 
 class TableHistory:
@@ -208,7 +299,7 @@ class TableHistory:
                 return []
             work = Work()
             self._do(parsed, statement, work)
-            check_temporary(parsed, statement, work.tables, self._captured, self._existing)
+            _check_temporary(parsed, statement, work.tables, self._captured, self._existing)
         except UnreadableStatement as why:
             return self._not_understood(statement, why)
         if rows_follow or is_in_servers_words(statement.text, self.server):
@@ -467,7 +558,7 @@ class TableHistory:
                 before = self._state(name)
                 if before is None and told(name) in self._presence:
                     before = TableState(*name, ())  # only its name matters
-                events += explain(name, before, work, statement.text)
+                events += _events_of(name, before, work, statement.text)
         for name, state in work.tables.items():
             if not is_same(self._state(name), state):
                 self._keep(name, state)
@@ -497,3 +588,60 @@ class TableHistory:
         reported = lost if isinstance(why, UnknownEffect) else touched
         tables = tuple(name for name in touched if self._captured(*name) and name in reported)
         return [Unknown(statement.text, str(why), tables, names.is_all)] if tables else []
+
+
+def _events_of(name: TableName, before: TableState | None, work: Work, ddl: str) -> Iterator[TableEvent]:
+    """The events of one table."""
+    after = work.tables.get(name, before)
+    if before is not None and after is not None and (work.origin.get(name, name) == name):
+        if name in work.truncated:
+            yield Truncated(after.definition, ddl)
+            return
+        yield from _altered(before, after, work.outcomes.get(name), ddl)
+    elif before is not None and after is not None and work.origin.get(name) is not None:
+        swapped = (Reason(None, UNPROVEN, "another table took its name"),)
+        yield Altered(before.definition, after.definition, ddl, swapped)
+    else:
+        if before is not None:
+            yield Dropped(before.definition, ddl)
+        if after is not None:
+            is_empty = work.origin.get(name) is None and name not in work.filled
+            yield Created(after.definition, ddl, is_empty)
+
+
+def _altered(before: TableState, after: TableState, outcome: Outcome | None, ddl: str) -> Iterator[TableEvent]:
+    if outcome is None:
+        return
+    old, new = before.definition, after.definition
+    if old == new and not outcome.reasons and not outcome.text_reasons:
+        return
+    text_reasons = tuple(outcome.text_reasons)
+    event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill, text_reasons)
+    yield event if event.number < UNPROVEN else replace(event, renamed={}, fill={})
+
+
+def _check_temporary(
+    parsed: Parsed,
+    statement: DdlStatement,
+    tables: Mapping[TableName, TableState | None],
+    captured: Callable[[str, str], bool],
+    existing: Callable[[Sequence[TableName]], set[TableName]] | None,
+) -> None:
+    """Raise `UnreadableStatement` if a statement may be about temporary tables: the log has statements about them that
+    look like statements about tables of the same names. MariaDB logs RENAME TABLE so in any binlog_format; sessions
+    without binlog_format=ROW log more, and mark it.
+
+    tables: what it makes of ordinary tables, by old and new names; None for a name that it leaves without a table.
+    existing: asks the server which tables it has; None if the server need not be asked. OPTIMIZE and REPAIR may be
+    followed all the same: they change no definition.
+    """
+    alters = isinstance(parsed, AlterTable) and not all(isinstance(action, ChangeRows) for action in parsed.actions)
+    if statement.uses_temporary and (alters or isinstance(parsed, Truncate)):
+        raise UnreadableStatement(f"its session has temporary tables{TEMPORARY}")
+    if existing is None or not isinstance(parsed, RenameTables) or not any(captured(*name) for name in tables):
+        return
+    dropped = [name for name, state in tables.items() if state is None]
+    made = [name for name, state in tables.items() if state is not None]
+    present = existing([*dropped, *made])
+    if not present.isdisjoint(dropped) and not present.issuperset(made):
+        raise UnreadableStatement(f"the server has tables by their old names, and not by their new ones{TEMPORARY}")

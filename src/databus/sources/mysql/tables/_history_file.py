@@ -15,8 +15,7 @@ from typing import Final
 
 from databus.core import CorruptData, LimitExceeded, SourceChanged
 from databus.disk import make_folder, replace_file, write_all, write_failure
-from databus.sources.mysql.tables._history import TableHistory
-from databus.sources.mysql.tables._pending_changes import HistoryChanges
+from databus.sources.mysql.tables._history import HistoryChanges, TableHistory
 
 _FILE: Final = "history"
 _MAGIC: Final = b"databus history 1\n"
