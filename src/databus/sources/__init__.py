@@ -14,7 +14,7 @@ from databus.sources._capabilities import (
     Skippable,
 )
 from databus.sources._config import ColumnChoice, LocalPath, SourceConfig, SourceName
-from databus.sources._contract import Source, SourceLag
+from databus.sources._contract import ScnCounter, Source, SourceLag
 from databus.sources._copying import Copying, RelayHop
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 from databus.sources._registry import (
@@ -26,7 +26,6 @@ from databus.sources._registry import (
     source_model,
     source_types,
 )
-from databus.sources._scn_counter import ScnCounter
 
 __all__ = [
     "CancelsSnapshots",

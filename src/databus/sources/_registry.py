@@ -35,7 +35,7 @@ _NEEDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 """By kind: its extra, and the packages of that by the name that they are imported by."""
 
 _BY_SCHEME: Final = {"domains": "mysql", "file-offset": "mysql", "gtid": "mysql", "count": "mock"}
-"""By how SCNs are made: the kind of source that can tell whether a position contains a transaction."""
+"""By how SCNs are made: the kind of source that knows whether a position contains a transaction."""
 
 GROUP: Final = "databus.sources"
 

@@ -73,8 +73,7 @@ class ChangeLog:
 
     def schema(self, table: TableSchema, change_class: int, **body: Any) -> TableControl:
         """Add a `schema` control: the table's new definition, and what kind of change it was."""
-        told = {"class": change_class, "fill": {}, "ddl": None, **body}
-        return self.control(ControlKind.SCHEMA, table, **told)
+        return self.control(ControlKind.SCHEMA, table, **{"class": change_class, "fill": {}, "ddl": None, **body})
 
     def _bus_pair(self) -> Pair:
         self._bus += 1
@@ -115,13 +114,13 @@ class ChangeLog:
         return SourceCheckpoint("", scn, seq_done, f"t{scn}", scn, self.uuid, self._open_snapshots(index))
 
     def _open_snapshots(self, index: int) -> dict[str, int]:
-        found: dict[str, int] = {}
+        generations: dict[str, int] = {}
         for entry in self.entries[:index]:
             if isinstance(entry, TableControl) and entry.kind is ControlKind.SNAPSHOT_BEGIN:
-                found[entry.table.source] = entry.body["generation"]
+                generations[entry.table.source] = entry.body["generation"]
             elif isinstance(entry, TableControl) and entry.kind is ControlKind.SNAPSHOT_END:
-                found.pop(entry.table.source, None)
-        return found
+                generations.pop(entry.table.source, None)
+        return generations
 
     def batches(self, cuts: Sequence[int]) -> Iterator[ChangeBatch]:
         """The whole log, cut at these places."""
@@ -134,7 +133,7 @@ def _rows_of(images: Sequence[Image]) -> list[TableRows]:
     by_table: dict[int, tuple[TableSchema, list[Image]]] = {}
     for image in images:
         by_table.setdefault(image.table.fingerprint, (image.table, []))[1].append(image)
-    return [TableRows(table, rows_table(table, each)) for table, each in by_table.values()]
+    return [TableRows(table, rows_table(table, group)) for table, group in by_table.values()]
 
 
 def rows_table(table: TableSchema, images: Sequence[Image]) -> pa.Table:

@@ -22,7 +22,7 @@ _LOG: Final = "feed"
 
 
 class Feed:
-    """What happened in one physical source, written down change by change; values are Python's. physical: its name."""
+    """What happened in one physical source, change by change, in Python values. physical: its name."""
 
     def __init__(self, *tables: TableSchema, physical: str = "shop") -> None:
         self.physical = physical
@@ -49,7 +49,7 @@ class Feed:
     def commit(self) -> Self:
         """End the transaction: it is one window."""
         self._scn += 1
-        images = [(each, number) for number, each in enumerate(self._open, 1)]
+        images = [(image, number) for number, image in enumerate(self._open, 1)]
         self._groups.append(Group(self._commit(len(images)), tuple(self._rows(images, is_snapshot=False))))
         self._open = []
         return self
@@ -71,8 +71,8 @@ class Feed:
     def control(self, kind: ControlKind, table: str, **body: Any) -> Self:
         """Add a control of the bus's own, such as `ControlKind.GAP`, behind the last transaction."""
         seq = self._bus_seq()
-        told = Control(kind, self._table(table), self._scn, seq, {"kind": kind.value, "source": table, **body})
-        self._groups.append(Group(self._commit(seq), (), told, snapshot=True))
+        control = Control(kind, self._table(table), self._scn, seq, {"kind": kind.value, "source": table, **body})
+        self._groups.append(Group(self._commit(seq), (), control, snapshot=True))
         return self
 
     def windows(self) -> Iterator[Window]:
@@ -128,8 +128,8 @@ class Feed:
             table = self._tables[name]
             rows = [
                 {**row, **stamp, "_change_type": int(kind), "_seq": seq, "_snapshot": is_snapshot}
-                for (each, kind, row), seq in images
-                if each is table
+                for (owner, kind, row), seq in images
+                if owner is table
             ]
             yield Rows(table, _batch(table, rows))
 
@@ -137,7 +137,7 @@ class Feed:
         """The groups as a relay would send them."""
         parser = FrameParser("a feed")
         for group in self._groups:
-            sent = memoryview(b"".join(bytes(each) for each in encode_group(group, self, 1).buffers))
+            sent = memoryview(b"".join(bytes(buffer) for buffer in encode_group(group, self, 1).buffers))
             while sent:
                 space = parser.space()
                 count = min(len(space), len(sent))

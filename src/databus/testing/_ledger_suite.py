@@ -1,6 +1,6 @@
 """Checks of an output together with its ledger, as a pipeline has them: part of the conformance suite of outputs.
 
-What a check calls a process is the output, its ledger and its lock, made anew on what an earlier one has left.
+A "process" of a check is an output, its ledger and its lock, new objects on what an earlier process has left.
 """
 
 import unittest
@@ -78,7 +78,7 @@ class _Origin(Input):
 
 
 class _Process:
-    """One that writes the output. Once it is closed, or killed, another may follow."""
+    """A process that writes the output. Once it is closed, or killed, another may follow."""
 
     def __init__(self, harness: OutputHarness, log: str = "log-1") -> None:
         self.output = harness.make()
@@ -93,14 +93,14 @@ class _Process:
         begin([(feed, self.handle)], offsets, context, lambda *_: None)
 
     def write(self, *batches: ChangeBatch) -> None:
-        """Write each, and note in the ledger that it is there."""
+        """Write batches, and note each in the ledger."""
         for batch in batches:
             self.write_only(batch)
             end = replace(batch.end, uuid=f"database of {self.origin.log}")
             self.handle.advance(Checkpoint({batch.physical: end}))
 
     def write_only(self, batch: ChangeBatch) -> None:
-        """Write one, and die before the ledger says so."""
+        """Write one, and die before it is noted in the ledger."""
         writer = self.output.part_writer()
         if isinstance(writer, DirectWriter):
             self.handle.write_direct(batch, partial(write_buckets, self.output, batch))
@@ -108,7 +108,7 @@ class _Process:
             self.handle.write(batch)
         else:
             commit = self.handle.commit
-            write_by_tasks(self.output, batch, commit, lambda each: self.handle.discard([each]))
+            write_by_tasks(self.output, batch, commit, lambda staged: self.handle.discard([staged]))
 
     def reached(self, log: ChangeLog) -> int:
         """How many entries of the log are in the target, as its ledger says."""
@@ -189,7 +189,7 @@ def check_lost_ledger(harness: OutputHarness) -> None:
 
 
 def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
-    """A target that can tell refuses another database's rows where its ledger does not: none of them is in it."""
+    """Without a ledger, a target that knows its database refuses rows of another one: none of them is written."""
     log = ChangeLog().begin()
     log.insert(ORDERS, {"id": 1, "note": "ours", "total": None})
     log.begin().insert(ORDERS, {"id": 2, "note": "ours", "total": None})
@@ -197,7 +197,7 @@ def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
         process.write(log.batch(0, 2))
         word = (process.output.held({"shop/main.orders": None}) or {}).get("shop/main.orders")
     if word is None or word.place is None:
-        raise unittest.SkipTest("this output cannot tell what its target holds")
+        raise unittest.SkipTest("this output cannot say what its target holds")
     process.handle.ledger_path.remove()
     with suppress(PositionForeign):
         process = _Process(harness, "log-2")
@@ -207,7 +207,7 @@ def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
 
 
 def check_second_writer(harness: OutputHarness) -> None:
-    """Whoever takes the target is its only writer; the one before is refused, and has written nothing more."""
+    """The last process that takes the target is its only writer; the one before is refused, and writes nothing more."""
     log = random_log(25)
     size = len(log.entries)
     with _process(harness) as first:
@@ -231,7 +231,7 @@ def check_new_table(harness: OutputHarness) -> None:
     stock = {"price": 1, 'the "count"': 1, "raw": b""}
     log.begin().insert(STOCK, {"Shelf no": "changed while it waits", **stock})
     begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, STOCK, generation=1)
-    log.snapshot(STOCK, [{"Shelf no": each, **stock} for each in ("changed while it waits", "old")])
+    log.snapshot(STOCK, [{"Shelf no": shelf, **stock} for shelf in ("changed while it waits", "old")])
     log.bus_control(ControlKind.SNAPSHOT_END, STOCK, generation=1, begin=list(begin.pair), complete=True)
     with _process(harness) as process:
         position = process.handle.known("shop")
@@ -272,7 +272,7 @@ def check_move_within_a_snapshot(harness: OutputHarness) -> None:
 
 
 def check_says_what_it_holds(harness: OutputHarness) -> None:
-    """`held` and `remove` are of one mind, in the process that wrote and in the next."""
+    """`held` and `remove` agree, in the process that wrote and in the next."""
     log, name = random_log(26), "shop/main.orders"
     with _process(harness) as process:
         assert not process.output.held({name: None}), "an empty target says that it holds something"
@@ -280,13 +280,13 @@ def check_says_what_it_holds(harness: OutputHarness) -> None:
         position = process.handle.known("shop")
         noted = None if position is None else position.marks.get(name)
     if noted is None:
-        raise unittest.SkipTest("this output cannot tell what its target holds")
-    last = max(each.pair for each in log.entries if each.table is ORDERS)
+        raise unittest.SkipTest("this output cannot say what its target holds")
+    last = max(entry.pair for entry in log.entries if entry.table is ORDERS)
     with _process(harness) as process:
         word = _held(process, name, noted)
         assert word.mark == noted.mark, "it does not hold what it says"
-        told = _held(process, name, None).place
-        assert told is None or told.pair >= last, f"it says that it holds changes up to {told}, and was given {last}"
+        place = _held(process, name, None).place
+        assert place is None or place.pair >= last, f"it says that it holds changes up to {place}, and was given {last}"
         process.handle.close()
         if not isinstance(process.output, Removes):
             return
@@ -304,12 +304,12 @@ def check_says_what_it_holds(harness: OutputHarness) -> None:
 
 def _held(process: _Process, name: str, noted: Noted | None) -> Held:
     held = process.output.held({name: noted})
-    assert held is not None, "it has a mark, and cannot tell what it holds"
+    assert held is not None, "it has a mark, and cannot say what it holds"
     return held[name]
 
 
 def check_another_name(harness: OutputHarness) -> None:
-    """It goes on where it stood by another name, also with a batch that its ledger did not know; whoever renames may be
+    """By another name it goes on where it stood, also with a batch that its ledger did not know; the rename may be
     killed on either side of the target.
     """
     log = random_log(28)
@@ -323,8 +323,8 @@ def check_another_name(harness: OutputHarness) -> None:
         with mock.patch.object(Ledger, step, side_effect=InterruptedError), suppress(InterruptedError):
             rename_target(before, renamed.make(), folder, folder)
             raise AssertionError(f"it was renamed without `Ledger.{step}`")
-    (found,) = rename_target(before, renamed.make(), folder, folder)
-    assert (found.output, ledger.exists()) == ("renamed", False)
+    (rename,) = rename_target(before, renamed.make(), folder, folder)
+    assert (rename.output, ledger.exists()) == ("renamed", False)
     with _process(renamed) as process:
         begin = process.reached(log)
         assert begin >= 50, f"it begins at {begin} entries, and 50 were noted"

@@ -1,4 +1,4 @@
-"""How the conformance suite of outputs reaches an output and its target, and how it looks at what stands there."""
+"""How the conformance suite of outputs reaches an output and its target, and how it checks the rows there."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,10 @@ from databus.testing._change_log import ChangeLog, Image, Row, mirror_of
 
 
 class OutputHarness(Protocol):
-    """How the suite reaches an output and its target. Each check is given a new one, with an empty target.
-
-    keeps: `mirror` where the target holds the rows that the source has now, `changes` where it holds every change.
-    """
+    """How the suite reaches an output and its target. Each check is given a new one, with an empty target."""
 
     keeps: Literal["mirror", "changes"]
+    """`mirror` where the target holds the rows that the source has now, `changes` where it holds every change."""
 
     def make(self) -> Output:
         """The output, as a process that has just started makes it: a second time, on what the first has left."""
@@ -35,30 +33,32 @@ class OutputHarness(Protocol):
 def assert_holds(harness: OutputHarness, log: ChangeLog, tables: Sequence[TableSchema], delivery: Delivery) -> None:
     """Assert that the target holds what a log says of these tables, as the level of delivery lets it."""
     for table in tables:
-        found = harness.read(log.physical, table)
+        rows = harness.read(log.physical, table)
         if harness.keeps == "mirror":
-            _assert_mirror(found, log, table)
+            _assert_mirror(rows, log, table)
         else:
-            _assert_changes(found, log, table, delivery)
+            _assert_changes(rows, log, table, delivery)
 
 
 def _pair(row: Row) -> Pair:
     return row[COMMIT_VERSION], row[SEQ]
 
 
-def _assert_mirror(found: Sequence[Row], log: ChangeLog, table: TableSchema) -> None:
+def _assert_mirror(rows: Sequence[Row], log: ChangeLog, table: TableSchema) -> None:
     expected = mirror_of(log.entries, table.source)
-    got = {tuple(row[name] for name in table.key): row for row in found}
-    assert len(got) == len(found), f"{table.source}: {len(found) - len(got)} keys stand twice"
+    got = {tuple(row[name] for name in table.key): row for row in rows}
+    assert len(got) == len(rows), f"{table.source}: {len(rows) - len(got)} keys stand twice"
     assert set(got) == set(expected), f"{table.source}: keys differ by {set(got) ^ set(expected)}"
     for key, (row, pair) in expected.items():
         same(got[key], row, f"{table.source} {key}")
         assert _pair(got[key]) == pair, f"{table.source} {key}: pair {_pair(got[key])}, expected {pair}"
 
 
-def _assert_changes(found: Sequence[Row], log: ChangeLog, table: TableSchema, delivery: Delivery) -> None:
+def _assert_changes(written: Sequence[Row], log: ChangeLog, table: TableSchema, delivery: Delivery) -> None:
     expected = {e.pair: e for e in log.entries if isinstance(e, Image) and e.table.source == table.source}
-    rows = [row for row in found if row["_change_type"] in ("insert", "update_preimage", "update_postimage", "delete")]
+    rows = [
+        row for row in written if row["_change_type"] in ("insert", "update_preimage", "update_postimage", "delete")
+    ]
     got = {_pair(row): row for row in rows}
     assert set(got) == set(expected), f"{table.source}: pairs differ by {sorted(set(got) ^ set(expected))[:10]}"
     if delivery is not Delivery.AT_LEAST_ONCE:
@@ -69,10 +69,10 @@ def _assert_changes(found: Sequence[Row], log: ChangeLog, table: TableSchema, de
         assert got[pair]["_snapshot"] == image.snapshot, f"{table.source} {pair}: {got[pair]}"
 
 
-def same(found: Row, expected: Row, where: str) -> None:
-    """Assert that the columns of `expected` have the same values in `found`: NaN is NaN, -0.0 is not 0.0."""
+def same(row: Row, expected: Row, where: str) -> None:
+    """Assert that the columns of `expected` have the same values in `row`: NaN is NaN, -0.0 is not 0.0."""
     for name, value in expected.items():
-        other = found[name]
+        other = row[name]
         if isinstance(value, float) and isinstance(other, float):
             equal = math.isnan(value) and math.isnan(other)
             equal = equal or (value == other and math.copysign(1, value) == math.copysign(1, other))

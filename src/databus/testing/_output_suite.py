@@ -276,17 +276,17 @@ def check_finds_keys(harness: OutputHarness) -> None:
     output = harness.make()
     if not isinstance(output, FindsKeys):
         return
-    images = [each for each in log.entries if isinstance(each, Image)]
-    about, expected = {each.pair for each in images}, mirror_of(log.entries, ORDERS.source)
+    images = [entry for entry in log.entries if isinstance(entry, Image)]
+    about, expected = {image.pair for image in images}, mirror_of(log.entries, ORDERS.source)
     opened(output)
     try:
         for id_ in (0, 1, 2, 3, 9):
-            found = output.find(log.physical, ORDERS.source, {"id": pa.scalar(id_, pa.int64())}, about)
-            assert found is not None
+            pairs = output.find(log.physical, ORDERS.source, {"id": pa.scalar(id_, pa.int64())}, about)
+            assert pairs is not None
             if harness.keeps == "mirror":
-                assert [*found] == ([expected[id_,][1]] if (id_,) in expected else []), id_
+                assert [*pairs] == ([expected[id_,][1]] if (id_,) in expected else []), id_
             else:
-                assert {each.pair for each in images if each.row["id"] == id_} <= {*found} <= about, id_
+                assert {image.pair for image in images if image.row["id"] == id_} <= {*pairs} <= about, id_
     finally:
         output.close()
 

@@ -28,7 +28,7 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 class _Pair:
     """The two ends of a connection, and who passes bytes between them: they close both when the last has ended.
 
-    Nobody else does: the number of a descriptor that is closed belongs to another connection at once, and a thread that
+    No other thread does: the number of a closed descriptor belongs to another connection at once, and a thread that
     still waits for it would take what comes there.
     """
 
@@ -39,10 +39,10 @@ class _Pair:
 
     def reset(self) -> None:
         """End both, and have the peers see a reset."""
-        for each in (self.client, self.server):
+        for end in (self.client, self.server):
             with contextlib.suppress(OSError):  # already closed by its peer
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
-                each.shutdown(socket.SHUT_RDWR)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 class TcpProxy:

@@ -24,8 +24,8 @@ class RelayProcess:
     """`databus relay` with the given configuration, its state and logs under `folder`.
 
     The port is chosen by the first start and kept over restarts, so that consumers find it again.
-    nursery: makes what relays are forked from, for those who start many. env: what else is in the environment of the
-    next one; modules of the nursery that have read theirs when they were imported do not see it.
+    nursery: makes what relays are forked from, for tests that start many. env: more variables for the environment of
+    the next relay; modules of the nursery that read theirs at import do not see them.
     """
 
     nursery: ClassVar[Callable[[], Nursery] | None] = None
@@ -64,12 +64,12 @@ class RelayProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "relay.yml"
         config.write_text(yaml.safe_dump(self._config, sort_keys=False))
-        told = Path(self._config["folder"]) / "relay.json"
-        told.unlink(missing_ok=True)
+        address_file = Path(self._config["folder"]) / "relay.json"
+        address_file.unlink(missing_ok=True)  # an earlier process's would be taken for an answer
         with self.log_file.open("ab") as log:
             self._process = self._started(["-m", "databus.relay", str(config)], log)
         deadline = time.monotonic() + _START_MS_MAX / 1e3
-        while not self._answers(told):
+        while not self._answers(address_file):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise ServiceUnavailable(f"the relay did not start; the end of its log:\n{self.log_end()}")
             time.sleep(0.01)
@@ -84,13 +84,13 @@ class RelayProcess:
             [sys.executable, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env
         )
 
-    def _answers(self, told: Path) -> bool:
+    def _answers(self, address_file: Path) -> bool:
         try:
-            said = json.loads(told.read_text())
+            address = json.loads(address_file.read_text())
         except (OSError, ValueError):
             return False
-        self.url = said["url"]
-        return bool(said["pid"] == self.pid)
+        self.url = address["url"]
+        return bool(address["pid"] == self.pid)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

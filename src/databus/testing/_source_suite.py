@@ -50,13 +50,13 @@ class SourceHarness(Protocol):
 
     @property
     def knows_its_history(self) -> bool:
-        """Whether a database tells its own positions from another's. One that is made up has nothing to tell by."""
+        """Whether a database recognises positions of another one. A made-up source has nothing to recognise them by."""
         ...
 
 
 def _makes_its_transactions(harness: SourceHarness) -> bool:
-    """Whether the source says itself what is one transaction, such as what had queued: reading again makes others of
-    the same changes. A harness says so by an attribute `makes_its_transactions`.
+    """Whether the source itself groups changes to transactions, such as all that had queued: reading them again makes
+    other transactions. A harness says so by an attribute `makes_its_transactions`.
     """
     return bool(getattr(harness, "makes_its_transactions", False))
 
@@ -86,15 +86,15 @@ class Tape:
             batch = rows.batch
             assert batch.num_rows > 0, "a frame of rows without rows"
             assert batch.schema.equals(frame_schema(rows.table)), f"{rows.table.source}: not the frame's schema"
-            found = list(zip(batch["_commit_version"].to_pylist(), batch["_seq"].to_pylist(), strict=True))
-            assert all(a < b for a, b in pairwise(found)), "rows are not in order"
+            own = list(zip(batch["_commit_version"].to_pylist(), batch["_seq"].to_pylist(), strict=True))
+            assert all(a < b for a, b in pairwise(own)), "rows are not in order"
             kinds = batch["_change_type"].to_pylist()
             assert kinds[0] != 3, "a frame begins with the second image of an update"
             assert kinds[-1] != 2, "an update is cut between its images"
             for at in (i for i, kind in enumerate(kinds) if kind == 2):
                 assert kinds[at + 1] == 3, "the images of an update are not adjacent"
-                assert found[at + 1] == (found[at][0], found[at][1] + 1), "the images of an update are not consecutive"
-            pairs += found
+                assert own[at + 1] == (own[at][0], own[at][1] + 1), "the images of an update are not consecutive"
+            pairs += own
         fingerprints = [rows.table.fingerprint for rows in group.rows]
         assert len(set(fingerprints)) == len(fingerprints), "two frames of the same source and schema in a group"
         if group.control is not None:
@@ -124,31 +124,31 @@ class Tape:
 
     def _in_force(self) -> dict[str, TableSchema]:
         """What the frames so far say of each table, as a log would."""
-        found: dict[str, TableSchema] = {}
+        tables: dict[str, TableSchema] = {}
         for group in self.groups:
             if group.control is not None:
-                found[group.control.table.source] = group.control.table
+                tables[group.control.table.source] = group.control.table
                 if group.control.kind is ControlKind.DROP:
-                    del found[group.control.table.source]
-            found |= {rows.table.source: rows.table for rows in group.rows}
-        return found
+                    del tables[group.control.table.source]
+            tables |= {rows.table.source: rows.table for rows in group.rows}
+        return tables
 
     def logged(self) -> list[tuple[Any, ...]]:
         """Everything that is a function of the source, in order: rows and controls that are not of a snapshot."""
-        found: list[tuple[Any, ...]] = []
+        items: list[tuple[Any, ...]] = []
         for group in self.groups:
             if group.snapshot:
                 continue
             if group.control is not None:
-                found.append((group.control.pair, group.control.kind, repr(dict(group.control.body))))
+                items.append((group.control.pair, group.control.kind, repr(dict(group.control.body))))
             for rows in group.rows:
                 for row in rows.batch.to_pylist():
                     values = tuple(row.values())
-                    found.append(((row["_commit_version"], row["_seq"]), rows.table.source, repr(values)))
-        return sorted(found)
+                    items.append(((row["_commit_version"], row["_seq"]), rows.table.source, repr(values)))
+        return sorted(items)
 
-    def told(self, harness: SourceHarness) -> list[tuple[Any, ...]]:
-        """`logged`, as far as reading again has to yield it: where the source makes its transactions, without them."""
+    def repeatable(self, harness: SourceHarness) -> list[tuple[Any, ...]]:
+        """The part of `logged` that reading again must yield; no transactions where the source makes them itself."""
         if not _makes_its_transactions(harness):
             return self.logged()
         assert all(group.unrepeatable or group.snapshot for group in self.groups), "served before it is on the disk"
@@ -257,8 +257,8 @@ class SourceSuite:
                     assert not any(rows.batch["_snapshot"].to_pylist())
                     for scn, seq in zip(rows.batch["_commit_version"].to_pylist(), seqs, strict=True):
                         ordinals.setdefault(scn, []).append(seq)
-        for scn, found in ordinals.items():
-            assert sorted(found) == list(range(1, len(found) + 1)), f"`_seq` of SCN {scn} has holes"
+        for scn, seqs in ordinals.items():
+            assert sorted(seqs) == list(range(1, len(seqs) + 1)), f"`_seq` of SCN {scn} has holes"
 
     def test_capture_resumes_identically_from_each_commit(self, harness: SourceHarness) -> None:
         """Killed after any group and started where the log ends, it yields the same again, snapshots excepted."""
@@ -273,7 +273,7 @@ class SourceSuite:
                 take(source, tape)
             finally:
                 source.close()
-            assert tape.told(harness) == whole.told(harness), f"differs when resumed after group {kept}"
+            assert tape.repeatable(harness) == whole.repeatable(harness), f"differs when resumed after group {kept}"
 
     def test_killed_after_every_group_it_still_yields_everything(self, harness: SourceHarness) -> None:
         """A new source for each group, twenty times; then the rest."""
@@ -288,24 +288,24 @@ class SourceSuite:
         source = _started(harness.make(), tape.resume())
         take(source, tape)
         source.close()
-        assert tape.told(harness) == whole.told(harness)
+        assert tape.repeatable(harness) == whole.repeatable(harness)
 
     def test_durable_loses_nothing_that_was_not_named(self, harness: SourceHarness) -> None:
-        """Told at each commit what is safe, and restarted, it goes on from the last one told."""
-        told = Tape()
+        """After `durable` at each commit, a restarted source goes on from the last such commit."""
+        acknowledged = Tape()
 
-        def tell(source: Source, tape: Tape) -> None:
+        def acknowledge(source: Source, tape: Tape) -> None:
             if tape.groups and not tape.groups[-1].commit.continues:
                 source.durable(tape.groups[-1].commit.position)
-                told.groups = list(tape.groups)
+                acknowledged.groups = list(tape.groups)
 
-        whole = self._run(harness, before=tell)
-        source = _started(harness.make(), told.resume())
+        whole = self._run(harness, before=acknowledge)
+        source = _started(harness.make(), acknowledged.resume())
         try:
-            take(source, told)
+            take(source, acknowledged)
         finally:
             source.close()
-        assert told.told(harness) == whole.told(harness)
+        assert acknowledged.repeatable(harness) == whole.repeatable(harness)
 
     def test_a_snapshot_begins_reads_and_ends(self, harness: SourceHarness) -> None:
         """Controls frame the rows, name their generation, and the end names the begin's pair."""
@@ -396,7 +396,7 @@ class SourceSuite:
 
 def _check_ends(opened: Mapping[str, OpenSnapshot], groups: Sequence[Group]) -> None:
     """Each snapshot that ends is the last that began; one that begins again has a higher generation."""
-    begun = {name: (each.generation, each.begin) for name, each in opened.items()}
+    begun = {name: (snapshot.generation, snapshot.begin) for name, snapshot in opened.items()}
     for control in (group.control for group in groups if group.control is not None):
         name, body = control.table.source, control.body
         if control.kind is ControlKind.SNAPSHOT_BEGIN:

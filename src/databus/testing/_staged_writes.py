@@ -1,4 +1,4 @@
-"""Writes a batch as a run does: by tasks, where the output has them do it, and with what goes wrong with tasks."""
+"""Writes a batch as a run does: by tasks where the output has some, which fail and repeat as in a cluster."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,14 +48,14 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
         output.write(batch)
     elif isinstance(writer, DirectWriter):
         bucket = Bucket(output.context.pipeline, output.context.output, batch.physical)
-        for each in write_buckets(output, batch, bucket):
-            output.commit(each, Here())
+        for staged in write_buckets(output, batch, bucket):
+            output.commit(staged, Here())
     else:
         write_by_tasks(output, batch, output.commit, partial(discard, output))
 
 
 def discard(output: Output, batch: StagedBatch) -> None:
-    """Have an output remove what tasks have written in vain, if it can."""
+    """Have an output remove what tasks have written for nothing, if it can."""
     if isinstance(output, Discards):
         output.discard(batch)
 
@@ -66,10 +66,10 @@ def write_by_tasks(
     commit: Callable[[StagedBatch, Tasks], Committed],
     discard: Callable[[StagedBatch], object],
 ) -> Committed:
-    """Have two tasks write a batch, or one of each second batch, of which one is run twice, and commit what they hand
-    back. Returns what `commit` does.
+    """Have two tasks write a batch (every second batch: one task), run the first of them twice, and commit what they
+    return. Returns the result of `commit`.
     """
-    return _committed(output, batch, _staged, lambda each: commit(each, Unlucky()), discard)
+    return _committed(output, batch, _staged, lambda staged: commit(staged, Unlucky()), discard)
 
 
 def write_here(output: Output, batch: ChangeBatch) -> Written | None:
@@ -98,14 +98,14 @@ def _committed(
             discard(staged)
             above.update(again.above)
             fits.update(again.fits)
-        except Exception:  # goes on, as in a run, which leaves no files behind
+        except Exception:  # raised again; as in a run, no files stay behind
             discard(staged)
             raise
     raise AssertionError(f"{_STAGES_MAX} stages were not enough")
 
 
 def write_buckets(output: Output, batch: ChangeBatch, bucket: Bucket) -> list[StagedBatch]:
-    """Have a task a bucket write a batch, of which the first is run twice, the second time after the others."""
+    """Have one task for each bucket write a batch; the first is run twice, the second time after the others."""
     writer = output.part_writer()
     assert isinstance(writer, DirectWriter)
     feed = DirectFeed(Ways(key=output.config.key_choice), writer, bucket)
@@ -115,8 +115,9 @@ def write_buckets(output: Output, batch: ChangeBatch, bucket: Bucket) -> list[St
 
     nothing = pa.table({})
     feed.write_ranges(decode, nothing, 0)  # a task whose answer is lost
-    found = [(n, each) for n in reversed(range(writer.buckets)) for each in feed.write_ranges(decode, nothing, n)]
-    receipts = pa.table([[number for number, _ in found], [text for _, text in found]], schema=RECEIPTS)
+    buckets = reversed(range(writer.buckets))
+    answers = [(number, text) for number in buckets for text in feed.write_ranges(decode, nothing, number)]
+    receipts = pa.table([[number for number, _ in answers], [text for _, text in answers]], schema=RECEIPTS)
     return joined_buckets(receipts, writer.buckets)
 
 
@@ -173,8 +174,8 @@ def _halves(batch: ChangeBatch) -> list[ChangeBatch]:
     if len(scns) < 2:
         return [batch]
     cut = (scns[len(scns) // 2 - 1], SEQ_DONE)
-    before = [each for item in batch.items if (each := _part(item, cut, is_above=False)) is not None]
-    after = [each for item in batch.items if (each := _part(item, cut, is_above=True)) is not None]
+    before = [part for item in batch.items if (part := _part(item, cut, is_above=False)) is not None]
+    after = [part for item in batch.items if (part := _part(item, cut, is_above=True)) is not None]
     middle = SourceCheckpoint(scn=cut[0], log=batch.end.log)
     return [replace(batch, end=middle, items=tuple(before)), replace(batch, start=middle, items=tuple(after))]
 

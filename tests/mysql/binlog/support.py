@@ -99,3 +99,15 @@ def _take_run(
 def without_start(transactions: Iterable[Transaction]) -> list[Transaction]:
     """As the scanner gives them: it does not say where a transaction begins."""
     return [Transaction(each.txid, each.file, 0, each.commit_us, each.end, each.items) for each in transactions]
+
+
+def positions_of(items: Sequence[object]) -> list[LogPosition]:
+    """The position after each transaction."""
+    positions: list[LogPosition] = []
+    for item in items:
+        if isinstance(item, LogRun):
+            ends = [i for i in range(len(item)) if item.end_file_offset[i] >= 0]
+            positions += [LogPosition.from_json(item.position(i)) for i in ends]
+        elif isinstance(item, LoggedStatement) and item.position is not None:
+            positions.append(LogPosition.from_json(item.position))
+    return positions

@@ -12,15 +12,13 @@ from databus.sources.mysql.binlog import (
     DumpEnded,
     GtidSet,
     Heartbeat,
-    LoggedStatement,
-    LogPosition,
     LogRun,
     PacketSplitter,
     Rotated,
     Scanner,
 )
 from databus.testing.servers import Server
-from tests.mysql.binlog.support import scanner, transactions_of, without_start
+from tests.mysql.binlog.support import positions_of, scanner, transactions_of, without_start
 from tests.mysql.binlog.twin import Transaction, Twin
 from tests.mysql.binlog.workload import CAPTURED, files_of, scheme_of, write_history
 
@@ -106,18 +104,6 @@ def told(
         pytest.skip(f"{kind}: {missing}")
 
 
-def _positions(found: list[Any]) -> list[LogPosition]:
-    positions: list[LogPosition] = []
-    for item in found:
-        if isinstance(item, LogRun):
-            positions += [
-                LogPosition.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
-            ]
-        elif isinstance(item, LoggedStatement) and item.position is not None:
-            positions.append(LogPosition.from_json(item.position))
-    return positions
-
-
 def test_a_dump_gives_what_the_files_hold_and_each_position_resumes_it(
     told: tuple[Server, Any, list[Transaction]],
 ) -> None:
@@ -127,7 +113,7 @@ def test_a_dump_gives_what_the_files_hold_and_each_position_resumes_it(
     found = follow(scanning, dump.from_file("binlog.000001"))
     dump.close()
     assert transactions_of(scanning, found) == expected
-    positions = _positions(found)
+    positions = positions_of(found)
     assert len(positions) == len(expected)
     for count in (1, 40, len(expected) - 30, len(expected) - 3, len(expected) - 1):
         start = positions[count - 1]
@@ -154,7 +140,7 @@ def test_an_idle_server_tells_where_it_is(told: tuple[Server, Any, list[Transact
     found = follow(scanning, dump.from_file("binlog.000001", flags=0), is_where_the_server_is)
     dump.close()
     heartbeat = found[-1]
-    last = _positions(found)[-1]
+    last = positions_of(found)[-1]
     assert heartbeat.position["gtids"] == last.gtids
     assert len(transactions_of(scanning, found)) == len(expected)
 

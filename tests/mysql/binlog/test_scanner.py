@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.sources.mysql.binlog import GtidSet, GtidState, LoggedStatement, LogPosition, LogRun, contains
+from databus.sources.mysql.binlog import GtidSet, GtidState, LoggedStatement, LogRun, contains
 from databus.testing.servers import KINDS
 from tests.mysql.binlog.conftest import Log
-from tests.mysql.binlog.support import scan, scanner, transactions_of, without_start
+from tests.mysql.binlog.support import positions_of, scan, scanner, transactions_of, without_start
 
 
 def test_transactions_rows_and_statements_are_those_that_a_slow_reader_finds(log: Log) -> None:
@@ -65,15 +65,7 @@ def test_cuts_of_the_bytes_and_sizes_of_runs_change_nothing(
 
 def test_every_position_is_one_to_resume_from(log: Log) -> None:
     scanning = scanner(log.kind, log.scheme)
-    found = scan(scanning, log.files, (5_000,))
-    positions: list[LogPosition] = []
-    for item in found:
-        if isinstance(item, LogRun):
-            positions += [
-                LogPosition.from_json(item.position(i)) for i in range(len(item)) if item.end_file_offset[i] >= 0
-            ]
-        elif isinstance(item, LoggedStatement) and item.position is not None:
-            positions.append(LogPosition.from_json(item.position))
+    positions = positions_of(scan(scanning, log.files, (5_000,)))
     assert len(positions) == len(log.transactions)
     for before, after in itertools.pairwise(positions):
         assert contains(after, before)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from databus.sources.mysql.rows import DecodePlan, _bus, _decode, _json, _text
+from databus.sources.mysql.rows import DecodePlan, _decode, _json, _text
 from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.snapshot import _result_shape, _results
 
@@ -77,7 +77,7 @@ class Walls:
             return exact(raw, is_behind=self.is_behind)
 
         with pytest.MonkeyPatch.context() as patch:
-            for module in (_bus, _decode, _json, _text, _results, _result_shape):
+            for module in (_decode, _json, _text, _results, _result_shape):
                 patch.setattr(module, "np", _Numpy(self))
             patch.setattr(pa, "allocate_buffer", self._allocate)
             patch.setattr(_decode, "_place_columns", self._place_columns)

@@ -1,7 +1,9 @@
 """What the tests of snapshots share: definitions from the catalogue, and which transaction wrote which row."""
 
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,18 @@ def logged(paths: list[Path]) -> Iterator[Logged]:
             elif kind == _XID:
                 yield Logged(value, int(path.suffix[1:]), end, gno)
             at += size
+
+
+@contextmanager
+def running(write: Callable[[int, threading.Event], None], numbers: Iterable[int]) -> Iterator[None]:
+    """A thread for each number runs `write` until the event is set."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=write, args=(number, stop)) for number in numbers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -14,7 +14,7 @@ import pytest
 
 from databus.core import LimitExceeded, SourceChanged, UnrepresentableValue, UnsupportedFeature
 from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
-from databus.sources.snapshots import BegunAnew, Placed, SnapshotOptions
+from databus.sources.snapshots import Placed, ReadingRestarted, SnapshotOptions
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import log_position, task_of
 
@@ -44,7 +44,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def take(reader: MysqlSnapshotReader, server: Server) -> Placed | BegunAnew:
+def take(reader: MysqlSnapshotReader, server: Server) -> Placed | ReadingRestarted:
     """The next chunk, the log being followed to its end."""
     until_s = time.monotonic() + WAIT_S
     while time.monotonic() < until_s:
@@ -247,7 +247,7 @@ def test_a_place_of_another_order_is_worth_nothing(
         reader.redefine(task_of(server, database, "t"))
     while not (isinstance(found[-1], Placed) and found[-1].is_last):
         found.append(take(reader, server))
-    begun = max((number for number, each in enumerate(found) if isinstance(each, BegunAnew)), default=-1)
+    begun = max((number for number, each in enumerate(found) if isinstance(each, ReadingRestarted)), default=-1)
     assert sorted(table(found[begun + 1 :])["k"].to_pylist()) == WORDS
     assert begun >= 3
 
@@ -472,7 +472,7 @@ def test_a_table_without_a_key_begins_anew_when_it_is_written(
     while found is None:
         reader.advance(7, log_position(server))
         found = reader.take(0.05)
-    assert found == BegunAnew(task.source)
+    assert found == ReadingRestarted(task.source)
     again = take_at(reader, server, 7)
     assert sorted(again.arrays[0].to_pylist()) == [1, 2, 3, 4]
 

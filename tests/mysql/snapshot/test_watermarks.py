@@ -6,8 +6,8 @@ executed GTIDs are no high one.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from pymysql.constants import CLIENT, ER
 from databus.sources.mysql.snapshot._read_session import prepare
 from databus.sources.mysql.snapshot._read_views import LockBusy, LogWatermark, ReadViews, query, way_of
 from databus.testing.servers import Server
-from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
+from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged, running
 
 WRITERS = 6
 VIEWS = 40
@@ -44,12 +44,10 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-@contextmanager
-def load(server: Server) -> Iterator[None]:
+def load(server: Server) -> AbstractContextManager[None]:
     """Connections that commit transactions of one row as fast as they can."""
-    stop = threading.Event()
 
-    def write(number: int) -> None:
+    def write(number: int, stop: threading.Event) -> None:
         connection = server.connect()
         first = number * 10_000_000
         with connection.cursor() as cursor:
@@ -58,15 +56,7 @@ def load(server: Server) -> Iterator[None]:
                 first += 20
         connection.close()
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, WRITERS + 1)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    return running(write, range(1, WRITERS + 1))
 
 
 @dataclass

@@ -3,8 +3,8 @@
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from databus.sources.mysql.snapshot._read_views import ReadViews, prepared_xids,
 from databus.sources.snapshots import Placed
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
-from tests.mysql.snapshot.support import definition_of, log_position, task_of
+from tests.mysql.snapshot.support import definition_of, log_position, running, task_of
 
 MARIADB = "mariadb-10.11"
 XID, ID = "X'00ff80','b',7", "00ff80,62,7"
@@ -72,12 +72,10 @@ def test_the_last_event_up_to_an_scn_counts() -> None:
     assert history.is_any_committed({"a", "b"}, 6)
 
 
-@contextmanager
-def commits(server: Server) -> Iterator[None]:
+def commits(server: Server) -> AbstractContextManager[None]:
     """XA transactions that each raise the number of a row of their own by one."""
-    stop = threading.Event()
 
-    def write(key: int) -> None:
+    def write(key: int, stop: threading.Event) -> None:
         number = 0
         with server.connect(database="xa", autocommit=True) as connection, connection.cursor() as cursor:
             while not stop.is_set():
@@ -89,15 +87,7 @@ def commits(server: Server) -> Iterator[None]:
                 ):  # fmt: skip
                     cursor.execute(statement)
 
-    threads = [threading.Thread(target=write, args=(1_000 + each,)) for each in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    return running(write, range(1_000, 1_000 + WRITERS))
 
 
 def test_a_view_lacks_only_those_that_it_names(mariadb: Server) -> None:

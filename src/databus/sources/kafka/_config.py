@@ -200,7 +200,8 @@ class KafkaConfig(SourceConfig):
         examples=["latest", "2026-11-21T12:00:00Z", {"orders": {0: 12, 1: 34}}],
     )
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="Whether messages of transactions that are open or were aborted are left out."
+        "read_committed",
+        description="Whether messages of open and of aborted transactions are skipped (`read_committed`) or read.",
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",
@@ -235,7 +236,7 @@ class KafkaConfig(SourceConfig):
         ge=0,
         le=3_600_000,
         description="How long brokers must not know a topic until it counts as deleted: one that has just started, or "
-        "lags, may not know it for a moment. A topic that was created again is found by its id at once.",
+        "lags, may not know it for a moment. A topic that was created again is recognised by its id at once.",
     )
     request_ms: int = Field(15_000, ge=100, le=300_000, description="How long a broker is waited for.")
     group_bytes_max: int = Field(

@@ -28,7 +28,7 @@ _DOWN: Final = own_error("_ALL_BROKERS_DOWN")
 _REFUSED: Final = own_error("_AUTHENTICATION")
 _END: Final = own_error("_PARTITION_EOF")
 _CUT: Final = own_error("_LOG_TRUNCATION")
-_SAYS_CUT: Final = "log truncation detected"  # with `auto.offset.reset: error`, only the text of that error tells
+_SAYS_CUT: Final = "log truncation detected"  # with `auto.offset.reset: error`, only the text of that error says it
 _SAME: Final = re.compile(r"broker end offset is (\d+)")
 _MOVED: Final = {  # the place is not there any more: it is looked up what became of the partition
     own_error("_AUTO_OFFSET_RESET"),
@@ -102,7 +102,7 @@ class Polled:
 
 
 class TopicConsumer:
-    """Reads the partitions that it is assigned, from the offsets that it is assigned."""
+    """Reads the partitions and from the offsets that `assign` names."""
 
     def __init__(self, physical: str, config: KafkaConfig) -> None:
         self._where = f"{physical}: Kafka at {config.servers}"

@@ -1,4 +1,4 @@
-"""Messages that are not what the configuration says they are: found among the others, and named. No I/O."""
+"""Messages that are not what the configuration says: singled out among the others. No I/O."""
 
 import json
 from collections.abc import Callable

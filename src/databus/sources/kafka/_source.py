@@ -37,9 +37,9 @@ from databus.core import (
 from databus.log import Resume
 from databus.operate import logger_of
 from databus.schema import TableSchema, frame_schema
+from databus.sources._bus_columns import bus_columns
 from databus.sources._capabilities import Finding
-from databus.sources._contract import SourceLag
-from databus.sources._scn_counter import ScnCounter
+from databus.sources._contract import ScnCounter, SourceLag
 from databus.sources.kafka._cluster import KafkaCluster, missing_topics
 from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Polled, TopicConsumer, TopicMessages
@@ -184,7 +184,7 @@ class KafkaSource:
     # What `databus check-source` asks
 
     @staticmethod
-    def check_cluster(config: KafkaConfig) -> Sequence[Finding]:
+    def check(config: KafkaConfig) -> Sequence[Finding]:
         """See `Checkable.check`."""
         return check_cluster(config)
 
@@ -405,21 +405,6 @@ class KafkaSource:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def bus_columns(
-    kinds: npt.NDArray[np.int8], scn: int, seqs: npt.NDArray[np.int64], times: npt.NDArray[np.int64], txid: str
-) -> list[pa.Array]:
-    """The bus's own columns of a frame of one transaction. times: microseconds since 1970."""
-    count = len(kinds)
-    return [
-        pa.array(kinds),
-        pa.array(np.full(count, scn, np.int64)),
-        pa.array(seqs),
-        pa.array(times).cast(pa.timestamp("us", "UTC")),
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [txid]),
-        pa.array(np.zeros(count, bool)),
-    ]
-
-
 def _seqs_of(blocks: Sequence[Block]) -> list[npt.NDArray[np.int64]]:
     """The `_seq` of each block's rows: in the order in which messages came, whatever tables they are of."""
     numbers = np.concatenate([block.numbers for block in blocks])
@@ -455,7 +440,7 @@ def check_cluster(config: KafkaConfig) -> Sequence[Finding]:
             "warning",
             "topic_ids",
             server,
-            f"the cluster tells no id of the topic {name}: a topic that is deleted and created again is found only by "
+            f"the cluster has no id for the topic {name}: a topic that is deleted and created again is noticed only by "
             "its offsets",
         )
         for name, state in states.items()

@@ -38,7 +38,9 @@ def _default_tables() -> dict[str, MockTable]:
 
 
 class MockConfig(SourceConfig):
-    """Rows made from a seed: transaction n is a function of these options and n alone, so anybody can check them."""
+    """Rows made from a seed: transaction n is a function of these options and n alone, so every reader can check
+    them.
+    """
 
     type: Literal["mock"] = "mock"
     schemas: dict[SourceName, MockTable] = Field(

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from databus.core import ChangeType
 from databus.schema import Column, TableSchema, forms_of, frame_schema
@@ -150,17 +149,3 @@ def _numbers(type_name: str, bits: npt.NDArray[np.uint64]) -> Any:
     if type_name == "date":
         return (bits % np.uint64(40_000)).astype(np.int32)
     return (bits % np.uint64(4_000_000_000_000_000)).astype(np.int64)  # microseconds: until 2096
-
-
-def bus_columns(
-    kinds: npt.NDArray[np.int8], scns: Int, seqs: Int, commit_us: Int, txids: pa.DictionaryArray, *, snapshot: bool
-) -> list[pa.Array]:
-    """The bus's own columns of a frame."""
-    return [
-        pa.array(kinds, pa.int8()),
-        pa.array(scns, pa.int64()),
-        pa.array(seqs, pa.int64()),
-        pc.cast(pa.array(commit_us, pa.int64()), pa.timestamp("us", tz="UTC")),
-        txids,
-        pa.array(np.full(len(kinds), snapshot)),
-    ]

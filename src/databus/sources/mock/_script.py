@@ -112,7 +112,7 @@ class Script:
         elif "delete" in change:
             images = [(ChangeType.DELETE, change["delete"])]
         else:
-            raise ConfigError(f"{where}: expected insert, update, delete, schema or control, found {sorted(change)}")
+            raise ConfigError(f"{where}: expected insert, update, delete, schema or control, got {sorted(change)}")
         if not self._selects(table.source):
             return seq
         _, rows = pieces[-1].rows.setdefault((table.source, table.fingerprint), (table, []))

@@ -30,9 +30,10 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema
+from databus.sources._bus_columns import bus_columns
 from databus.sources._contract import SourceLag
 from databus.sources.mock._config import MockConfig
-from databus.sources.mock._generate import Int, Shares, TableMaker, bus_columns
+from databus.sources.mock._generate import Int, Shares, TableMaker
 from databus.sources.mock._script import Script
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
@@ -162,7 +163,9 @@ class MockSource:
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
         waiting = max(self._due() - self._next + 1, 0) if math.isfinite(self._due()) else None
-        return SourceLag(None if waiting is None else self._behind_ms(), None if waiting is None else int(waiting))
+        if waiting is None:
+            return SourceLag()
+        return SourceLag(max(self._clock.now_ns() / 1e6 - self.commit_us(self._next) / 1e3, 0.0), int(waiting))
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -171,9 +174,6 @@ class MockSource:
         """When transaction `ordinal` was committed."""
         rate = self._config.transactions_per_s
         return self._t0_us + (ordinal if rate is None else int(ordinal * 1e6 / rate))
-
-    def _behind_ms(self) -> float:
-        return max(self._clock.now_ns() / 1e6 - self.commit_us(self._next) / 1e3, 0.0)
 
     def _total(self) -> float:
         if self._script is not None:
@@ -299,7 +299,7 @@ class MockSource:
         commit_us = np.array([self.commit_us(first + i) for i in range(count)], np.int64)[of_transaction]
         kinds = np.where(is_pre, ChangeType.UPDATE_PREIMAGE, kind[twice]).astype(np.int8)
         columns = maker.columns(key[twice], version[twice] - is_pre)
-        columns += bus_columns(kinds, ordinals + self._scn(0), seqs, commit_us, txids, snapshot=False)
+        columns += bus_columns(kinds, ordinals + self._scn(0), seqs, commit_us, txids)
         return Rows(maker.table, pa.RecordBatch.from_arrays(columns, schema=maker.schema))
 
     def _scripted(self, count: int) -> Group:
@@ -342,10 +342,9 @@ class MockSource:
         seqs = np.arange(first_seq, first_seq + len(keys), dtype=np.int64)
         self._last_seq = int(seqs[-1])
         self._snapshots[name] = OpenSnapshot(opened.generation, (int(keys[-1]),), opened.begin)
-        txids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keys), np.int32)), [self._txid(last)])
-        kinds = np.full(len(keys), ChangeType.INSERT, np.int8)
-        scns, at_us = np.full(len(keys), self._scn(last)), np.full(len(keys), self.commit_us(last))
-        columns = maker.columns(keys, versions) + bus_columns(kinds, scns, seqs, at_us, txids, snapshot=True)
+        at_us = self.commit_us(last)
+        columns = maker.columns(keys, versions)
+        columns += bus_columns(ChangeType.INSERT, self._scn(last), seqs, at_us, self._txid(last), is_snapshot=True)
         rows = Rows(maker.table, pa.RecordBatch.from_arrays(columns, schema=maker.schema))
         return Group(self._bus_commit(), (rows,), snapshot=True)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from databus.core import ChangeType, ConfigError, ControlKind, UnsupportedFeature, crash_point, name_parts
 from databus.schema import TableSchema, frame_schema
+from databus.sources._bus_columns import bus_columns
 from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
@@ -25,7 +26,7 @@ from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.snapshot import MysqlSnapshotReader, TableTask
 from databus.sources.mysql.tables import Altered, Created, TableEvent
-from databus.sources.snapshots import BegunAnew, Placed, Progress
+from databus.sources.snapshots import Placed, Progress, ReadingRestarted
 from databus.wire import Group, OpenSnapshot, Rows
 
 READ: Final = ("read",)
@@ -175,7 +176,7 @@ class BusGroups:
             self._reader.control(source, scn)
 
     def advance(self) -> None:
-        """Tell the reader how far the log was followed."""
+        """Report to the reader how far the log was followed."""
         if self._reader is not None:
             self._reader.advance(self._position.place.scn, self._position.place.position)
 
@@ -211,8 +212,8 @@ class BusGroups:
         placed = None if self._reader is None else self._reader.take()
         if placed is None:
             return None
-        if isinstance(placed, BegunAnew):
-            # The reader has begun again by itself: only the log must say so.
+        if isinstance(placed, ReadingRestarted):
+            # The reader has restarted by itself: only the log must say so.
             where = self._position.snapshots[placed.source].where
             return [self.begin_snapshot(placed.source, where, tells_reader=False)]
         return list(self._chunk(placed))
@@ -231,7 +232,7 @@ class BusGroups:
         if not names:
             return []
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        self._asked.extendleft(reversed([each for each in asked if each.source not in names]))
+        self._asked.extendleft(reversed([request for request in asked if request.source not in names]))
         self._unread.remove(names)
         groups: list[Group] = []
         for name in sorted(names.intersection(self._position.snapshots)):
@@ -347,13 +348,7 @@ class BusGroups:
     def _rows_group(self, placed: Placed) -> Group:
         first = self._position.next_seqs(placed.rows)
         place = self._position.place
-        columns = [
-            pa.array(np.full(placed.rows, ChangeType.INSERT, np.int8)),
-            pa.array(np.full(placed.rows, place.scn)),
-            pa.array(np.arange(first, first + placed.rows, dtype=np.int64)),
-            pa.array(np.full(placed.rows, place.commit_us)).view(pa.timestamp("us", tz="UTC")),
-            pa.DictionaryArray.from_arrays(np.zeros(placed.rows, np.int32), pa.array([place.txid], pa.string())),
-            pa.array(np.ones(placed.rows, np.bool_)),
-        ]
+        seqs = np.arange(first, first + placed.rows)
+        columns = bus_columns(ChangeType.INSERT, place.scn, seqs, place.commit_us, place.txid, is_snapshot=True)
         batch = pa.RecordBatch.from_arrays([*placed.arrays, *columns], schema=frame_schema(placed.table))
         return Group(self._position.commit(), (Rows(placed.table, batch),), snapshot=True)

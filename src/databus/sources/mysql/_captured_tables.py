@@ -140,7 +140,7 @@ class CapturedTables:
         if definition.is_versioned:
             raise UnsupportedFeature(
                 f"{definition.source} keeps the history of its rows (WITH SYSTEM VERSIONING): its log has an insert "
-                f"for each old row, which cannot be told from a new one. Leave the table out with `exclude`"
+                f"for each old row, which cannot be distinguished from a new one. Leave the table out with `exclude`"
             )
         return describe(
             definition,

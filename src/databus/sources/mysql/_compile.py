@@ -1,4 +1,4 @@
-"""Compilation of kernels, kept on disk: a kernel is compiled again whenever a module that it is made of has changed.
+"""Compilation of kernels, kept on disk: a kernel is compiled again whenever a module of its code has changed.
 
 Of several processes that miss the same kernel at the same time, one compiles it and the others wait for it.
 

@@ -97,7 +97,7 @@ class MysqlConfig(SourceConfig):
     unknown_ddl: Literal["reread", "stop"] = Field(
         "reread",
         description="After DDL that is not understood: read the tables that it names again, or stop. Capture always "
-        "stops where the tables cannot be told, and with `on_class3: stop`.",
+        "stops where it cannot tell which tables, and with `on_class3: stop`.",
     )
     zero_dates: Literal["error", "null", "text"] = Field(
         "error",
@@ -133,7 +133,7 @@ class MysqlConfig(SourceConfig):
         1_000,
         ge=10,
         le=60_000,
-        description="How often an idle server says that it is there; three missed end it. MySQL 5.7: at least 1,000.",
+        description="How often an idle server sends a heartbeat; three missed end the connection. MySQL 5.7: 1,000+.",
     )
     connect_ms_max: int = Field(10_000, ge=1, le=600_000, description="How long connecting may take.")
     chunk_rows_max: int = Field(16_384, ge=1, le=1 << 20, description="Rows of one snapshot chunk.")
@@ -148,7 +148,7 @@ class MysqlConfig(SourceConfig):
     lock_tables_without_key: bool = Field(
         False,
         description="Read a table that has no key under `LOCK TABLES`, rather than again and again while it is "
-        "written; whoever writes it waits until it is read.",
+        "written; its writers wait until it is read.",
     )
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="Tables whose definitions are followed.")
     prepared_bytes_max: int = Field(

@@ -1,6 +1,6 @@
 """Controls: what consumers get when a statement of the log changes a captured table. Pure, but for `CapturedTables`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from databus.core import ControlKind, UnsupportedFeature, source_name
@@ -47,7 +47,8 @@ def controls_of(
             if (known is not None and known.fingerprint == table.fingerprint and event.number == 1) or known is None:
                 return  # an index or a comment; or no consumer knows the table yet
             body = schema_body(table, known, event.ddl, event.number)
-            body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
+            body["renamed"] = dict(event.renamed)
+            body["fill"] = {name: to_json_value(value) for name, value in event.fill.items() if name in table.names}
             yield ControlKind.SCHEMA, table, body
         case Unknown(ddl, why, named_tables, is_all):
             named = ", ".join(source_name(*name) for name in named_tables)
@@ -68,10 +69,6 @@ def schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: 
         "renamed": {},
         "fill": {},
     }
-
-
-def _as_json(fill: Mapping[str, Any], table: TableSchema) -> dict[str, Any]:
-    return {name: to_json_value(value) for name, value in fill.items() if name in table.names}
 
 
 def _mend(*, is_all: bool) -> str:

@@ -1,4 +1,5 @@
-"""Lookup: what tables were at a place of the log, found in the server's catalogue and proven by the rest of the log.
+"""Lookup: what tables were at a place of the log, looked up in the server's catalogue and proven by the rest of the
+log.
 
 The catalogue says what a table is now, which may be days after the place at hand. So the log from that place to its
 present end is read once more, for its statements only: if none of them touches the table, it was the same there.
@@ -200,7 +201,7 @@ def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> N
         if error.args[0] == _LOCK_WAIT_TIMEOUT:
             raise NotProven(f"{source_name(*name)} is locked") from error
         # Anything else is an answer: there is no such table, or what stands there cannot be read. A connection that is
-        # lost is found out by the next query.
+        # lost shows at the next query.
 
 
 def _answers_of(names: Sequence[Name], catalogue: Catalogue) -> dict[Name, CatalogueAnswer]:

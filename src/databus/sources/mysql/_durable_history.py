@@ -24,9 +24,9 @@ from databus.sources.mysql.tables import (
     TableEvent,
     TableHistory,
     TableState,
+    announced,
     doubtful,
     read_catalogue,
-    told,
 )
 
 _LONG_BYTES: Final = 4 << 20
@@ -151,11 +151,11 @@ class HistoryKeeper:
 
     def forget(self, name: tuple[str, str], scn: int) -> None:
         """Forget a table's definition, which consumers have got."""
-        self._change(HistoryChanges(tables={name: None}, notes={doubtful(name): True, told(name): True}), scn)
+        self._change(HistoryChanges(tables={name: None}, notes={doubtful(name): True, announced(name): True}), scn)
 
     def lacks(self, name: tuple[str, str], scn: int, *, is_other: bool) -> None:
         """The server's catalogue has shown that there is no such table. is_other: a view or a sequence has its name."""
-        notes = {doubtful(name): False, told(name): False}
+        notes = {doubtful(name): False, announced(name): False}
         self._change(HistoryChanges(tables={name: None}, others={name: is_other}, notes=notes), scn)
 
     def apply(self, statement: LoggedStatement, scn: int) -> list[TableEvent]:

@@ -2,8 +2,9 @@
 captured, until it is known what they are; then consumers get a control, and the tables are read again.
 
 What a table is, the server's catalogue says, from the place on behind which no statement of the log names the table
-any more (`TableLookup`). Up to there its rows are left out, since nothing says how to decode them; the reading has what
-they did. Each commit's position names the tables that are held there, so a session that goes on holds the same ones.
+any more (`TableLookup`). Up to there its rows are not captured, since nothing says how to decode them; the reading has
+what they did. Each commit's position names the tables that are held there, so a session that goes on holds the same
+ones.
 """
 
 import time

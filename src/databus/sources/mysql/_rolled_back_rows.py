@@ -129,7 +129,7 @@ class TakingBack:
         self._come_again("never ends, since the server that wrote it crashed")
 
     def _come_again(self, what: str) -> NoReturn:
-        assert self._left_out is not None  # noqa: S101 - it was found before anything was too late
+        assert self._left_out is not None  # noqa: S101 - it was set before anything was too late
         if self._known is not None and self._known.origin == self._left_out.origin:
             self._left_out.join(self._known)
         self._left_out.save(self._folder)

@@ -344,7 +344,7 @@ class BinlogSession:
 
     def _move(self, position: Mapping[str, Any]) -> None:
         """The log stands further, without a transaction."""
-        if self._begins_us is not None:  # whoever goes on from here goes on passing over
+        if self._begins_us is not None:  # a session that resumes here must pass over transactions too
             position = {**position, BEGINS_US: self._begins_us}
         self._position.move(position)
         self._assembler.position = position
@@ -389,7 +389,7 @@ class BinlogSession:
             table_state = lookup.table_at(table_map.database, table_map.name, position)
             plan = self._tables.prepare(slot, table_map, table_state.definition)
         except SourceChanged as error:
-            raise SourceChanged(f"{why}. The server cannot tell what it was: {error}") from error
+            raise SourceChanged(f"{why}. The server does not say what it was: {error}") from error
         self._looked_up[slot] = table_state
         return plan
 

@@ -36,7 +36,7 @@ class OmissionReport:
         """The values lost so far, by table."""
         return {} if self._omitter is None else self._omitter.counts()
 
-    def tell(self, *, is_last: bool = False) -> None:
+    def warn(self, *, is_last: bool = False) -> None:
         """Warn of each table with more omitted values than reported, at most once in ten minutes unless `is_last`."""
         if self._omitter is None:
             return
@@ -98,7 +98,7 @@ class SessionSource(Generic[C]):
             return SourceLag()
         counts = self._session.statements_unknown
         lag = replace(self._session.lag(), values_omitted=self._omissions.counts, statements_unknown=counts)
-        self._omissions.tell()
+        self._omissions.warn()
         return lag
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class SessionSource(Generic[C]):
         session, self._session = self._session, None
         if session is not None:
             session.close()
-            self._omissions.tell(is_last=True)
+            self._omissions.warn(is_last=True)
 
 
 def _by_offset(place: LogPosition, txid: str) -> bool | None:

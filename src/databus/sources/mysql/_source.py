@@ -7,18 +7,23 @@ one that the log is of and still has what comes next, and at which place to go o
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pymysql
+
 from databus.core import (
     Clock,
     ConfigError,
     Identity,
+    InputError,
     UnknownSource,
     UnsupportedFeature,
     make_scn,
+    name_parts,
     ordinal_of,
 )
 from databus.log import Resume
@@ -55,6 +60,7 @@ from databus.sources.mysql.server import (
     check_source,
     connect_again,
     distance_in,
+    error_of,
     is_by_file,
     open_dump,
     pass_over,
@@ -67,8 +73,7 @@ from databus.sources.mysql.server import (
     watch_end,
 )
 from databus.sources.mysql.snapshot import MysqlSnapshotReader
-from databus.sources.mysql.snapshot._condition import try_condition
-from databus.sources.mysql.tables import ServerKind, TableHistory
+from databus.sources.mysql.tables import ServerKind, TableHistory, UnreadableStatement, tokens_of
 from databus.sources.snapshots import Progress, SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
@@ -103,7 +108,7 @@ class Notices:
                 left_s_estimated=None if table.left_s is None else int(table.left_s),
                 elapsed_s=int(table.elapsed_s),
                 tables_waiting=unread,
-                **({"waits": table.said} if table.said else {}),
+                **({"waits": table.waits_for} if table.waits_for else {}),
             )
 
     def of_purge(self, lag: SourceLag) -> None:
@@ -228,7 +233,7 @@ class MysqlSource(SessionSource[MysqlConfig]):
         session = self._session_with(sources)
         if where is not None:
             assert self._facts is not None  # noqa: S101 - a session that has started follows a server
-            try_condition(self.physical, self._config, self._facts, sources, where)
+            _try_condition(self.physical, self._config, self._facts, sources, where)
         session.want(sources, where)
 
     def cancel_snapshot(self, sources: Sequence[str]) -> None:
@@ -589,3 +594,38 @@ class MysqlSource(SessionSource[MysqlConfig]):
 def _nothing(_: object) -> bool:
     """No table of the log is wanted."""
     return False
+
+
+def _check_condition(where: str, server: ServerKind) -> None:
+    """Raise `InputError` unless it stays inside the brackets that it is put into.
+
+    The server itself says whether it is a condition; what it cannot say is that the text closes our bracket, or ends
+    our statement, and goes on with one of its own.
+
+    >>> _check_condition("id IN (1, 2) AND name <> ')'", ServerKind("mysql", (8, 0, 31)))
+    """
+    depth = 0
+    try:
+        for token in tokens_of(where, server):
+            sign = where[token.start : token.end]
+            depth += (sign == "(") - (sign == ")")
+            if depth < 0 or sign == ";":
+                raise InputError(f"where: {where!r} is not one condition: it goes on behind its end, at {sign!r}")
+    except UnreadableStatement as error:
+        raise InputError(f"where: {where!r} is not one condition: {error}") from error
+    if depth:
+        raise InputError(f"where: {where!r} is not one condition: a bracket is not closed")
+
+
+def _try_condition(physical: str, config: MysqlConfig, facts: ServerFacts, sources: Sequence[str], where: str) -> None:
+    """Raise `InputError` if the server does not understand it for these tables: once a snapshot has begun, an error
+    stops capture.
+    """
+    _check_condition(where, ServerKind(facts.flavor, facts.version))
+    with closing(connect_again(config, facts)) as connection, connection.cursor() as cursor:
+        try:
+            for source in sources:
+                table = ".".join("`" + name.replace("`", "``") + "`" for name in name_parts(source))
+                cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
+        except pymysql.MySQLError as error:
+            raise InputError(f"{physical}: where: the server does not take {where!r}: {error_of(error)[1]}") from error

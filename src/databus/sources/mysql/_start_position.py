@@ -64,7 +64,7 @@ def _end_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> LogPos
 
 
 def _earliest(facts: ServerFacts, start: str) -> LogPosition:
-    """The begin of the oldest file; a time is found by passing over what was before it."""
+    """The begin of the oldest file; for a time, what came before it is passed over from there."""
     if start != "earliest":
         start_us(start)
     gtids = None if scheme_of(facts) == "file-offset" else facts.purged

@@ -26,7 +26,7 @@ class Watermark(Protocol):
 
 
 class Task(Protocol):
-    """A table that is to be read. locks: while nobody may write it."""
+    """A table to read."""
 
     @property
     def source(self) -> str:
@@ -40,7 +40,7 @@ class Task(Protocol):
 
     @property
     def locks(self) -> bool:
-        """Whether it is read while nobody may write it."""
+        """Whether it is read under a lock against writes."""
         ...
 
 
@@ -49,7 +49,7 @@ class Readable(Protocol):
 
     @property
     def task(self) -> Task:
-        """What is wanted."""
+        """What is to be read."""
         ...
 
     @property
@@ -86,74 +86,75 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """Bounds of a snapshot. connections: how many read at the same time. lock_ms_max: how long writers of a table may
-    wait behind a guard's lock, where one is needed. connect_attempts_max: after how many failures in a row it is up to
-    the caller.
-    """
+    """Bounds of a snapshot."""
 
     connections: int = 2
+    """How many read at the same time."""
     chunk_rows_max: int = 16_384
     chunk_bytes_max: int = 8 << 20
     chunk_keys_max: int = 1 << 20
     chunk_keys_bytes_max: int = 64 << 20
     row_bytes_max: int = 64 << 20
     lock_ms_max: int = 1_000
+    """How long writers of a table may wait behind a guard's lock, where one is needed."""
     connect_attempts_max: int = 8
+    """After how many failures in a row the snapshot fails."""
 
 
 @dataclass(slots=True, eq=False)
 class ReadChunk:
-    """Rows of one part of a table, read at one moment.
-
-    table, part: see `Readable`; the table as it was defined when the part was made.
-
-    after: the SCN up to which all that was logged is in it for certain; it rises as the log is
-    followed, until the log has passed the low watermark (`is_passed`). low, high: None until the view is open. error:
-    why it could not be read, where the log may still explain it. is_part: of a table read as a whole, and not the last.
-    is_held: read under a lock; whether it was held all the time is known of the last part. prepared: ids of
-    transactions that it may lack, even where their commits are below `low`.
-    """
+    """Rows of one part of a table, read at one moment."""
 
     source: str
     generation: int
     table: Any
+    """A `Readable`, as it was defined when the part was made."""
     part: Any
+    """A part of it."""
     after: int
+    """The SCN up to which all that was logged is in it for certain. It rises as the log is followed, until the log has
+    passed the low watermark (`is_passed`).
+    """
     low: Watermark | None = None
+    """None until the view is open, as `high`."""
     high: Watermark | None = None
     arrays: list[pa.Array] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     error: DatabusError | None = None
+    """Why it could not be read, where the log may still explain it."""
     is_read: bool = False
     is_passed: bool = False
     is_part: bool = False
+    """Of a table read as a whole, and not the last part."""
     is_held: bool = False
+    """Read under a lock. Whether the lock held all the time is known of the last part."""
     prepared: frozenset[str] = frozenset()
+    """Ids of transactions that it may lack, even where their commits are below `low`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A chunk in its place: between the transaction at hand and the next.
-
-    arrays: of the table's columns, without the rows that the log says more about; there may be none left. last_key,
-    order: what remains to be read after it, and in which order, for `OpenSnapshot`. is_last: nothing does.
-    """
+    """A chunk in its place: between the present transaction and the next."""
 
     source: str
     table: TableSchema
     arrays: list[pa.Array]
+    """Of the table's columns, without the rows that the log changes; no row may be left."""
     rows: int
     last_key: tuple[Any, ...]
+    """What remains to be read after it, for `OpenSnapshot`."""
     order: tuple[str, ...]
+    """The order of what remains."""
     is_last: bool
+    """Nothing remains."""
 
 
 @dataclass(frozen=True, slots=True)
-class BegunAnew:
+class ReadingRestarted:
     """A table is read from its beginning again: what was placed of it so far does not say what remains.
 
-    A table without a key was written while it was read, or the order of a key is another now.
+    A table without a key was written while it was read, or the order of a key has changed.
     """
 
     source: str
@@ -161,19 +162,18 @@ class BegunAnew:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the reading of a table is. rows_estimate: the server's own, which may be far off; None if it has none.
-
-    left_s: at the rate so far, by that estimate. rereads: chunks that were read again. said: what it waits for, if it
-    does.
-    """
+    """How far the reading of a table is."""
 
     source: str
     rows: int
     bytes: int
     rows_estimate: int | None
+    """The server's own, which may be far off; None if it has none."""
     elapsed_s: float
     rereads: int
-    said: str = ""
+    """Chunks that were read again."""
+    waits_for: str = ""
+    """What it waits for, if it does; a sentence."""
 
     @property
     def percent(self) -> float | None:
@@ -183,14 +183,20 @@ class Progress:
         return min(100.0 * self.rows / self.rows_estimate, 99.9)
 
     def to_json(self) -> dict[str, Any]:
-        """For people: without what only logs tell."""
+        """As people are shown it: logs say more."""
         left_s = self.left_s
         left = None if left_s is None else round(left_s)
-        return {"table": self.source, "rows": self.rows, "of": self.rows_estimate, "leftS": left, "says": self.said}
+        return {
+            "table": self.source,
+            "rows": self.rows,
+            "of": self.rows_estimate,
+            "leftS": left,
+            "says": self.waits_for,
+        }
 
     @property
     def left_s(self) -> float | None:
-        """Until the end, by the estimate."""
+        """Until the end, by the estimate and at the rate so far."""
         if not self.rows_estimate or not self.rows:
             return None
         return max(self.rows_estimate - self.rows, 0) * self.elapsed_s / self.rows

@@ -1,8 +1,8 @@
 """SnapshotReader: threads that read tables in chunks, and the rule that places the chunks in the log.
 
-The session that follows the log tells it everything (`images`, `control`, `advance`) and takes chunks when it stands
-between two transactions (`take`). It never waits for a chunk: what cannot be placed yet, or has to be read again, is
-this class's own affair.
+The session that follows the log reports all that it sees (`images`, `control`, `advance`) and takes chunks when it
+stands between two transactions (`take`). It never waits for a chunk: chunks that cannot be placed yet, or have to be
+read again, stay in here.
 """
 
 import threading
@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from databus.core import Backoff, CorruptData, DatabusError, ServiceUnavailable, TransientError
-from databus.sources.snapshots._chunks import BegunAnew, Placed, Position, Progress, ReadChunk, SnapshotOptions
+from databus.sources.snapshots._chunks import Placed, Position, Progress, ReadChunk, ReadingRestarted, SnapshotOptions
 from databus.sources.snapshots._reading import Reading, TableT
 from databus.sources.snapshots._tracker import KeyTracker
 
 Ints = npt.NDArray[np.int64]
 
-_HELD_MORE: Final = 2  # chunks that wait for their place, besides one for each connection
+_CHUNKS_WAITING_MAX: Final = 2  # chunks that wait for their place, besides one for each connection
 _PAUSE_MS: Final = (100, 5_000)
 _JOIN_S: Final = 1.0
 _LOCK_PAUSE_S: Final = 2.0
@@ -29,81 +29,36 @@ _WAITING_MAX: Final = 24  # tables that take no room while they wait
 
 
 class ReadAbandoned(TransientError):
-    """What was being read is wanted no more."""
+    """The chunk being read is not needed any more."""
 
 
 class TableLocked(TransientError):
-    """Somebody else's transactions are in the way, for as long as they like."""
-
-
-class Host(Protocol[TableT]):
-    """Who has chunks read, as a `ChunkReader` sees it."""
-
-    @property
-    def changed(self) -> threading.Condition:
-        """Guards the books, and tells of changes."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is over."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether enough chunks are held."""
-        ...
-
-    @property
-    def somebody_idles(self) -> bool:
-        """Whether a thread has nothing to read."""
-        ...
-
-    @property
-    def position(self) -> Position | None:
-        """Up to where the log has been followed."""
-        ...
-
-    @property
-    def scn(self) -> int:
-        """The same as an SCN."""
-        ...
-
-    def holds_many(self, source: str) -> bool:
-        """Whether the keys that are held of a table are half of what may be."""
-        ...
-
-    def check_order(self, reading: Reading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
-        """The database orders the rows of this chunk so. Raises `ReadAbandoned` if its range is of another order."""
-        ...
-
-    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
-        """A chunk has been read."""
-        ...
+    """Transactions of other clients hold the table, for an unknown time."""
 
 
 class ChunkReader(Protocol[TableT]):
     """Reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
     def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
-        """Read a chunk and hand it over to the host. Raises `TransientError` or OSError where waiting may help."""
+        """Read it and hand it to `SnapshotReader.read`. Raises `TransientError` or OSError where waiting may help."""
         ...
 
     def drop(self) -> None:
-        """Give the connections up, whatever state they are in."""
+        """Close the connections, whatever state they are in."""
         ...
 
     def interrupt(self) -> None:
-        """Have whatever it waits for fail at once. Any thread."""
+        """Make whatever it waits for fail at once. Any thread."""
         ...
 
     def end(self) -> None:
-        """Give it all up."""
+        """Close everything."""
         ...
 
 
 class SnapshotReader(Generic[TableT]):
-    """Reads the tables that it is told to. All its methods belong to the thread that follows the log, `close` to any.
+    """Reads the tables that `begin_table` names. Its methods belong to the thread that follows the log, except `close`
+    and those below "What its threads call".
 
     make_reader: makes what reads chunks; called by several threads. on_ready: called by them when a chunk may be taken.
     """
@@ -122,17 +77,17 @@ class SnapshotReader(Generic[TableT]):
         self._tracker = KeyTracker(self._options.chunk_keys_max, self._options.chunk_keys_bytes_max)
         self._scn = -1
         self._position: Position | None = None
-        self._begun_anew: list[BegunAnew] = []
+        self._restarts: list[ReadingRestarted] = []
         self._error: DatabusError | None = None
         self._is_closed = False
         self._idle = 0
         self._threads: list[threading.Thread] = []
         self._readers: set[ChunkReader[TableT]] = set()
 
-    # What the log's follower says
+    # What the session that follows the log calls
 
     def begin_table(self, table: TableT, remains: tuple[Any, ...] | None = None, order: tuple[str, ...] = ()) -> None:
-        """Read a table, or what `remains` of it in an order (`last_key` and `order` of a chunk of before).
+        """Read a table, or what `remains` of it in an order (`last_key` and `order` of an earlier chunk).
 
         Its `snapshot_begin` stands in the log at or before the position of the last `advance`, called before.
         """
@@ -143,7 +98,7 @@ class SnapshotReader(Generic[TableT]):
             self.drop(source)
             self._readings[source] = reading = Reading(table, self._options)
             if remains and not reading.go_on(remains, order):
-                self._begun_anew.append(BegunAnew(source))
+                self._restarts.append(ReadingRestarted(source))
             self._start_threads()
             self._changed.notify_all()
 
@@ -153,7 +108,7 @@ class SnapshotReader(Generic[TableT]):
             reading = self._readings.get(table.task.source)
             if reading is not None:
                 if reading.use(table):
-                    self._begun_anew.append(BegunAnew(reading.source))
+                    self._restarts.append(ReadingRestarted(reading.source))
                 self._changed.notify_all()
 
     def drop(self, source: str) -> None:
@@ -162,15 +117,15 @@ class SnapshotReader(Generic[TableT]):
             reading = self._readings.pop(source, None)
             if reading is not None:
                 reading.end()
-            self._begun_anew = [each for each in self._begun_anew if each.source != source]
+            self._restarts = [restart for restart in self._restarts if restart.source != source]
             self._tracker.drop(source)
             self._changed.notify_all()
 
     def has_room(self, tables_max: int) -> bool:
-        """Whether another table may begin: one that only waits, to be left in peace or for a lock, takes no room."""
+        """Whether another table may begin. One that waits, for a lock or for a pause in its writes, takes no room."""
         now_s = time.monotonic()
         with self._changed:
-            waiting = sum(each.not_before_s > now_s for each in self._readings.values())
+            waiting = sum(reading.not_before_s > now_s for reading in self._readings.values())
             return len(self._readings) < tables_max + min(waiting, _WAITING_MAX)
 
     def watches(self, source: str) -> bool:
@@ -190,7 +145,7 @@ class SnapshotReader(Generic[TableT]):
                 self._tracker.control(source, scn)
 
     def advance(self, scn: int, position: Position) -> None:
-        """Everything up to here has been told; `position` lies between two transactions.
+        """Everything up to here has been reported; `position` lies between two transactions.
 
         Called at the end of each group, and where only the log's position moves (rotation, heartbeat).
         """
@@ -202,27 +157,25 @@ class SnapshotReader(Generic[TableT]):
             if any(reading.table.task.locks for reading in self._readings.values()):
                 self._changed.notify_all()
 
-    # What it gets
-
-    def take(self, wait_s: float = 0.0) -> Placed | BegunAnew | None:
+    def take(self, wait_s: float = 0.0) -> Placed | ReadingRestarted | None:
         """A chunk whose place is here, between the transaction of the last `advance` and the next; None if none comes.
 
-        Raises what only somebody can mend: `InputError`, `UnrepresentableValue`, `SourceChanged`, `LimitExceeded`...;
-        and `ServiceUnavailable` if the server did not answer several times in a row.
+        Raises errors that an operator must resolve (`InputError`, `UnrepresentableValue`, `SourceChanged`,
+        `LimitExceeded`...), and `ServiceUnavailable` if the server did not answer several times in a row.
         """
         until_s = time.monotonic() + wait_s
         with self._changed:
             while True:
                 if self._error is not None:
                     raise self._error
-                if self._begun_anew:
-                    return self._begun_anew.pop(0)
-                found = self._take()
-                if found is not None:
-                    return found
+                if self._restarts:
+                    return self._restarts.pop(0)
+                placed = self._take()
+                if placed is not None:
+                    return placed
                 left_s = until_s - time.monotonic()
-                if left_s <= 0 or self._begun_anew:
-                    return self._begun_anew.pop(0) if self._begun_anew else None
+                if left_s <= 0 or self._restarts:
+                    return self._restarts.pop(0) if self._restarts else None
                 self._changed.wait(left_s)
 
     def progress(self) -> list[Progress]:
@@ -253,7 +206,7 @@ class SnapshotReader(Generic[TableT]):
         return self._position is not None and chunk.high is not None and chunk.high.is_in(self._position)
 
     def _place(self, reading: Reading[TableT], chunk: ReadChunk) -> Placed | None:
-        """The chunk, if it can be placed here; else it is to be read again."""
+        """The chunk, if it can be placed here; else None, and it is read again."""
         source = reading.source
         if chunk.error is not None and not self._tracker.has_control(source, chunk.after):
             self._error = chunk.error
@@ -279,8 +232,8 @@ class SnapshotReader(Generic[TableT]):
     def _staying(self, chunk: ReadChunk, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
         """Which of its rows stay if it is placed now; None if it must be read again.
 
-        What was read under a lock can have no images, unless the lock was lost: then the last part finds it out, and
-        what was placed before is worth nothing.
+        A table read under a lock has no images meanwhile, unless the lock was lost: then the last part shows it, and
+        the parts that were placed before are worth nothing.
         """
         if chunk.is_held and chunk.is_part and not self._tracker.has_control(chunk.source, chunk.after):
             return np.ones(chunk.rows, np.bool_)
@@ -289,14 +242,14 @@ class SnapshotReader(Generic[TableT]):
         return self._tracker.place(chunk.source, chunk.after, keys, chunk.rows)
 
     def lacks(self, chunk: ReadChunk) -> bool:
-        """Whether the chunk lacks one of the transactions that it may lack: it is read again then."""
+        """Whether a transaction that the chunk may lack is in the log: then it is read again."""
         return bool(chunk.prepared)
 
     def _read_again(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
         if reading.is_whole:
-            reading.begin_anew()
+            reading.restart()
             reading.pause()
-            self._begun_anew.append(BegunAnew(reading.source))
+            self._restarts.append(ReadingRestarted(reading.source))
         else:
             if self._tracker.is_lost(reading.source, chunk.after):
                 reading.smaller()
@@ -347,9 +300,9 @@ class SnapshotReader(Generic[TableT]):
             self._idle += 1
             try:
                 while not self._is_closed:
-                    found = self._claim()
-                    if found is not None:
-                        return found
+                    job = self._claim()
+                    if job is not None:
+                        return job
                     self._changed.wait(self._until_due_s())
                 return None
             finally:
@@ -359,26 +312,29 @@ class SnapshotReader(Generic[TableT]):
         if self._error is not None or self.is_full:
             return None
         now_s = time.monotonic()
-        ready = [each for each in self._readings.values() if each.todo and not each.is_parked]
-        ready = [each for each in ready if each.not_before_s <= now_s]
+        waiting = [reading for reading in self._readings.values() if reading.todo and not reading.is_parked]
+        ready = [reading for reading in waiting if reading.not_before_s <= now_s]
         if not ready:
             return None
-        reading = min(ready, key=lambda each: len(each.chunks))
+        # The table with the fewest chunks on their way comes first, so that all of them advance.
+        reading = min(ready, key=lambda reading: len(reading.chunks))
         return reading, reading.claim(self._scn)
 
     def _until_due_s(self) -> float | None:
-        due_s = [each.not_before_s for each in self._readings.values() if each.todo and each.not_before_s]
+        due_s = [reading.not_before_s for reading in self._readings.values() if reading.todo and reading.not_before_s]
         return max(min(due_s) - time.monotonic(), 0.01) if due_s else None
+
+    # What its threads call, through `ChunkReader`
 
     @property
     def is_full(self) -> bool:
         """Whether enough chunks are held."""
-        held = sum(len(each.chunks) for each in self._readings.values())
-        return held >= self._options.connections + _HELD_MORE
+        chunks = sum(len(reading.chunks) for reading in self._readings.values())
+        return chunks >= self._options.connections + _CHUNKS_WAITING_MAX
 
     @property
     def changed(self) -> threading.Condition:
-        """Guards everything here, and tells of changes."""
+        """Guards everything here, and is notified of changes."""
         return self._changed
 
     @property
@@ -390,7 +346,7 @@ class SnapshotReader(Generic[TableT]):
     def somebody_idles(self) -> bool:
         """Whether a thread has nothing to read."""
         with self._changed:
-            return self._idle > 0 and not any(each.todo for each in self._readings.values()) and not self.is_full
+            return self._idle > 0 and not any(reading.todo for reading in self._readings.values()) and not self.is_full
 
     @property
     def position(self) -> Position | None:
@@ -407,14 +363,14 @@ class SnapshotReader(Generic[TableT]):
         return self._tracker.held(source) * 2 > self._options.chunk_keys_max
 
     def check_order(self, reading: Reading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
-        """The database orders the rows of this chunk so. Raises `ReadAbandoned` if its range is of another order: then
-        the table is read from its beginning.
+        """The database has the rows of this chunk in that order. Raises `ReadAbandoned` if its range is of another one:
+        then the table is read from its beginning.
         """
         with self._changed:
             if not reading.owns(chunk) or reading.is_in_order(chunk, order):
                 return
-            reading.begin_anew()
-            self._begun_anew.append(BegunAnew(reading.source))
+            reading.restart()
+            self._restarts.append(ReadingRestarted(reading.source))
             self._changed.notify_all()
         self._on_ready()
         raise ReadAbandoned(f"{chunk.source}: its key is in another order now")
@@ -433,10 +389,10 @@ class SnapshotReader(Generic[TableT]):
         self._on_ready()
 
     def _postpone(self, reading: Reading[TableT], chunk: ReadChunk, error: TableLocked) -> None:
-        """Somebody else's transactions are in the way, for as long as they like."""
+        """Transactions of other clients hold the table: try it again later, with the other tables meanwhile."""
         with self._changed:
             reading.give_back(chunk)
-            reading.said = str(error)
+            reading.waits_for = str(error)
             reading.not_before_s = time.monotonic() + _LOCK_PAUSE_S
             self._changed.notify_all()
 

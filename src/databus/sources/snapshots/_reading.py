@@ -1,4 +1,4 @@
-"""Reading: the book that is kept of one table while it is read. Its caller holds the lock; nothing here waits."""
+"""Reading: how far the reading of one table is. Its caller holds the lock; nothing here waits."""
 
 import time
 from collections import deque
@@ -26,19 +26,19 @@ class Reading(Generic[TableT]):
     """What of a table has been read, is being read and remains.
 
     Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be
-    placed, or placed for good. generation counts what makes chunks worthless: another definition, another beginning.
-    order: how the database orders the rows, in its own words; None before it was seen. Ranges between places of one
-    order leave rows out in another. base: where a guard gave it, the low watermark that all chunks share.
+    placed, or placed for good.
     """
 
     def __init__(self, table: TableT, options: SnapshotOptions) -> None:
         self._options = options
         self.generation = 0
+        """Counts what makes chunks worthless: another definition, another beginning."""
         self.chunks: list[ReadChunk] = []
         self.rows = 0
         self.bytes = 0
         self.rereads = 0
-        self.said = ""
+        self.waits_for = ""
+        """For people: why it is read again later."""
         self.not_before_s = 0.0
         self._backoff = Backoff(*_PAUSE_MS)
         self._began_s = time.monotonic()
@@ -47,12 +47,15 @@ class Reading(Generic[TableT]):
         self._rows_max = options.chunk_rows_max
         self._define(table)
         self.order: tuple[str, ...] | None = None
+        """How the database orders the rows, in its own words; None before it was seen. Ranges between keys of one order
+        miss rows in another.
+        """
         self.todo: deque[Any] = deque([table.everything()])
 
     def go_on(self, remains: tuple[Any, ...], order: tuple[str, ...]) -> bool:
         """Only this remains to be read, in this order. Whether the table still has a key that this could be of."""
         try:
-            self.todo = deque([self.table.part_of(each) for each in remains])
+            self.todo = deque([self.table.part_of(part) for part in remains])
         except CorruptData:
             return False
         self.order = order
@@ -72,21 +75,22 @@ class Reading(Generic[TableT]):
         self.table = table
         self.is_parked = False
         self.base: ReadChunk | None = None
+        """Where a guard gave it: the low watermark that all chunks share."""
 
     def use(self, table: TableT) -> bool:
-        """From now on the table is defined so; what has no place yet is read again.
+        """From now on the table has this definition; chunks without a place are read again.
 
-        Whether that is all of it: what was placed already is of no use either.
+        Returns whether all of it is read again, since the chunks in their places are of no use either.
         """
-        is_begun_anew = self.is_whole or table.key != self.table.key
+        is_restarted = self.is_whole or table.key != self.table.key
         self._define(table)
-        if is_begun_anew:
-            self.begin_anew()
+        if is_restarted:
+            self.restart()
         else:
             self.todo.extend(chunk.part for chunk in self.chunks)
             self.chunks = []
             self.generation += 1
-        return is_begun_anew
+        return is_restarted
 
     @property
     def source(self) -> str:
@@ -143,7 +147,7 @@ class Reading(Generic[TableT]):
         """Chunks take so long that too much is changed meanwhile."""
         self._rows_max = max(self._rows_max // 2, 1)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Read the table again from its beginning, in whatever order it has by then."""
         self.table = self.table.unasked()
         self.chunks = []
@@ -152,19 +156,19 @@ class Reading(Generic[TableT]):
         self.generation += 1
 
     def pause(self) -> None:
-        """A table that is read as a whole was not left in peace: wait before it is read again, longer each time."""
+        """The table was written while it was read as a whole: wait before it is read again, longer each time."""
         self.rereads += 1
         self.not_before_s = time.monotonic() + self._backoff.next_ms() / 1e3
-        self.said = (
+        self.waits_for = (
             "cannot be read in the order of its key, and more was written while it was read than is kept in memory; it "
             "is read again as a whole until that is less"
             if self.table.task.table.key
-            else "has no key, and was written while it was read; it is read again until it is left in peace. Give it a "
+            else "has no key, and was written while it was read; it is read again until no write interferes. Give it a "
             "primary key, or set `lock_tables_without_key`"
         )
 
     def end(self) -> None:
-        """Nobody wants it any more: whoever waits with a chunk of it need not."""
+        """Its snapshot is not needed any more; threads that wait with a chunk of it see that they need not."""
         self.chunks = []
         self.todo.clear()
         self.generation += 1
@@ -182,7 +186,7 @@ class Reading(Generic[TableT]):
         return tuple(self.table.json_of(part) for part in (*(chunk.part for chunk in self.chunks), *self.todo))
 
     def follow(self, scn: int, position: Position) -> None:
-        """The log has been followed so far: what is in a chunk for certain needs no key of it."""
+        """The log has been followed so far: changes that a chunk contains for certain need no key."""
         for chunk in self._followed():
             if not chunk.is_passed and chunk.low is not None:
                 if chunk.low.contains(position):
@@ -208,5 +212,5 @@ class Reading(Generic[TableT]):
         """How far it is."""
         elapsed_s = time.monotonic() - self._began_s
         return Progress(
-            self.source, self.rows, self.bytes, self.table.rows_estimate, elapsed_s, self.rereads, self.said
+            self.source, self.rows, self.bytes, self.table.rows_estimate, elapsed_s, self.rereads, self.waits_for
         )

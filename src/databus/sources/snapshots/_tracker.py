@@ -22,10 +22,10 @@ _ROW_BYTES: Final = 16
 
 
 class KeyTracker:
-    """The keys of logged images of the tables that are being read, between SCNs, as far as an open chunk needs them.
+    """The keys of logged images of the tables that are being read, by SCN, as far as an open chunk needs them.
 
-    keys_max, bytes_max: how many are held of one table; what exceeds them is forgotten, and with it each chunk that
-    would have needed it.
+    keys_max, bytes_max: how many are held of one table. Beyond that the oldest are forgotten, and a chunk that needs
+    them is read again.
     """
 
     def __init__(self, keys_max: int, bytes_max: int) -> None:
@@ -88,7 +88,7 @@ class KeyTracker:
         if not rows or not logged:
             return np.ones(rows, np.bool_)
         if not keys:
-            return None  # rows that cannot be told from each other
+            return None  # without a key, the changed rows cannot be singled out
         return ~is_among(keys, [pa.chunked_array(parts) for parts in zip(*logged, strict=True)])
 
 
@@ -120,12 +120,12 @@ class _Table:
             self._remove_first()
 
     def above(self, scn: int) -> list[list[pa.Array]]:
-        found = []
+        parts = []
         for scns, keys, _ in self._parts:
             at = int(np.searchsorted(scns, scn, side="right"))
             if at < len(scns):
-                found.append([key.slice(at) for key in keys])
-        return found
+                parts.append([key.slice(at) for key in keys])
+        return parts
 
     def _remove_first(self) -> None:
         scns, _, size = self._parts.pop(0)
@@ -136,8 +136,8 @@ class _Table:
 def is_among(keys: Keys, others: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
     """Which of the rows `keys` occur among `others`, by exact equality of all columns."""
     if len(keys) == 1:
-        found = pc.is_in(keys[0], value_set=others[0].combine_chunks())
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        matches = pc.is_in(keys[0], value_set=others[0].combine_chunks())
+        return np.asarray(matches.to_numpy(zero_copy_only=False), np.bool_)
     rows = len(keys[0])
     codes = np.zeros(rows + len(others[0]), np.int64)
     for key, other in zip(keys, others, strict=True):

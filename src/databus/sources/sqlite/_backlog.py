@@ -6,7 +6,7 @@ fetched and turned into columns at once. What lies before a cut never changes, s
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from databus.core import make_scn
 from databus.schema import TableSchema, frame_schema
+from databus.sources._bus_columns import bus_columns
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._decode import decode_columns, fetch
 from databus.sources.sqlite._store import Cut, TableVersion, read_version
@@ -60,13 +61,8 @@ class _Plan:
         return _Plan(self.ids[at:], self.versions[at:], self.kinds[at:], self.bytes_until[at:] - gone, self.is_complete)
 
 
-def _empty_plan() -> _Plan:
-    empty = np.zeros(0, np.int64)
-    return _Plan(empty, empty, empty, empty, is_complete=True)
-
-
 class Backlog:
-    """The windows after one cut. Tell it of newer cuts with `extend`; take what they hold with `take`."""
+    """The windows after one cut. `extend` it to newer cuts; `take` what they hold."""
 
     def __init__(self, db: sqlite3.Connection, config: SqliteConfig, timeline: int, after: Cut) -> None:
         self._db = db
@@ -76,7 +72,8 @@ class Backlog:
         self._done = after.change_id  # the last change taken
         self._cuts: list[Cut] = []
         self._stops: set[int] = set()
-        self._plan = _empty_plan()
+        nothing = np.zeros(0, np.int64)
+        self._plan = _Plan(nothing, nothing, nothing, nothing, is_complete=True)
         self._versions: dict[int, tuple[TableVersion, TableVersion, int]] = {}
 
     @property
@@ -105,9 +102,7 @@ class Backlog:
         self._cuts += [Cut(*row) for row in rows]
         stops = self._db.execute(f"SELECT DISTINCT cut FROM {OWN_PREFIX}event WHERE cut >= ?", (self._cuts[0].id,))
         self._stops = {cut for (cut,) in stops}
-        self._plan = _Plan(
-            self._plan.ids, self._plan.versions, self._plan.kinds, self._plan.bytes_until, is_complete=False
-        )
+        self._plan = replace(self._plan, is_complete=False)
 
     def take(self) -> Stretch:
         """The next stretch: whole windows that fit into a group, or a part of one that alone does not.
@@ -243,22 +238,7 @@ class _Windows:
             ids - self._starts[window],
             self._times[window],
             pa.DictionaryArray.from_arrays(pa.array(window.astype(np.int32)), self._txids),
-            snapshot=False,
         )
-
-
-def bus_columns(
-    kinds: Any, scns: Ints, seqs: Ints, times_us: Ints, txids: pa.Array, *, snapshot: bool
-) -> list[pa.Array]:
-    """The bus's own columns, in the order of `databus.core.BUS_COLUMNS`."""
-    return [
-        pa.array(kinds, pa.int8()),
-        pa.array(scns, pa.int64()),
-        pa.array(seqs, pa.int64()),
-        pa.array(times_us, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
-        txids,
-        pa.array(np.full(len(scns), snapshot), pa.bool_()),
-    ]
 
 
 def position_of(cut: Cut, generation: int) -> Mapping[str, Any]:

@@ -44,7 +44,7 @@ class SqliteConfig(SourceConfig):
     )
     set_wal: bool = Field(False, description="Switch the database to WAL mode if it is in another.")
     poll_ms: int = Field(
-        50, ge=1, le=10_000, description="Longest time between two looks for changes, where no file event tells sooner."
+        50, ge=1, le=10_000, description="Longest time between two looks for changes, where no file event comes sooner."
     )
     cut_interval_ms: int = Field(
         5, ge=0, le=60_000, description="Shortest time between two cuts; each is a small write transaction."
@@ -62,7 +62,7 @@ class SqliteConfig(SourceConfig):
     )
 
     def selects(self, table: str) -> bool:
-        """Whether the table is captured; SQLite's names do not tell cases apart.
+        """Whether the table is captured; SQLite's names are not case-sensitive.
 
         >>> SqliteConfig(path="shop.db", tables=["main.Orders"]).selects("main.ORDERS")
         True

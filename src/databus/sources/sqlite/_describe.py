@@ -49,7 +49,8 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
         kind = kind_of(column.declared) if override is None else checked_kind(override, where)
         nullable = not column.not_null and column.name not in shape.primary_key
         typed.append(typed_column(column.name, column.declared, kind, nullable=nullable))
-    columns_max = _COLUMNS_OF_SQLITE - max(_BESIDE_A_CHANGE, _BESIDE_A_COPY + _key_columns(shape))
+    key_columns = sum(len(key.parts) for key in (shape.identity, *shape.uniques))
+    columns_max = _COLUMNS_OF_SQLITE - max(_BESIDE_A_CHANGE, _BESIDE_A_COPY + key_columns)
     if len(typed) > columns_max:
         raise ConfigError(
             f"{source}: {len(typed):,} columns, of which {columns_max:,} can be captured, since SQLite's tables have "
@@ -58,7 +59,3 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
         )
     table = TableSchema(source, tuple(column.column for column in typed), shape.primary_key)
     return Described(table, tuple(column.kind for column in typed))
-
-
-def _key_columns(shape: TableShape) -> int:
-    return sum(len(key.parts) for key in (shape.identity, *shape.uniques))

@@ -161,7 +161,7 @@ def _renew_table(
     reason = (
         "a unique index or a trigger was added while rows were written; some may have been replaced or changed unseen"
         if complete
-        else "the table was made anew, or its triggers were removed; changes until now were not captured"
+        else "the table was made again, or its triggers were removed; changes until now were not captured"
     )
     return [_gap(old, reason)]
 

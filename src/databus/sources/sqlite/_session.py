@@ -29,8 +29,9 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema, frame_schema
+from databus.sources._bus_columns import bus_columns
 from databus.sources._contract import SourceLag
-from databus.sources.sqlite._backlog import Backlog, Stretch, bus_columns, position_of
+from databus.sources.sqlite._backlog import Backlog, Stretch, position_of
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import connect, cut_if_changed, is_busy, trim_step, write_lock
 from databus.sources.sqlite._snapshot import SnapshotChunk, read_chunk
@@ -252,7 +253,7 @@ class SqliteSession:
         try:
             version, snapshot = self._live.get(target), self._snapshots[target]
             if version is None or self._wanted.get(target) != snapshot.generation:
-                return  # dropped, or changed so that it is read from its beginning
+                return  # dropped, or changed in a way that has it read from its beginning
             cut = last_cut(self._db)
             assert cut is not None  # noqa: S101 - a session begins at one, and the last is never trimmed
             self._chunk = read_chunk(self._reader, self._config, version, snapshot, cut)
@@ -289,8 +290,8 @@ class SqliteSession:
 
     def _control(self, seq: int, kind: ControlKind, t: int, body: dict[str, Any]) -> Group:
         version = read_version(self._db, t)
-        read_anew = kind is ControlKind.GAP or (kind is ControlKind.SCHEMA and body["class"] == 3)
-        if read_anew and self._config.on_class3 == "stop":
+        is_read_again = kind is ControlKind.GAP or (kind is ControlKind.SCHEMA and body["class"] == 3)
+        if is_read_again and self._config.on_class3 == "stop":
             self._events.appendleft((seq, kind, t, body))
             raise UnsupportedFeature(
                 f"{self._physical}: {version.source} changed in a way that its change rows do not show "
@@ -300,7 +301,7 @@ class SqliteSession:
         if kind is ControlKind.GAP:
             for name in ("from", "to"):
                 body[name] = make_scn(self._timeline, body[name])
-        if read_anew or kind is ControlKind.DROP:
+        if is_read_again or kind is ControlKind.DROP:
             self._snapshots.pop(version.source, None)
         self._seq = seq
         return Group(
@@ -333,12 +334,9 @@ class SqliteSession:
         self._seq = int(seqs[-1])
         self._snapshots[name] = replace(opened, last_key=chunk.last_key, order=chunk.order)
         commit = self._commit()
-        txids = pa.DictionaryArray.from_arrays(np.zeros(chunk.rows, np.int32), pa.array([commit.txid], pa.string()))
-        kinds = np.full(chunk.rows, ChangeType.INSERT, np.int8)
-        scns, times = np.full(chunk.rows, commit.scn), np.full(chunk.rows, commit.commit_us)
-        arrays = [*chunk.arrays, *bus_columns(kinds, scns, seqs, times, txids, snapshot=True)]
+        bus = bus_columns(ChangeType.INSERT, commit.scn, seqs, commit.commit_us, commit.txid, is_snapshot=True)
         table = chunk.version.table
-        rows = Rows(table, pa.RecordBatch.from_arrays(arrays, schema=frame_schema(table)))
+        rows = Rows(table, pa.RecordBatch.from_arrays([*chunk.arrays, *bus], schema=frame_schema(table)))
         crash_point("sqlite.snapshot.after_chunk")
         return Group(commit, (rows,), snapshot=True)
 

@@ -52,9 +52,8 @@ def read_chunk(
         return None
     tail, parameters = _tail(shape, last_key)
     limit = _rows_that_fit(reader, config, version, tail, parameters)
-    keys = _key_sql(shape)
     columns = [exact_sql(k, quoted(n)) for n, k in zip(version.table.names, version.kinds, strict=True)]
-    sql = f"SELECT {', '.join([keys, *columns])} {tail} LIMIT ?"
+    sql = f"SELECT {', '.join([quoted(shape.identity.parts[0].text), *columns])} {tail} LIMIT ?"
     rows = fetch(reader, version, sql, (*parameters, limit), 1)
     if not rows:
         return SnapshotChunk(version, generation, cut, (), 0, None, order, is_last=True)
@@ -71,10 +70,6 @@ def _order(shape: TableShape) -> tuple[str, ...]:
         return ("rowid",)
     declared = {column.name: column.declared for column in shape.columns}
     return tuple(f"{_collated(part)} {declared.get(part.text, '')}" for part in shape.identity.parts)
-
-
-def _key_sql(shape: TableShape) -> str:
-    return quoted(shape.identity.parts[0].text)
 
 
 def _collated(part: IndexPart) -> str:

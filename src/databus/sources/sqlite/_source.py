@@ -221,7 +221,7 @@ class SqliteSource:
 
     def _started(self) -> "SqliteSession":
         if self._session is None:
-            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it again")
         return self._session
 
     def _unavailable(self, error: sqlite3.Error) -> ServiceUnavailable:

@@ -6,7 +6,7 @@
 | _databus_table   | each version of each captured table: its definition, and what its change rows are |
 | _databus_change  | one row image each, in the order in which they were written                       |
 | _databus_cut     | cuts: id, token, the last change before it, time                                  |
-| _databus_event   | controls that a cut found, delivered at its end                                   |
+| _databus_event   | controls of a cut, delivered at its end                                           |
 | _databus_wanted  | tables that are to be read again, until that is safe in the log                   |
 | _databus_scratch_N | see `_triggers`                                                                |
 """
@@ -58,7 +58,7 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A control found at a cut."""
+    """A control of a cut."""
 
     kind: ControlKind
     version: TableVersion
@@ -160,8 +160,8 @@ def read_version(db: sqlite3.Connection, t: int) -> TableVersion:
     row = db.execute(f"SELECT number, definition, kinds FROM {OWN_PREFIX}table WHERE t = ?", (t,)).fetchone()
     if row is None:
         raise SourceChanged(
-            f"the change table holds rows of a table version {t} that {OWN_PREFIX}table does not know; somebody "
-            f"changed the bus's tables. Remove them with `databus sqlite remove DB`, and capture into a new log"
+            f"the change table holds rows of a table version {t} that {OWN_PREFIX}table does not know: the "
+            f"bus's own tables were changed. Remove them with `databus sqlite remove DB`, and capture into a new log"
         )
     number, definition, kinds = row
     return TableVersion(t, number, TableSchema.from_json(json.loads(definition)), tuple(json.loads(kinds)))

@@ -22,30 +22,36 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
-    """One column. `default`: the SQL text of its default. `is_generated`: computed, virtual or stored."""
+    """One column."""
 
     name: str
     declared: str
+    """Its type, as it was declared."""
     not_null: bool
     default: str | None
+    """The SQL text of its default."""
     is_generated: bool
+    """Computed, virtual or stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """One part of a unique key: a column's name, or an expression over the table's columns; and how it compares."""
+    """One part of a unique key."""
 
     text: str
+    """A column's name, or an expression over the table's columns."""
     collation: str
+    """How it compares."""
     is_column: bool
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A key over which a row may replace another. `condition`: that of a partial index."""
+    """A key over which a row may replace another."""
 
     parts: tuple[IndexPart, ...]
     condition: str | None = None
+    """Of a partial index."""
 
     @property
     def is_plain(self) -> bool:
@@ -122,7 +128,7 @@ def _rowid_name(table: str, columns: tuple[ColumnShape, ...]) -> str:
             return name
     source = source_name("main", table)
     raise UnsupportedFeature(
-        f"{source}: its columns take all of {', '.join(_ROWID_NAMES)}, so that its rows cannot be told apart; "
+        f"{source}: its columns take all of {', '.join(_ROWID_NAMES)}, so that its rows cannot be distinguished; "
         f"rename one, or leave the table out with `exclude: [{source}]`"
     )
 

@@ -25,7 +25,7 @@ class SqlToken(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The identifier that it is, unquoted; its text for anything else."""
+        """Its identifier, unquoted; its text for anything else."""
         if self.kind != "quoted":
             return self.text
         if self.text[0] == "[":
@@ -111,7 +111,7 @@ def is_after_trigger(sql: str) -> bool:
 
 
 def is_literal(sql: str) -> bool:
-    """Whether a column's default is one literal, so that it is the same for every row.
+    """Whether a column's default is one literal, the same for every row.
 
     >>> is_literal("-1.5"), is_literal("'a'"), is_literal("x'00'"), is_literal("CURRENT_TIMESTAMP")
     (True, True, True, False)

@@ -274,7 +274,7 @@ class _Writer:
         )
 
     def _row_key(self) -> UniqueKey:
-        """The key by which a copy tells rows apart: the declared one, else what SQLite tells them apart by."""
+        """The key of rows in a copy: the declared one, else the one that SQLite itself uses."""
         declared = self._shape.primary_key
         if self._shape.has_rowid and self._shape.rowid_column is None and declared:
             return next(k for k in self._shape.uniques if k.is_plain and tuple(p.text for p in k.parts) == declared)

@@ -1,6 +1,6 @@
-"""Watch: waiting until somebody may have written to the database, without asking all the time.
+"""Watch: waiting until the database may have been written to, without asking all the time.
 
-Each commit writes to the -wal file, which inotify tells at once where there is inotify. That is before the commit can
+Each commit writes to the -wal file, which inotify reports at once where there is inotify. That is before the commit can
 be seen, so that for a while after an event the caller looks often; without events, every `poll_ms`.
 """
 

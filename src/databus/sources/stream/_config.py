@@ -46,8 +46,8 @@ class StreamConfig(SourceConfig):
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",
-        description="When what was read last is nowhere found any more: stop, or record a gap in the log and go on at "
-        "the begin of the file.",
+        description="When the file that was read last is gone: stop, or record a gap in the log and go on at the "
+        "begin of the file.",
     )
     on_exit: Literal["restart", "stop"] = Field(
         "restart", description="What to do when the process has ended: start another one, or stop."

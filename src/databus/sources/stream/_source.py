@@ -34,13 +34,12 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.operate import logger_of
-from databus.schema import BUS_FIELDS, Column, TableSchema, frame_schema
-from databus.sources._contract import SourceLag
-from databus.sources._scn_counter import ScnCounter
+from databus.schema import Column, TableSchema, frame_schema
+from databus.sources._bus_columns import bus_columns
+from databus.sources._contract import ScnCounter, SourceLag
 from databus.sources.stream._config import StreamConfig
-from databus.sources.stream._follow import FollowedFile
+from databus.sources.stream._follow import FilePlace, FollowedFile
 from databus.sources.stream._lines import LineBuffer, Lines, Texts, texts_of
-from databus.sources.stream._places import FilePlace
 from databus.sources.stream._process import Process
 from databus.wire import Commit, Control, Group, Rows
 
@@ -102,7 +101,7 @@ class StreamSource:
                 self._waiting.append(self._progress())
         elif (lost := self._followed.find()) is not None:
             self._lose(lost)
-            self._begin_anew()
+            self._restart()
         else:
             self._moved()
 
@@ -189,7 +188,7 @@ class StreamSource:
                 f"grown for rotate_wait_ms={self._config.rotate_wait_ms}, and are not read; raise that"
             )
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         file = self._followed
         assert file is not None  # noqa: S101 - started
         if file.begin(at_end=False):
@@ -303,14 +302,7 @@ class StreamSource:
             "problem": pa.nulls(count, pa.string()) if problems is None else problems,
         }
         columns = [values[name].cast(frame_schema(self._table).field(name).type) for name in self._table.names]
-        columns += [
-            pa.array(np.full(count, ChangeType.INSERT, np.int8)),
-            pa.array(np.full(count, scn, np.int64)),
-            pa.array(np.arange(1, count + 1, dtype=np.int64)),
-            pa.array(np.full(count, self._commit_us, np.int64)).cast(BUS_FIELDS[3].type),
-            pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [self._txid]),
-            pa.array(np.zeros(count, bool)),
-        ]
+        columns += bus_columns(ChangeType.INSERT, scn, np.arange(1, count + 1), self._commit_us, self._txid)
         batch = pa.RecordBatch.from_arrays(columns, schema=frame_schema(self._table))
         return Group(self._commit(), (Rows(self._table, batch),), unrepeatable=True)
 

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         help="where what is started keeps its data and its port, to be started again; without it, nothing is kept",
     )
     chosen = parser.parse_args(arguments)
-    unknown = [each for each in chosen.kinds if each not in _ALL]
+    unknown = [kind for kind in chosen.kinds if kind not in _ALL]
     if unknown:
         parser.error(f"no server called {unknown[0]!r}; there are {', '.join(_ALL)}")
     if chosen.start is not None:
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
         _prepare(kind)
     if not chosen.kinds:
         _say(Chromium.kind, Chromium.prepare)
-        for each in (InfluxDb, VictoriaMetrics):
-            _say(each.kind, each(Path()).prepare)
+        for database in (InfluxDb, VictoriaMetrics):
+            _say(database.kind, database(Path()).prepare)
     return 0
 
 
@@ -77,8 +77,8 @@ def _prepare(kind: str) -> None:
 
 
 def _start(kind: str, folder: Path | None) -> int:
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler)  # a shell has what it starts behind itself pass over Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # a shell has what it starts behind itself pass over Ctrl-C
     with tempfile.TemporaryDirectory() as own:
         try:
             with _kept(kind, folder) if folder is not None else _opened(kind, Path(own)) as server:

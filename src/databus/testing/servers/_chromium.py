@@ -1,4 +1,4 @@
-"""A browser without a screen: Debian's headless Chromium with all that it needs, unpacked, told what to do by its port.
+"""A browser without a screen: Debian's headless Chromium with all that it needs, unpacked, and driven through its port.
 
 It is for the tests of pages: `url` is where its DevTools answer. It reaches nothing but this machine.
 """
@@ -39,7 +39,7 @@ class Chromium(ServerProcess):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.url = ""
-        """Where it is told what to do, by the protocol of DevTools."""
+        """Where it takes commands, by the protocol of DevTools."""
 
     @staticmethod
     def prepare() -> Path:
@@ -60,11 +60,11 @@ class Chromium(ServerProcess):
         command = [str(tree / _PROGRAM), *_OPTIONS, f"--user-data-dir={self.folder / 'profile'}"]
         begins = self._launch(command, environment)
         deadline = time.monotonic() + _START_S_MAX
-        while (found := _LISTENS.search(self._said(begins))) is None:
+        while (address := _LISTENS.search(self._said(begins))) is None:
             if not self.is_running or time.monotonic() > deadline:
                 raise ServiceUnavailable(f"{self.kind} did not come up: {self._said(begins)[-500:]}")
             time.sleep(_ASK_S)  # it says so in its log alone
-        self.url = found[1]
+        self.url = address[1]
 
     def _said(self, begins: int) -> str:
         return self.log_file.read_bytes()[begins:].decode(errors="replace")

@@ -2,7 +2,7 @@
 
 A package of the machine's own release comes from where the machine's apt gets its packages. One of another suite comes
 from the same mirror, by an apt with a state of its own, together with all that it depends on, and runs with the
-libraries that came with it. No mirror is named here: what the machine's own sources say is what is used.
+libraries that came with it. No mirror is named here: those in the machine's own sources are used.
 """
 
 import os
@@ -19,7 +19,7 @@ from databus.testing.servers._fetch import ServerMissing, kept, on_linux_x86_64
 
 _FETCH_S_MAX: Final = 600
 _KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_LEFT_OUT: Final = ("perl", "libperl", "gcc-", "libc-gconv")  # what no server needs to run
+_NOT_UNPACKED: Final = ("perl", "libperl", "gcc-", "libc-gconv")  # what no server needs to run
 _LIBRARIES: Final = Path("usr/lib/x86_64-linux-gnu")
 _RELEASE_FILE: Final = re.compile(r"'(\S+)/dists/([^/' ]+)/InRelease'")
 
@@ -40,7 +40,7 @@ def unpacked_packages(name: str, packages: DebianPackages) -> Path:
 def unpacked_own_packages(name: str, packages: Sequence[Sequence[str]]) -> Path:
     """A folder with the files of packages of the machine's own release, without what they depend on.
 
-    packages: of each, the names under which it may be had, the best first; `name=version` is one too. Raises
+    packages: for each package its possible names, the best first; `name=version` is one too. Raises
     `ServerMissing`.
     """
     return kept(name, lambda draft: _fetch_own(packages, draft))
@@ -93,20 +93,20 @@ def _fetch_own(packages: Sequence[Sequence[str]], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
         try:
-            found = _download(packages, folder, what, _environment())
+            archives = _download(packages, folder, what, _environment())
         except ServerMissing:  # the machine's lists of packages are absent, or too old
             environment = _apt_of_its_own(folder, None)
             _run(["apt-get", "-qq", "update"], what, environment)
-            found = _download(packages, folder, what, environment)
-        _unpack(found, target, what)
+            archives = _download(packages, folder, what, environment)
+        _unpack(archives, target, what)
 
 
 def _download(packages: Sequence[Sequence[str]], folder: Path, what: str, environment: Mapping[str, str]) -> list[Path]:
     into = Path(tempfile.mkdtemp(dir=folder))
     for names in packages:
-        for number, each in enumerate(names, 1):
+        for number, package in enumerate(names, 1):
             try:
-                _run(["apt-get", "-qq", "download", each], what, environment, into)
+                _run(["apt-get", "-qq", "download", package], what, environment, into)
                 break
             except ServerMissing:
                 if number == len(names):
@@ -115,17 +115,17 @@ def _download(packages: Sequence[Sequence[str]], folder: Path, what: str, enviro
 
 
 def _unpack(archives: Sequence[Path], target: Path, what: str) -> None:
-    for each in archives:
-        if not each.name.startswith(_LEFT_OUT):
-            _run(["dpkg-deb", "-x", str(each), str(target)], what, _environment())
+    for archive in archives:
+        if not archive.name.startswith(_NOT_UNPACKED):
+            _run(["dpkg-deb", "-x", str(archive), str(target)], what, _environment())
 
 
 def _mirrors(what: str) -> list[str]:
     """Where the machine's own sources point, that of its own release first."""
     said = _run(["apt-get", "--print-uris", "update"], what, _environment())
-    found = _RELEASE_FILE.findall(said)
+    mirrors = _RELEASE_FILE.findall(said)
     own = _codename()
-    return list(dict.fromkeys(mirror for mirror, _ in sorted(found, key=lambda each: each[1] != own)))
+    return list(dict.fromkeys(url for url, _ in sorted(mirrors, key=lambda mirror: mirror[1] != own)))
 
 
 def _codename() -> str:
@@ -140,8 +140,8 @@ def _apt_of_its_own(folder: Path, sources: Path | None) -> dict[str, str]:
     """The environment of an apt that writes nothing of this machine's. With `sources`: that knows nothing of it
     either, as if no package were installed; else the machine's sources and the packages that it has.
     """
-    for each in ("state/lists/partial", "cache/archives/partial"):
-        (folder / each).mkdir(parents=True)
+    for part in ("state/lists/partial", "cache/archives/partial"):
+        (folder / part).mkdir(parents=True)
     settings = {
         "Dir::State": folder / "state",
         "Dir::Cache": folder / "cache",

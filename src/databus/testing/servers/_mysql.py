@@ -168,7 +168,7 @@ def command_with_libraries(program: Path) -> tuple[str, ...]:
     if said is None:
         return (str(program),)
     if _MISSING.search(said) is None or not has_apt():
-        raise ServerMissing(_told(program, said))
+        raise ServerMissing(_why_missing(program, said))
     tree = unpacked_own_packages("libraries-v1", _PACKAGES)
     libraries = libraries_in(tree)
     there, wanted = (libraries / name for name in _RENAMED)
@@ -177,7 +177,7 @@ def command_with_libraries(program: Path) -> tuple[str, ...]:
     command = ("/usr/bin/env", f"LD_LIBRARY_PATH={libraries}", str(program))
     said = _why_not(command)
     if said is not None:
-        raise ServerMissing(_told(program, said))
+        raise ServerMissing(_why_missing(program, said))
     return command
 
 
@@ -190,8 +190,8 @@ def _why_not(command: tuple[str, ...]) -> str | None:
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip()[-400:]
 
 
-def _told(program: Path, said: str) -> str:
-    found = _MISSING.search(said)
-    if found is None:
+def _why_missing(program: Path, said: str) -> str:
+    library = _MISSING.search(said)
+    if library is None:
         return f"{program} does not run here: {said}"
-    return f"{program} needs {found[1]}, which this machine lacks: {_INSTALL}"
+    return f"{program} needs {library[1]}, which this machine lacks: {_INSTALL}"

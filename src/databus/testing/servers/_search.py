@@ -36,8 +36,8 @@ class SearchServer(JavaServer):
     def documents(self, index: str) -> dict[str, dict[str, Any]]:
         """All documents of an index, of which there are at most ten thousand, by their ids; none if it is missing."""
         self.ask("POST", f"/{index}/_refresh")
-        found = self.ask("GET", f"/{index}/_search?size=10000")
-        return {hit["_id"]: hit["_source"] for hit in found.get("hits", {}).get("hits", [])}
+        answer = self.ask("GET", f"/{index}/_search?size=10000")
+        return {hit["_id"]: hit["_source"] for hit in answer.get("hits", {}).get("hits", [])}
 
     def _program(self, folder: Path) -> list[str]:
         return ["-cp", f"{folder}/*:{folder}", "SearchNode", str(self._write_settings())]
@@ -129,12 +129,13 @@ public class SearchNode extends Node {{
 
 @dataclass(frozen=True)
 class _Program:
-    """A product's jars and the class that makes a node of them. environment: what it prepares its settings from."""
+    """A product's jars and the class that makes a node of them."""
 
     product: str
     coordinates: tuple[str, ...]
     sha256: str
     environment: str
+    """The Java expression that its settings are prepared from."""
 
     def make(self, draft: Path) -> None:
         """Fetch and compile."""
@@ -169,7 +170,7 @@ _ELASTICSEARCH: Final = _Program(
     "settings, null, Map.of(), null",
 )
 SEARCH_KINDS: Final = (OpenSearch.kind, Elasticsearch.kind)
-_BY_KIND: Final = {each.kind: each for each in (OpenSearch, Elasticsearch)}
+_BY_KIND: Final = {server.kind: server for server in (OpenSearch, Elasticsearch)}
 
 
 def open_search_server(kind: str, folder: Path, **options: Any) -> SearchServer:

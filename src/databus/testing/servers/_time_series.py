@@ -1,4 +1,4 @@
-"""InfluxDB and VictoriaMetrics from Debian: what numbers are pushed to, and asked whether it holds them."""
+"""InfluxDB and VictoriaMetrics from Debian: databases that take pushed numbers; tests ask whether they hold them."""
 
 import http.client
 import json
@@ -97,8 +97,8 @@ class TimeSeriesServer(ServerProcess):
     def close(self) -> None:
         """See `ServerProcess.close`."""
         self.kill()
-        for each in self._ports:
-            each.close()
+        for port in self._ports:
+            port.close()
         self._ports.clear()
 
 
@@ -129,8 +129,8 @@ class InfluxDb(TimeSeriesServer):
         """See `TimeSeriesServer.samples`."""
         query = f'SELECT last(value) FROM "{metric}" GROUP BY *'  # noqa: S608 - a test's own name
         answer: Any = json.loads(self.ask("GET", "/query", db="databus", q=query))
-        found = answer["results"][0].get("series", ())
-        return [(each["tags"], float(each["values"][0][1])) for each in found]
+        every = answer["results"][0].get("series", ())
+        return [(series["tags"], float(series["values"][0][1])) for series in every]
 
 
 class VictoriaMetrics(TimeSeriesServer):
@@ -155,10 +155,13 @@ class VictoriaMetrics(TimeSeriesServer):
         self.ask("GET", "/internal/force_flush")
         match = {"match[]": metric}
         lines = self.ask("GET", "/api/v1/export", **match).splitlines()
-        told: list[Any] = [json.loads(line) for line in lines]
+        every: list[Any] = [json.loads(line) for line in lines]
         return [
-            ({name: each for name, each in one["metric"].items() if name != "__name__"}, float(one["values"][-1]))
-            for one in told
+            (
+                {name: label for name, label in series["metric"].items() if name != "__name__"},
+                float(series["values"][-1]),
+            )
+            for series in every
         ]
 
 

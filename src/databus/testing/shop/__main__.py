@@ -1,4 +1,4 @@
-"""The workload as a program: runs until its time is over or it is told to stop; prints what it did."""
+"""The workload as a program: runs until its time is over or a signal stops it; prints what it did."""
 
 import argparse
 import random

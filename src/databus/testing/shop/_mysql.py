@@ -1,7 +1,7 @@
 """The shop on a MySQL or MariaDB server, in the types that people use there.
 
 The application deletes the lines of an order itself: what InnoDB does for a foreign key's ON DELETE CASCADE is not
-written to the server's log, so nobody who reads that log can know of it.
+written to the server's log, so no reader of that log can know of it.
 """
 
 import json

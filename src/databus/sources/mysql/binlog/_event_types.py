@@ -83,7 +83,7 @@ class EventType(IntEnum):
 
 
 def name_of(number: int) -> str:
-    """`WRITE_ROWS`, or `number 99` for a kind that nobody knows."""
+    """`WRITE_ROWS`, or `number 99` for an unknown kind."""
     try:
         return EventType(number).name
     except ValueError:

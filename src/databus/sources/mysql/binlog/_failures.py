@@ -39,7 +39,7 @@ _FAILURES: Final[dict[int, tuple[type[FatalError], str, str]]] = {
     ),
     s.BAD_POSITION: (CorruptData, "it says that it ends elsewhere than it does", _MALFORMED),
     s.SHORT_BODY: (CorruptData, "it is too short for what it has to hold", _MALFORMED),
-    s.NO_TABLE_MAP: (CorruptData, "no table map of its transaction tells which table it is of", _MALFORMED),
+    s.NO_TABLE_MAP: (CorruptData, "no table map of its transaction says which table it is of", _MALFORMED),
     s.OUTSIDE_TX: (CorruptData, "it stands outside of a transaction", _MALFORMED),
     s.INSIDE_TX: (CorruptData, "a transaction begins before the one before it has ended", _MALFORMED),
     s.COLUMN_COUNT: (CorruptData, "its number of columns is not that of its table map", _MALFORMED),

@@ -68,7 +68,7 @@ class FileEnd:
     own: Gtids
     """The GTIDs in the file, without the last one."""
     last: Gtids
-    """The last GTID of the file (of MariaDB: of the domain that it is in)."""
+    """The last GTID of the file (of MariaDB: of its domain)."""
     anonymous: int
     """How many of its transactions have no GTID."""
     rotates_to: str

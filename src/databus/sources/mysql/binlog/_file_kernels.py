@@ -12,7 +12,7 @@ from databus.sources.mysql._compile import kernel
 from databus.sources.mysql.binlog._kernel_types import I64, U8_READ, Bytes, Words, u8, u32
 
 W_AT: Final = 0  # where the next event begins in the data; beyond its end where the last event is larger
-W_FOUND: Final = 1  # how many GTIDs were found
+W_FOUND: Final = 1  # how many GTIDs there are
 W_ANONYMOUS: Final = 2  # transactions without one
 W_LAST_KIND: Final = 3  # of the last whole event
 W_LAST_BYTES: Final = 4

@@ -67,7 +67,7 @@ def _check_number(path: Path, following: Path, end: FileEnd) -> None:
 
 
 def _check_gtids(path: Path, following: Path, end: FileEnd, before: Gtids, *, is_open: bool) -> bool:
-    """Whether the GTIDs before the next file prove that this one is whole. Raises if they say that it is not."""
+    """Whether the GTIDs before the next file prove that this one is whole. Raises if they prove the opposite."""
     assert end.before is not None  # noqa: S101 - its caller has looked
     whole = together(end.before, end.own)
     if not is_open:
@@ -103,7 +103,7 @@ def _check_gtids(path: Path, following: Path, end: FileEnd, before: Gtids, *, is
 
 def _unproven(path: Path, following: Path, unfinished: Literal["stop", "pass"]) -> None:
     what = (
-        f"{path}: ends without naming the next file, {following.name} is there, and there are no GTIDs to tell whether "
+        f"{path}: ends without naming the next file, {following.name} is there, and there are no GTIDs to show whether "
         f"anything is missing between them"
     )
     if unfinished == "pass":

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog import _kernel_state as s
@@ -275,7 +274,7 @@ class StatementWalk(Walk):
         self._state[s.TX_STATE] = s.INSIDE
         self._state[s.TX_IS_XA] = 0
         self._is_replayed = True
-        self._enter(_arrays(pieces))
+        self._enter(frozen(np.frombuffer(piece, np.uint8)) for piece in pieces)
 
     # --- other statements ---
 
@@ -337,7 +336,3 @@ def _after(query: Query, word: str) -> bytes:
     """What follows the first `word` of a statement, as bytes: servers log names in UTF-8, whatever the client used."""
     at = query.raw.upper().index(word.encode())
     return query.raw[at + len(word) :].strip()
-
-
-def _arrays(pieces: Iterator[bytes]) -> Iterator[NDArray[np.uint8]]:
-    return (frozen(np.frombuffer(piece, np.uint8)) for piece in pieces)

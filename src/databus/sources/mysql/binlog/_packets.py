@@ -45,9 +45,10 @@ _INSIDE_TRANSACTIONS = frozenset(
 
 
 class DumpRefused(ServiceUnavailable):
-    """The server ended the dump with an error. code, sqlstate, text: as it gave them."""
+    """The server ended the dump with an error."""
 
     code: int
+    """As the server sent it, as are `sqlstate` and `text`."""
     sqlstate: str
     text: str
 
@@ -62,8 +63,8 @@ class PacketSplitter:
     """Takes the bytes of one dump from right after the command on, cut anywhere. Holds at most one unfinished event.
 
     event_bytes_max: a larger event raises `LimitExceeded`. sequence: the number of the first packet.
-    holds_transactions: what comes out ends between two transactions if that holds back less than half of it; whoever
-    gets it has one thing to do then, not a large and a small one.
+    holds_transactions: what comes out ends between two transactions if that holds back less than half of it: the
+    caller then has one run to handle instead of a large and a small one.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class PacketSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """Of an unfinished event, and of the transaction that it is part of."""
+        """Of an unfinished event, and of its transaction."""
         return int(self._state[s.P_OUT])
 
     def feed(self, data: "NDArray[np.uint8] | bytes | bytearray | memoryview") -> NDArray[np.uint8]:

@@ -43,7 +43,7 @@ class Prepared(Protocol):
         ...
 
     def prepare(self, xid: str, ordinal: int, *, is_whole: bool) -> None:
-        """What was added is prepared. is_whole: False where rows of tables that are not captured were left out."""
+        """What was added is prepared. is_whole: False where rows of tables that are not captured were dropped."""
         ...
 
     def commit(self, xid: str, ordinal: int) -> Iterator[bytes] | None:

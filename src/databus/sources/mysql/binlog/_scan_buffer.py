@@ -101,7 +101,7 @@ class Walk:
             raise PositionForeign(
                 f"the position {start} is one of the server {start.server_uuid}, the log one of {self._server_uuid}: "
                 f"file and offset mean "
-                f"something on one server only. Start anew with a snapshot, or use GTIDs"
+                f"something on one server only. Start again with a snapshot, or use GTIDs"
             )
         if scheme != "file-offset" and start.gtids is not None:
             gtids = GtidSet.parse(start.gtids) if scheme == "gtid" else GtidState.parse(start.gtids)
@@ -280,7 +280,7 @@ class Walk:
         state[s.IS_INNER] = 1
 
     def _unpack(self) -> Iterator[NDArray[np.uint8]]:
-        """The events of this and the following compressed transactions, inflated, with marks that tell their places.
+        """The events of this and the following compressed transactions, inflated, with marks for their places.
 
         Runs while the log's own buffer is in place; many small transactions make one piece.
         """

@@ -69,9 +69,9 @@ class Scanner(StatementWalk):
 
     flavor: whose log it is. wants: whether a table's rows are to be captured; asked once for each different table map.
     start: transactions up to here are passed over in silence (the log may begin earlier); None: from the first one on,
-    as the log's own list of what was before tells. scheme: how ordinals are made. server_uuid: of the server that the
+    as the log's own list of what was before says. scheme: how ordinals are made. server_uuid: of the server that the
     log comes from, None for files. wants_database: whether rows of this database are captured, for statements that are
-    logged instead of rows; the default is True. is_file: the bytes are those of files, nothing left out; each is
+    logged instead of rows; the default is True. is_file: the bytes are those of files, nothing dropped; each is
     announced by `open_file`. prepared: holds XA transactions until they are committed; without, one that changes a
     captured table raises `UnsupportedFeature`. holds_skipped: also those that were prepared up to `start`.
     event_bytes_max: a larger event raises `LimitExceeded`. run_events_max: rows events and transactions in one run.
@@ -244,7 +244,7 @@ class Scanner(StatementWalk):
             )
 
     def _check_first(self) -> bool:
-        """A log, and each file, begins with its format. False: not enough bytes to tell."""
+        """A log, and each file, begins with its format. False: not enough bytes to know."""
         state = self._state
         if self._at_magic:
             if self._rest < len(FILE_MAGIC):
@@ -465,7 +465,7 @@ class Scanner(StatementWalk):
         state = self._state
         if state[s.TX_STATE] == s.OUTSIDE:
             raise failure(s.OUTSIDE_TX, self._where(), EventType.TRANSACTION_PAYLOAD, int(state[s.SIZE]))
-        if state[s.TX_SKIP] and not state[s.HOLDS_SKIPPED]:  # what is held of it cannot be told from outside
+        if state[s.TX_SKIP] and not state[s.HOLDS_SKIPPED]:  # what is held of it cannot be seen from outside
             self._finish(is_row=True)
             self._consume()
             return

@@ -93,7 +93,7 @@ _METAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """The optional part of a table map. A field that the server left out is None; tuples have one entry for each
+    """The optional part of a table map. A field that the server did not send is None; tuples have one entry for each
     column.
     """
 

@@ -4,8 +4,7 @@ Result sets of a snapshot end in the same arrays: `describe` says which, `to_tex
 """
 
 from databus.sources.mysql.rows._arrow_types import Policies, address_type, bus_type, describe, text_columns
-from databus.sources.mysql.rows._bus import bus_arrays
-from databus.sources.mysql.rows._decode import Decoded, decode
+from databus.sources.mysql.rows._decode import Decoded, bus_arrays, decode
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
 from databus.sources.mysql.rows._plan import DecodePlan, make_plan
 from databus.sources.mysql.rows._small_events import SMALL_BYTES, SmallEvents, small_events

@@ -48,7 +48,7 @@ TEXTS: Final = BLOBS | {
     FieldType.VARCHAR_COMPRESSED,
     FieldType.BLOB_COMPRESSED,
 }
-"""Types of text or bytes, told apart by the character set."""
+"""Types of text or of bytes; the character set says which."""
 _ADDRESSES: Final = ("uuid", "inet4", "inet6")
 
 

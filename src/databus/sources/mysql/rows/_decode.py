@@ -22,6 +22,7 @@ from databus.sources.mysql.rows._row_errors import LoggedRows, not_this_table, r
 from databus.sources.mysql.rows._text import TEXT_SLACK, RowPlaces, check_size, text_array, to_text
 from databus.sources.mysql.rows._time_text import logged_text, number_text
 
+_TIME: Final = pa.timestamp("us", tz="UTC")
 _KINDS: Final = {"uuid": (0, 36), "inet4": (1, 15), "inet6": (2, 39)}
 _ADDRESS_SLACK: Final = 8
 ROW_BYTES_MAX: Final = 64 << 20
@@ -317,3 +318,47 @@ def address_text(kind: str, raw: pa.Array) -> pa.Array:
     size = kernels.address_text(number, rows, offsets.address, text.address, out_offsets.address, out.address)
     buffers = [valid if raw.null_count else None, out_offsets, out.slice(0, size)]
     return pa.Array.from_buffers(pa.string(), rows, buffers, null_count=raw.null_count)
+
+
+def bus_arrays(
+    decoded: Decoded,
+    before: NDArray[np.int64],
+    transactions: NDArray[np.int32],
+    *,
+    scns: NDArray[np.int64],
+    commits_us: NDArray[np.int64],
+    txids: Callable[[int, int], pa.StringArray],
+) -> list[pa.Array]:
+    """The bus columns of `databus.core.BUS_COLUMNS`, in their order, of images that were logged.
+
+    Of each event: before (the last `_seq` of its transaction before it), transactions (never less than that of the
+    event before). Of each transaction: scns, commits_us; `txids(low, high)` gives the ids of low..high-1.
+    """
+    from databus.sources.mysql.rows import _bus_kernels as kernels
+
+    count = decoded.images
+    wide, narrow = _padded(8 * count), _padded(4 * count)
+    # From Arrow's pool, which keeps its pages.
+    memory = pa.allocate_buffer(3 * wide + narrow + _padded((count + 7) // 8))
+    places = [0, wide, 2 * wide, 3 * wide, 3 * wide + narrow]
+    sizes = [8 * count] * 3 + [4 * count, (count + 7) // 8]
+    parts = [memory.slice(at, size) for at, size in zip(places, sizes, strict=True)]
+    words = np.frombuffer(memory, np.uint8)
+    scn, seq, commit_us = (words[at : at + 8 * count].view(np.int64) for at in places[:3])
+    number = words[places[3] : places[3] + 4 * count].view(np.int32)
+    words[places[4] :] = 0  # from no snapshot
+    used = np.empty(len(transactions), np.int64)
+    distinct = kernels.stamp(
+        decoded.images_per_event, before, transactions, scns, commits_us, scn, seq, commit_us, number, used
+    )
+    low, high = int(used[0]), int(used[distinct - 1]) + 1
+    names = txids(low, high)
+    if distinct < high - low:
+        names = names.take(pa.array(used[:distinct] - low))
+    return [
+        pa.array(decoded.change_types),
+        *(pa.Array.from_buffers(pa.int64(), count, [None, part]) for part in parts[:2]),
+        pa.Array.from_buffers(_TIME, count, [None, parts[2]]),
+        pa.DictionaryArray.from_arrays(pa.Array.from_buffers(pa.int32(), count, [None, parts[3]]), names),
+        pa.Array.from_buffers(pa.bool_(), count, [None, parts[4]]),
+    ]

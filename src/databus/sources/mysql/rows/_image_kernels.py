@@ -1,8 +1,8 @@
 """The kernels of row images: `measure` checks every bound and counts, `write` puts the values into an arena.
 
-`write` relies on what `measure` found in the same bytes, so it reads a value without asking whether it is there. It
-notes the places of some rows' values first and goes through their columns then: what a column needs is looked up once
-for all of them.
+`write` relies on what `measure` has checked in the same bytes, so it reads a value without asking whether it is there.
+It notes the places of some rows' values first and goes through their columns then: what a column needs is looked up
+once for all of them.
 
 An image is a bitmap of nulls and then the values that are not null, in the order of the columns. Layout: MySQL
 internals, "Rows_event"; of a partial update: "Partial_update_rows_event".

@@ -25,7 +25,7 @@ INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(5, 13)
 OPAQUE: Final = 15
 DEPTH_MAX: Final = 128  # the server allows 100
 DECIMAL_DIGITS_MAX: Final = 81
-"""A decimal's nine groups of nine digits. A document tells whole groups before the point, and so more digits than the
+"""A decimal's nine groups of nine digits. A document has whole groups before the point, and so more digits than the
 65 of a column.
 """
 EXPANSION_MAX: Final = 8

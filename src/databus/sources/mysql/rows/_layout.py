@@ -98,7 +98,7 @@ def check_type(table: str, column: ColumnDefinition, kind: int, meta: int) -> Fi
         f"{table}: the log has column {column.name!r} as type {_name_of(kind)} with meta {meta}, but "
         f"its definition at this position is {column.column_type} ({column.type.name} with meta {column.meta}); the "
         "history of the table's schema is not that of this log. Have the table snapshotted again, or set "
-        "binlog_row_metadata=FULL on the server so that the log itself tells"
+        "binlog_row_metadata=FULL on the server so that the log itself says it"
     )
 
 
@@ -207,7 +207,7 @@ def _time(  # noqa: PLR0911 - one answer a type
     column: ColumnDefinition, logged: FieldType, arrow: pa.DataType, *, is_null: bool
 ) -> ColumnLayout:
     null = int(is_null)
-    digits = column.meta  # of the definition: the map of an old form does not tell
+    digits = column.meta  # of the definition: the map of an old form does not have it
     fraction = (digits + 1) // 2
     if logged in (FieldType.DATE, FieldType.NEWDATE):
         return _fixed(ops.DATE, arrow, 3, 4, 0, null)

@@ -52,7 +52,8 @@ class Omitter:
 
         Columns of the key are never touched. Raises `LimitExceeded` if a row does not fit without them.
         """
-        places = [number for number, array in enumerate(arrays) if _is_variable(array)]
+        is_variable = [pa.types.is_string(array.type) or pa.types.is_binary(array.type) for array in arrays]
+        places = [number for number, is_candidate in enumerate(is_variable) if is_candidate]
         offsets = [_offsets(arrays[number]) for number in places]
         if sum(int(column_offsets[-1] - column_offsets[0]) for column_offsets in offsets) <= self.row_bytes_max:
             return list(arrays)
@@ -97,10 +98,6 @@ class Omitter:
         goes = np.zeros(sizes.shape, np.bool_)
         np.put_along_axis(goes, order, np.arange(sizes.shape[1]) < needed, axis=1)
         return goes
-
-
-def _is_variable(array: pa.Array) -> bool:
-    return bool(pa.types.is_string(array.type) or pa.types.is_binary(array.type))
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int32]:

@@ -54,7 +54,7 @@ ASCII: Final = 42
 PADDED: Final = 43  # zeros to A bytes
 DECIMAL_TEXT: Final = 44  # as DECIMAL, any number of digits, written out
 
-# What a kernel found wrong; its other findings stand in the status.
+# What is wrong, as a kernel returns it; details are in the status.
 FINE: Final = 0
 CUT_SHORT: Final = 1
 TOO_LONG: Final = 2

@@ -188,7 +188,7 @@ def _followed(text: bytes, at: int) -> int:
 
 
 def _field(text: bytes, table: int, number: int) -> int:
-    """Where a field of a FlatBuffers table stands; it must not be left out."""
+    """Where a field of a FlatBuffers table stands; the field must be there."""
     fields = table - int.from_bytes(text[table : table + 4], "little", signed=True)
     offset = int.from_bytes(text[fields + 4 + 2 * number : fields + 6 + 2 * number], "little")
     if not offset:

@@ -25,7 +25,7 @@ def _padded(size: int) -> int:
 def place(program: Words, totals: Words, images: int, base: int) -> int:
     """Give each column its places in an arena that begins at `base`; returns the bytes that it takes.
 
-    totals: the bytes of each column of variable size, as `measure` found them.
+    totals: the bytes of each column of variable size, as `measure` returned them.
     """
     at = 0
     bits = _padded((images + 7) // 8)

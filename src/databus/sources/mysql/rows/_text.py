@@ -79,7 +79,7 @@ def _text_bytes(raw: pa.Array) -> int:
 
 
 def check_size(size: int, column: ColumnDefinition, where: RowPlaces) -> None:
-    """Refuse text that a kernel found to be more than Arrow's offsets can say."""
+    """Refuse text of more bytes than Arrow's offsets can count."""
     if size < 0:
         raise LimitExceeded(
             f"{where.table}: column {column.name!r} has more than 2 GiB of text at {where.row(0)}; lower "

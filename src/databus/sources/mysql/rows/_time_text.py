@@ -42,7 +42,7 @@ class _Fields:
 
 
 def number_text(column: ColumnDefinition, numbers: pa.Array) -> pa.Array:
-    """Numbers as their digits; a BIT as the number that it is, a YEAR in four digits."""
+    """Numbers as their digits; a BIT as its number, a YEAR in four digits."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.int8())
     text = numbers.cast(pa.string())

@@ -89,7 +89,7 @@ def utf8_surely(at: int, count: int) -> bool:
     """Whether all of it is UTF-8 for sure: a quick look at eight bytes at once, which knows of the most usual
     characters only. Up to seven bytes more are read.
 
-    In each word the bits 7 tell: of continuations (10......), and where lead bytes want some.
+    In each word the bits 7 say: of continuations (10......), and where lead bytes want some.
     """
     wanted, wrong, is_rare = 0, 0, False
     end = at + count

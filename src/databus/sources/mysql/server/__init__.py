@@ -3,8 +3,8 @@
 Start with `connect`, then `Dump`; `_check` has what can be wrong with a server, `_resumable` with a position.
 """
 
+from databus.sources._capabilities import Finding
 from databus.sources.mysql.server._check import check, check_source
-from databus.sources.mysql.server._check_finding import Finding, refuse
 from databus.sources.mysql.server._connection import close_quietly, connect, socket_of
 from databus.sources.mysql.server._dump import BlockQueue, Dump
 from databus.sources.mysql.server._errors import error_of, server_error, telling
@@ -36,6 +36,7 @@ from databus.sources.mysql.server._status import (
     ask,
     gtids_at,
     log_end,
+    refuse,
     server_facts,
     version_of,
 )

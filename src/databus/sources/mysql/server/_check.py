@@ -11,13 +11,13 @@ from typing import Any, Final
 import pymysql
 
 from databus.core import DatabusError
+from databus.sources._capabilities import Finding, Severity
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.server._check_finding import Finding, Severity, grants_of, has_global
 from databus.sources.mysql.server._check_replication import asked, of_replication, says_replica
 from databus.sources.mysql.server._check_tables import of_definitions, of_tables
 from databus.sources.mysql.server._connection import close_quietly, connect
 from databus.sources.mysql.server._errors import telling
-from databus.sources.mysql.server._status import ServerFacts, account_of, server_facts
+from databus.sources.mysql.server._status import ServerFacts, account_of, grants_of, has_global, server_facts
 
 _REPORT_HOST_MAX: Final = 60  # what a server keeps of it
 
@@ -228,7 +228,7 @@ def _of_server_ids(
                 "whether a replica has our server_id is not checked: MySQL before 8.0.20 may crash when asked for its "
                 "replicas while one of them disconnects"
             )
-            yield Finding("info", "server_id", facts.server, what, "choose one that nobody else has")
+            yield Finding("info", "server_id", facts.server, what, "choose one that no other replica has")
         return
     replicas = asked(connection, "SHOW REPLICAS" if says_replica(facts) else "SHOW SLAVE HOSTS")
     if replicas is None:

@@ -1,6 +1,6 @@
 """Whether a captured replica logs everything that its primary logged.
 
-A replica's log holds what the replica itself applied and chose to log. What a filter left out is missing from it
+A replica's log holds what the replica itself applied and chose to log. What a filter dropped is missing from it
 without a trace: with GTIDs, MySQL even logs the transaction's name. So a replica that may hide captured tables is
 never followed.
 """
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import pymysql
 
+from databus.sources._capabilities import Finding
 from databus.sources.mysql._captured_tables import TableSelection
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.server._check_finding import DENIED, Finding
 from databus.sources.mysql.server._errors import error_of
 from databus.sources.mysql.server._replication_filters import Hidden, names_of
-from databus.sources.mysql.server._status import ServerFacts, account_of, ask
+from databus.sources.mysql.server._status import DENIED, ServerFacts, account_of, ask
 
 _IDS: Final = {
     "replicate_ignore_server_ids": "whatever first came from these servers",
@@ -129,7 +129,7 @@ def _finding(facts: ServerFacts, name: str, value: str, where: str, hidden: str)
     what = f"{name} = {excerpt}{where} keeps {hidden} from its log, and nothing in the log shows it"
     mend = (
         "capture its primary, or a replica without that filter. To use this one: remove the filter, and build the "
-        "replica again, since what it has left out stays away"
+        "replica again, since what it has dropped stays missing"
     )
     return Finding("error", "replication_filter", facts.server, what, mend)
 

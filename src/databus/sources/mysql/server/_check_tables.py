@@ -10,12 +10,12 @@ import pymysql
 from pymysql.constants import ER
 
 from databus.core import DatabusError, database_name, is_pattern, name_fits, name_parts, source_name, split_database
+from databus.sources._capabilities import Finding, Severity
 from databus.sources.mysql._captured_tables import CapturedTables, TableSelection
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
 from databus.sources.mysql.server._errors import error_of, telling
-from databus.sources.mysql.server._status import ServerFacts, account_of, ask
+from databus.sources.mysql.server._status import DENIED, ServerFacts, account_of, ask, grants_of, has_global
 from databus.sources.mysql.tables import ServerKind, read_catalogue
 
 SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
@@ -216,7 +216,7 @@ def _of_locks(
     severity: Severity,
     why: str,
 ) -> Iterator[Finding]:
-    """Whether databus may lock the tables that it is to lock. why: the reason for the locks. Only a warning if nothing
+    """Whether databus may lock the tables that need it. why: the reason for the locks. Only a warning if nothing
     but a snapshot needs them: a capture that has read its tables continues without.
     """
     grants = grants_of(connection, facts)
@@ -320,7 +320,7 @@ def _of_cascades(
     if hit:
         what = (
             f"{_listed([table for table, _ in hit])} with a foreign key that deletes or changes rows by itself "
-            f"(CASCADE, SET NULL): the server does not log those changes, so nobody can capture them"
+            f"(CASCADE, SET NULL): the server does not log those changes, so they cannot be captured"
         )
         table, constraint = hit[0]
         mend = (
@@ -360,8 +360,8 @@ def _of_time_zones(
 
 
 def _acting_constraints(connection: "pymysql.Connection[Any]", table: _CheckedTable) -> list[str]:
-    """The foreign keys of a table that change its rows. MariaDB's catalogue tells their rules only to those who may
-    write the table; SHOW CREATE TABLE tells every reader.
+    """The foreign keys of a table that change its rows. MariaDB's catalogue shows their rules only to those who may
+    write the table; SHOW CREATE TABLE shows them to every reader.
     """
     try:
         (row,) = ask(connection, f"SHOW CREATE TABLE {table.identifier}")

@@ -37,7 +37,7 @@ class _TlsContext(ssl.SSLContext):
 
 
 def tls_context(config: MysqlConfig) -> ssl.SSLContext | None:
-    """What the configuration says about TLS; None where it is off. Certificates to trust mean that it is on."""
+    """What the configuration says about TLS; None where it is off. `tls_ca` without `tls` turns it on."""
     if config.tls == "off" and (config.tls_ca is None or "tls" in config.model_fields_set):
         return None
     context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,10 +1,10 @@
 """Dump: asks a server for its log as a replica does, and reads what it sends.
 
-While the server has little to send, whoever wants the log reads the socket: what came meanwhile is one block, and no
-other thread is woken. Once much comes, or `take` was not called for a while, a thread drains the socket meanwhile;
-what it reads waits in a `BlockQueue` bounded in bytes, and is taken together. When that is full the socket is not read,
-and the server waits.
-Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
+While the server has little to send, the thread that takes the log reads the socket: what came meanwhile is one block,
+and no other thread is woken. Once much comes, or `take` was not called for a while, a thread drains the socket
+meanwhile; what it reads waits in a `BlockQueue` bounded in bytes, and is taken together. When that is full the socket
+is not read, and the server waits. Protocol:
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
 https://mariadb.com/kb/en/3-binlog-network-stream/.
 """
 
@@ -132,7 +132,7 @@ class BlockQueue:
 class _Reads(Enum):
     """Which thread reads the socket."""
 
-    NOBODY = 0
+    NONE = 0
     TAKER = 1
     THREAD = 2
 
@@ -230,7 +230,7 @@ class Dump:
         except Exception as error:  # noqa: BLE001 - raised below
             self.queue.fail(self._failure(error))
         with self._roles:
-            self._reads = _Reads.THREAD if self._is_bulk else _Reads.NOBODY
+            self._reads = _Reads.THREAD if self._is_bulk else _Reads.NONE
             if self._is_bulk:
                 self._roles.notify_all()
         return self.queue.take(0) if events is None else events  # `take` raises what ended the reading
@@ -295,7 +295,7 @@ class Dump:
 
     def _failure(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):
-            silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting anew"
+            silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting again"
             return ServiceUnavailable(f"{self._server}: {silence}")
         if isinstance(error, OSError):
             return ServiceUnavailable(f"{self._server}: the connection broke: {error.strerror or error}")
@@ -318,12 +318,12 @@ class Dump:
     def _wait_until_needed(self) -> None:
         with self._roles:
             if self._reads is _Reads.THREAD:
-                self._reads = _Reads.NOBODY
+                self._reads = _Reads.NONE
             self.queue.wake()  # a `take` that waits there may read the socket itself now
             while self._reads is not _Reads.THREAD and not self._is_closing:
                 before = self._takes
                 self._roles.wait(_AWAY_S)  # bounded: if `take` is not called meanwhile, this thread has to read
-                if self._reads is _Reads.NOBODY and self._takes == before:
+                if self._reads is _Reads.NONE and self._takes == before:
                     self._reads = _Reads.THREAD
 
     def _is_readable(self) -> bool:

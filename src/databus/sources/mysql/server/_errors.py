@@ -1,4 +1,4 @@
-"""What PyMySQL and sockets raise, as databus's errors: either somebody has to act, or waiting helps.
+"""What PyMySQL and sockets raise, as databus's errors: either an operator has to act, or waiting helps.
 
 No text here holds a password: the server's do not, and ours name users and addresses only.
 """
@@ -36,7 +36,7 @@ _BY_SOMEBODY: Final = frozenset(  # who has to change the configuration, or the 
         CR.CR_AUTH_PLUGIN_CANNOT_LOAD,
     }
 )
-_BY_TIME: Final = frozenset(  # it is the server, the network or somebody's lock
+_BY_TIME: Final = frozenset(  # it is the server, the network or another client's lock
     {
         0,  # PyMySQL found bytes where it did not expect them: the server ended in the middle of something
         ER.CON_COUNT_ERROR,

@@ -14,7 +14,6 @@ from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import FIRST_OFFSET, HEADER_BYTES, OFFSET_MAX, LogPosition
 from databus.sources.mysql.binlog._event_types import EventType
 from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
-from databus.sources.mysql.server._check_finding import refuse
 from databus.sources.mysql.server._check_replication import of_replication
 from databus.sources.mysql.server._connection import READ_MS_MAX, close_quietly, connect
 from databus.sources.mysql.server._dump import Dump
@@ -29,7 +28,7 @@ from databus.sources.mysql.server._resumable import (
     scheme_of,
     trouble_with,
 )
-from databus.sources.mysql.server._status import ServerFacts, identity_of, server_facts
+from databus.sources.mysql.server._status import ServerFacts, identity_of, refuse, server_facts
 
 _MADE_UP_ID_MIN: Final = 1 << 30  # ids that databus makes up are larger than those that people choose
 _ANSWER_S_MAX: Final = 60.0

@@ -58,7 +58,7 @@ class EndWatch:
         if self._doubt == place:
             raise ServiceUnavailable(
                 f"{self._server}: its log ends at {end[0]}:{end[1]}, and nothing has come since {place}; connecting "
-                f"anew"
+                f"again"
             )
         self._doubt = place
 

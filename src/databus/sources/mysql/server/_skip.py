@@ -27,7 +27,7 @@ class NoFeed:
         return None
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """No thread waits."""
 
     def close(self) -> None:
         """Nothing is open."""

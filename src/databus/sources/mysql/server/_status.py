@@ -1,7 +1,7 @@
 """What a server says of itself: who it is, what it logs and how, what it still has."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -9,8 +9,10 @@ import pymysql
 from pymysql.constants import ER
 
 from databus.core import InputError
+from databus.sources._capabilities import Finding
 from databus.sources.mysql.server._errors import error_of, telling
 
+DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 Flavor = Literal["mysql", "mariadb"]
 GtidMode = Literal["on", "permissive", "off"]
 
@@ -24,8 +26,6 @@ class LogFile:
     name: str
     bytes: int
     """Its size."""
-    is_encrypted: bool = False
-    """The server decrypts such a file as it sends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ServerFacts:
 
     @property
     def lower_case_table_names(self) -> int:
-        """0: names tell cases apart; 1: kept in lower case; 2: kept as written, compared in lower case."""
+        """0: names are case-sensitive; 1: kept in lower case; 2: kept as written, compared in lower case."""
         return int(self.variables.get("lower_case_table_names", "0"))
 
     @property
@@ -137,8 +137,8 @@ _IDENTITY: Final = {
 
 
 def identity_of(connection: "pymysql.Connection[Any]", flavor: Flavor) -> Mapping[str, str]:
-    """What tells this server from every other one, as far as it says: two connections to which it is the same reach
-    the same server. MariaDB has no name of its own that lasts, so when it was started is part of it.
+    """What distinguishes this server from every other one, as far as it says: two connections to which it is the same
+    reach the same server. MariaDB has no name of its own that lasts, so when it was started is part of it.
 
     Empty where the server does not know what a server of that flavor is asked.
     """
@@ -242,9 +242,7 @@ def _log_status(
             f"{server}: the user may not see where the log stands; run there: "
             f"GRANT {privilege} ON *.* TO {account_of(connection)}"
         ) from error
-    logs = tuple(
-        LogFile(str(row["Log_name"]), int(row["File_size"]), row.get("Encrypted", "No") == "Yes") for row in files
-    )
+    logs = tuple(LogFile(str(row["Log_name"]), int(row["File_size"])) for row in files)
     return logs, rows[0] if rows else {}
 
 
@@ -282,3 +280,28 @@ def _one_line(gtids: str) -> str:
 
 def _names(listed: object) -> frozenset[str]:
     return frozenset(name for name in str(listed or "").split(",") if name)
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise `InputError` with every error among the findings, if there is one."""
+    errors = [str(finding) for finding in findings if finding.severity == "error"]
+    if errors:
+        raise InputError("; ".join(errors))
+
+
+def grants_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:
+    """SHOW GRANTS, active roles included."""
+    using = ""
+    if not facts.is_mariadb and facts.version >= (8, 0, 0):
+        roles = str(next(iter(ask(connection, "SELECT CURRENT_ROLE()")[0].values())) or "NONE")
+        using = "" if roles == "NONE" else f" FOR CURRENT_USER() USING {roles}"
+    return [str(next(iter(row.values()))) for row in ask(connection, f"SHOW GRANTS{using}")]
+
+
+def has_global(grants: Iterable[str], privilege: str) -> bool:
+    """Whether one of the grants gives it on everything."""
+    for grant in grants:
+        match = re.match(r"GRANT (.+?) ON \*\.\* TO ", grant)
+        if match and not {privilege, "ALL PRIVILEGES"}.isdisjoint(match[1].upper().split(", ")):
+            return True
+    return False

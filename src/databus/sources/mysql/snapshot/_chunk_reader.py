@@ -1,18 +1,21 @@
 """ChunkReader: reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import pymysql
 
 from databus.core import DatabusError, ServiceUnavailable, SourceChanged, TransientError
+from databus.schema import TableSchema
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.rows import Policies
 from databus.sources.mysql.server import close_quietly, server_error, socket_of
-from databus.sources.mysql.snapshot._keys import KeyRange, KeyValues
+from databus.sources.mysql.snapshot._keys import KeyColumn, KeyRange, KeyValues, key_columns
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
-from databus.sources.mysql.snapshot._read_session import facts_of, prepare
+from databus.sources.mysql.snapshot._read_session import Facts, facts_of, prepare
 from databus.sources.mysql.snapshot._read_views import (
     LockBusy,
     LogWatermark,
@@ -22,10 +25,9 @@ from databus.sources.mysql.snapshot._read_views import (
     query,
     way_of,
 )
-from databus.sources.mysql.snapshot._result_shape import Columns
+from databus.sources.mysql.snapshot._result_shape import Columns, ResultShape
 from databus.sources.mysql.snapshot._results import PreparedStatement, RowReader
-from databus.sources.mysql.snapshot._task import ReadableTable
-from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions, TableLocked
+from databus.sources.snapshots import ReadAbandoned, ReadChunk, Reading, SnapshotOptions, SnapshotReader, TableLocked
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
@@ -36,11 +38,84 @@ _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
 
 
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """A table to read."""
+
+    definition: TableDefinition
+    table: TableSchema
+    """Its schema, without excluded columns."""
+    where: str | None = None
+    """A condition in SQL on the rows to read."""
+    policies: Policies = field(default_factory=Policies)
+    locks: bool = False
+    """Read it under a lock. Only for a table without a key that is written too often to be read otherwise."""
+
+    @property
+    def source(self) -> str:
+        """`db.table`."""
+        return self.definition.source
+
+
+class ReadableTable:
+    """See `databus.sources.snapshots.Readable`. facts: what the server says about the table, once it was asked."""
+
+    def __init__(self, task: TableTask) -> None:
+        self.task = task
+        self.shape = ResultShape(task.definition, task.table, key_columns(task.definition), task.policies)
+        self.facts: Facts | None = None
+
+    def unasked(self) -> "ReadableTable":
+        """The same table, without facts."""
+        return ReadableTable(self.task)
+
+    def learn(self, facts: Facts) -> None:
+        """What the server says about the table."""
+        self.facts = facts
+        if not facts.index:
+            self.shape = ResultShape(self.task.definition, self.task.table, (), self.task.policies)
+
+    @property
+    def key(self) -> Sequence[KeyColumn]:
+        """Its key's columns."""
+        return self.shape.key
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its rows cannot be read in a key's order."""
+        return self.facts is not None and not self.facts.index
+
+    @property
+    def index(self) -> str:
+        """The index to read it by; empty if there is none, or the server was not asked yet."""
+        return "" if self.facts is None else self.facts.index
+
+    @property
+    def rows_estimate(self) -> int | None:
+        """The server's own, which may be far off."""
+        return None if self.facts is None else self.facts.rows_estimate
+
+    def everything(self) -> KeyRange:
+        """From the table's beginning to its end."""
+        return KeyRange()
+
+    def part_of(self, value: object) -> KeyRange:
+        """Read what `json_of` wrote. Raises `CorruptData`."""
+        return KeyRange.from_json(self.shape.key, value)
+
+    def json_of(self, part: KeyRange) -> object:
+        """The keys between which it is."""
+        return part.to_json()
+
+
 class MysqlChunkReader:
-    """Reads the chunks that it is given, each in a read view of its own."""
+    """Reads chunks for `host`, each in a read view of its own."""
 
     def __init__(
-        self, connect: Callable[[], pymysql.Connection], options: SnapshotOptions, host: Host[ReadableTable]
+        self,
+        connect: Callable[[], pymysql.Connection],
+        options: SnapshotOptions,
+        host: SnapshotReader[ReadableTable],
     ) -> None:
         self._connect = connect
         self._options = options
@@ -278,7 +353,7 @@ class MysqlChunkReader:
             while self._host.is_full and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
             if not reading.owns(chunk) or self._host.is_closed:
-                raise ReadAbandoned(f"{chunk.source} is read anew")
+                raise ReadAbandoned(f"{chunk.source} is read again")
 
     def _confirm(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Under a lock, the rows that were read contain everything that the log shows by now, if the lock still holds:
@@ -299,7 +374,7 @@ class MysqlChunkReader:
         return position is not None and chunk.high is not None and chunk.high.is_in(position)
 
     def _wait_until_placed(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
-        """Keep the lock until the table's last row has its place in the log, so that nobody writes the table before."""
+        """Keep the lock until the table's last row has its place in the log, so that no write comes before."""
         with self._host.changed:
             while chunk.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
@@ -347,5 +422,5 @@ def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
 
 
 def _inside(connection: pymysql.Connection) -> Any:
-    """PyMySQL's methods that have no types."""
+    """The connection, for PyMySQL's methods that have no types."""
     return connection

@@ -114,7 +114,7 @@ class KeyColumn:
         elif isinstance(value, str) and set(value) <= _ALLOWED[self.form] and len(value) <= _VALUE_CHARACTERS_MAX:
             return value
         raise CorruptData(
-            f"column {self.name!r}: {str(value)[:100]!r} is no value of a key; the snapshot must begin anew"
+            f"column {self.name!r}: {str(value)[:100]!r} is no value of a key; the snapshot must begin again"
         )
 
     def beyond(self, value: KeyValue, *, above: bool) -> str:
@@ -265,7 +265,7 @@ class KeyRange:
     def from_json(cls, columns: Sequence[KeyColumn], value: object) -> "KeyRange":
         """Read what `to_json` wrote. Raises `CorruptData` for a value that is no place in this key."""
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise CorruptData(f"{str(value)[:100]!r} is no range of keys; the snapshot must begin anew")
+            raise CorruptData(f"{str(value)[:100]!r} is no range of keys; the snapshot must begin again")
         return cls(*(_place(columns, place) for place in value))
 
 
@@ -273,5 +273,5 @@ def _place(columns: Sequence[KeyColumn], value: object) -> KeyValues | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != len(columns):
-        raise CorruptData(f"{str(value)[:100]!r} is no key of {len(columns)} columns; the snapshot must begin anew")
+        raise CorruptData(f"{str(value)[:100]!r} is no key of {len(columns)} columns; the snapshot must begin again")
     return tuple(column.check(part) for column, part in zip(columns, value, strict=True))

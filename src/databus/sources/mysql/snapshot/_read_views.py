@@ -17,14 +17,14 @@ it (tests/mysql/snapshot/test_watermarks.py):
   become more. Writers come before `READ` and would keep it waiting for ever; then `WRITE` is asked for, behind which
   they wait for at most `lock_ms_max`. If a transaction that wrote the table is open for longer, it is let go, and tried
   again later.
-- On MySQL a view is opened by reading a row of the table, which holds off whoever would alter it until the view is
+- On MySQL a view is opened by reading a row of the table, which holds off an ALTER of it until the view is
   closed. Opened before that, it could be one of the moment in which an ALTER copies the table: MySQL 5.7 then shows,
   once the ALTER is through, the rows that had been copied by then, and no error.
 - An exact view (low is high, for a table without a key) is opened under that lock on any MySQL, and so is that row
   read: an ALTER may copy under `READ`. Under `WRITE` none does, and one that begins later makes the view an error.
 - A table of an engine without transactions is read under `LOCK TABLES t READ` from begin to end, and so is one that is
-  to be held, on any server: what nobody may write needs no view. The lock is the reading connection's own, since it may
-  have become one for `WRITE`, which would keep any other connection from reading.
+  to be held, on any server: a table that cannot be written needs no view. The lock is the reading connection's own,
+  since it may have become one for `WRITE`, which would keep any other connection from reading.
 """
 
 import time
@@ -190,8 +190,9 @@ class ReadViews:
     ) -> ReadView:
         """A view of this table that holds everything logged up to `floor`.
 
-        exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: an
-        earlier one, if a guard makes them. first: the query that reads one row of the table; by default, any row.
+        exact: the low watermark must be the high one. held: the table is locked against writes while the view is open.
+        low: an earlier one, if a guard makes them. first: the query that reads one row of the table; by default, any
+        row.
         """
         first = first or first_query(definition, (), "", KeyRange())
         until_s = time.monotonic() + _BEHIND_S_MAX
@@ -204,7 +205,7 @@ class ReadViews:
                 raise ServiceUnavailable(
                     f"{definition.source}: the server that is read has not got as far as its own log"
                 )
-            time.sleep(_BEHIND_S)  # no server tells when a commit becomes visible
+            time.sleep(_BEHIND_S)  # no server says when a commit becomes visible
 
     def close(self) -> None:
         """Close the guard's connection."""

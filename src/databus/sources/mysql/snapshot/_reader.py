@@ -7,8 +7,7 @@ from typing import Any, Final
 import pymysql
 
 from databus.sources import snapshots
-from databus.sources.mysql.snapshot._chunk_reader import MysqlChunkReader
-from databus.sources.mysql.snapshot._task import ReadableTable, TableTask
+from databus.sources.mysql.snapshot._chunk_reader import MysqlChunkReader, ReadableTable, TableTask
 from databus.sources.snapshots import ReadChunk, SnapshotOptions
 
 EVENTS_MAX: Final = 1 << 16
@@ -57,7 +56,7 @@ class XaHistory:
 class MysqlSnapshotReader(snapshots.SnapshotReader[ReadableTable]):
     """See `databus.sources.snapshots.SnapshotReader`. connect: makes a connection; called by several threads.
 
-    Tell `xa` each XA transaction that the log prepares or commits, before the log is followed beyond that.
+    Report to `xa` each XA transaction that the log prepares or commits, before the log is followed beyond that.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ TIME: Final = 7
 BIT: Final = 8
 BYTES: Final = 9
 
-# What was found.
+# What a kernel returns.
 FINE: Final = 0
 CUT_SHORT: Final = 1
 BAD_LENGTH: Final = 2

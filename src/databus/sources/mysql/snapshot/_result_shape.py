@@ -146,7 +146,7 @@ class ResultShape:
 
     @property
     def columns(self) -> list[ColumnDefinition]:
-        """The table's columns in the query's order, excluded ones left out.
+        """The table's columns in the query's order, without excluded ones.
 
         Raises `SourceChanged` if the definition is not the table's: after a crash, one of the two may be newer.
         """

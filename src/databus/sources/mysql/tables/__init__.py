@@ -11,7 +11,7 @@ from databus.sources.mysql.tables._lexer import ServerKind, UnreadableStatement,
 from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.tables._table_state import TableState
 from databus.sources.mysql.tables._touched_tables import altered_names, touched_names
-from databus.sources.mysql.tables._unknown_tables import doubtful, told
+from databus.sources.mysql.tables._unknown_tables import announced, doubtful
 
 __all__ = [
     "Altered",
@@ -30,6 +30,7 @@ __all__ = [
     "Unknown",
     "UnreadableStatement",
     "altered_names",
+    "announced",
     "charset_of_number",
     "check_agreement",
     "doubtful",
@@ -37,6 +38,5 @@ __all__ = [
     "parse_column_type",
     "read_catalogue",
     "tokens_of",
-    "told",
     "touched_names",
 ]

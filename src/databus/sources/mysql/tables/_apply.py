@@ -623,7 +623,7 @@ def _columns_of(part: KeyPart, made: Sequence[Key]) -> tuple[KeyPart, ...]:
 
 
 def _carried(part: KeyPart, old: ColumnDefinition, new: ColumnDefinition, *, is_other: bool) -> KeyPart:
-    """A part of a key that an ALTER TABLE leaves, for the column that it is then.
+    """A part of a key that an ALTER TABLE leaves, for the column after it.
 
     is_other: the statement dropped the column and added one of that name. The key takes it, but no more of it than the
     old column had. Else the prefix is dropped if it was the whole column, or does not fit any more.

@@ -161,7 +161,7 @@ def _text_loss(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> s
         return "its character set is converted"
     if old.type is FieldType.STRING:
         if old.charset == BINARY:
-            return "bytes are padded anew"
+            return "bytes are padded again"
         if sql_mode & SqlMode.PAD_CHAR_TO_FULL_LENGTH:
             return "blanks may have been added at the end"
     elif new.type is FieldType.STRING:

@@ -164,7 +164,7 @@ def _column(
         members=names_of_members,
         is_invisible=not metadata.visible[index] if metadata.visible is not None else False,
         is_hidden=is_hidden,
-        uses=None,  # no map tells which columns are generated
+        uses=None,  # no map says which columns are generated
     )
     if known is not None and _agrees(known, column, has_visibility=metadata.visible is not None):
         return known if known.is_nullable == column.is_nullable else replace(known, is_nullable=column.is_nullable)

@@ -45,11 +45,11 @@ from databus.sources.mysql.tables._unknown_tables import (
     Note,
     Presence,
     TableName,
+    announced,
     contents_known,
     doubtful,
     gone,
     not_known,
-    told,
     unlogged,
 )
 
@@ -152,7 +152,7 @@ class Spelling:
 class TableHistory:
     """The tables at one position; `apply` moves it past a statement.
 
-    captured: whether consumers see a table of that name: events tell of those only. fold: names are compared in lower
+    captured: whether consumers see a table of that name: events are of those only. fold: names are compared in lower
     case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
     that do not carry it. system_zone: its system_time_zone. Of these, None says that it is unknown: what depends on it
     is not understood, or class 3. database_charsets: the defaults of databases that were there when the history began,
@@ -196,7 +196,7 @@ class TableHistory:
 
     def definition(self, database: str, table: str) -> TableDefinition | None:
         """What that table is here; None where there is none, or it is not known. Raises `SourceChanged` where only the
-        server's lower_case_table_names tells whether it is one that is known.
+        server's lower_case_table_names says whether it is a known one.
         """
         name = self._name(database, table)
         if (other := self._spelling.rival(name)) is not None:
@@ -240,7 +240,7 @@ class TableHistory:
         self._keep(name, table, is_unlogged=self.is_unlogged(*name))
 
     def learn(self, definition: TableDefinition) -> None:
-        """Know a table as the log itself shows it (`from_table_map`); what no table map tells stays as it was."""
+        """Know a table as the log itself shows it (`from_table_map`); what no table map has stays as it was."""
         name = self._name(definition.database, definition.name)
         known = self._state(name)
         if known is not None and known.definition == definition:
@@ -249,7 +249,7 @@ class TableHistory:
 
     def doubt(self, database: str, table: str) -> None:
         """Note that the table is not known here, though consumers have got a definition of it."""
-        self._note({told(self._name(database, table)): True})
+        self._note({announced(self._name(database, table)): True})
 
     def restore(self, changes: HistoryChanges) -> None:
         """Take what a store kept; none of it counts as changed."""
@@ -334,7 +334,7 @@ class TableHistory:
         self._changes.tables[name] = text_of(state)
         self._spelling.add(name)
         self._reasons.pop(name, None)
-        self._note({doubtful(name): False, told(name): False, gone(name): False, unlogged(name): is_unlogged})
+        self._note({doubtful(name): False, announced(name): False, gone(name): False, unlogged(name): is_unlogged})
         self._check_count()
 
     def _note(self, notes: Mapping[Note, bool]) -> None:
@@ -507,19 +507,19 @@ class TableHistory:
 
     def _drop(self, name: TableName, work: Work) -> None:
         work.others[name] = False
-        if self._now(name, work) is not None or told(name) in self._presence:
+        if self._now(name, work) is not None or announced(name) in self._presence:
             work.tables[name], work.origin[name] = None, None
         self._note_gone(name, work)
 
     def _note_gone(self, name: TableName, work: Work) -> None:
-        work.notes |= {doubtful(name): False, told(name): False}
+        work.notes |= {doubtful(name): False, announced(name): False}
         if self._presence.may_hold_more(name[0], work.notes):
             work.notes[gone(name)] = True
 
     def _truncate(self, name: TableName, work: Work) -> None:
         if self._is_other(name, work):
             return
-        is_announced = told(name) in self._presence
+        is_announced = announced(name) in self._presence
         if not is_announced and self._now(name, work) is None and self._presence.may_be_there(name, work.notes):
             return  # no consumer has a row of it
         if not is_announced:
@@ -545,18 +545,18 @@ class TableHistory:
         work.notes |= {note: False for note in self._presence if note[1:2] == (database,)}
         if PARTIAL in self._presence:
             work.notes[contents_known(database)] = True
-        for name in [*self._tables, *self._others, *self._presence.told()]:
+        for name in [*self._tables, *self._others, *self._presence.announced()]:
             if name[0] == database:
                 self._drop(name, work)
 
-    # From what was done to what consumers are told.
+    # From what a statement did to the events for consumers
 
     def _commit(self, work: Work, statement: DdlStatement) -> list[TableEvent]:
         events: list[TableEvent] = []
         for name in sorted(work.tables.keys() | work.truncated, key=lambda name: work.tables.get(name, ()) is not None):
             if self._captured(*name):
                 before = self._state(name)
-                if before is None and told(name) in self._presence:
+                if before is None and announced(name) in self._presence:
                     before = TableState(*name, ())  # only its name matters
                 events += _events_of(name, before, work, statement.text)
         for name, state in work.tables.items():
@@ -575,7 +575,9 @@ class TableHistory:
         first = [self._name(*name) for name in names.certain]
         others = [self._name(*name) for name in names.possible]
         rivals = [other for name in (*first, *others) if (other := self._spelling.rival(name)) is not None]
-        known = {name for name in (*first, *others, *rivals) if name in self._tables or told(name) in self._presence}
+        known = {
+            name for name in (*first, *others, *rivals) if name in self._tables or announced(name) in self._presence
+        }
         touched = dict.fromkeys([*first, *rivals, *(name for name in others if name in known)])
         if len(first) < 2:  # else a RENAME may have given the name of a view to a table
             touched = {name: None for name in touched if name not in self._others}

@@ -1,7 +1,7 @@
 """HistoryStore: a history on disk, beside the log. Appended to and fsynced before a control goes out; compacted.
 
 One file of lines. A line is a CRC-32, an SCN, a kind, a name and a value, separated by tabs; the values of tables are
-not read before somebody asks for the table. A batch of lines ends with a line `end` that counts them; what follows the
+not read before the table is asked for. A batch of lines ends with a line `end` that counts them; what follows the
 last of these is a write that a crash cut off, and goes away.
 """
 
@@ -93,7 +93,7 @@ class HistoryStore:
         if self._size + len(raw) > self._bytes_max:
             raise LimitExceeded(
                 f"{self.path} would exceed {self._bytes_max:,} bytes; raise history_bytes_max, or leave databases out "
-                f"of the server's log that nobody captures"
+                f"of the server's log that is not captured"
             )
         try:
             write_all(self._fd, [raw], self._size)

@@ -126,8 +126,8 @@ def _without_quotes(text: str, *, escapes: bool) -> str:
 
 
 def tokens_of(text: str, server: ServerKind, sql_mode: int = 0) -> Iterator[Token]:
-    """The tokens of a statement, comments left out and executed comments opened. Raises `UnreadableStatement` on the
-    way.
+    """The tokens of a statement, without comments and with executed comments opened. Raises `UnreadableStatement` on
+    the way.
 
     >>> mysql = ServerKind("mysql", (8, 0, 31))
     >>> [t.text for t in tokens_of("`a``b` = 'c''d' /*!80000 e /* f */*/ /*!90000 g */", mysql)]

@@ -21,7 +21,7 @@ class LiteralCharsets:
 
     @classmethod
     def by(cls, collations: tuple[int, int, int] | None) -> Self:
-        """As a statement's event tells it: the collations of client, connection and server."""
+        """As a statement's event has it: the collations of client, connection and server."""
         if collations is None:
             return cls()
         client, connection, _ = (charset_of_number(number) or "utf8mb4" for number in collations)

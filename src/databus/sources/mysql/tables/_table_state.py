@@ -175,7 +175,7 @@ class TableState:
 
 
 def as_shown(name: tuple[str, str], definition: TableDefinition, known: TableState | None) -> TableState:
-    """A table as the log itself shows it; what no table map tells stays as it was known."""
+    """A table as the log itself shows it; what no table map has stays as it was known."""
     columns = tuple(column for column in definition.columns if not column.is_hidden)
     row_times = "" if not definition.is_versioned else known.row_times if known is not None else "explicit"
     state = TableState(*name, columns, () if known is None else known.keys, definition.charset, row_times)

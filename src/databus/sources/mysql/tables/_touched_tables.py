@@ -27,7 +27,7 @@ _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
 
 @dataclass(slots=True)
 class Touched:
-    """The (database, name) pairs in a statement that nobody can read."""
+    """The (database, name) pairs in a statement that cannot be read."""
 
     certain: list[tuple[str, str]] = field(default_factory=list)
     """Names where only a table's name can stand."""

@@ -35,9 +35,9 @@ def doubtful(name: TableName) -> Note:
     return "doubtful", *name
 
 
-def told(name: TableName) -> Note:
-    """Noted of a table that is not known here, though consumers have got a definition of it."""
-    return "told", *name
+def announced(name: TableName) -> Note:
+    """Noted of a table that is not known here, though consumers have been sent a definition of it."""
+    return "announced", *name
 
 
 def unlogged(name: TableName) -> Note:
@@ -65,9 +65,9 @@ class Presence:
     def __iter__(self) -> Iterator[Note]:
         return iter(self._notes)
 
-    def told(self) -> list[TableName]:
+    def announced(self) -> list[TableName]:
         """The tables that are not known, though consumers have got definitions of them."""
-        return [(note[1], note[2]) for note in self._notes if note[0] == "told"]
+        return [(note[1], note[2]) for note in self._notes if note[0] == "announced"]
 
     def clear(self) -> None:
         """Begin with everything known."""
@@ -88,7 +88,7 @@ class Presence:
         def holds(note: Note) -> bool:
             return pending.get(note, note in self._notes)
 
-        if holds(doubtful(name)) or holds(told(name)):
+        if holds(doubtful(name)) or holds(announced(name)):
             return True
         return self.may_hold_more(name[0], pending) and not holds(gone(name))
 
