@@ -233,12 +233,12 @@ def test_a_part_that_never_answers_says_so_and_keeps_nobody_waiting(tmp_path, mo
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
+def answering(body: bytes, status: int = 200) -> Iterator[str]:
     """A server that answers the same to everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -278,6 +278,47 @@ def test_a_part_that_answers_nonsense_is_the_end_of_nothing_else(tmp_path, answe
             alerts = wait_until(lambda: running.api("/alerts", **ann)[1]["open"])
             assert {each["labels"].get("pipeline") for each in alerts} == {"junk"}
             assert running.api("/graph", **ann)[0] == 200
+
+
+FREE_TEXT = "mysql://root:hunter2@db/shop: token=hunter2, Authorization: Bearer hunter2; row 'Ann'"
+
+
+def test_no_free_text_of_a_part_reaches_who_may_not_see_rows_nor_a_secret_anybody(tmp_path):
+    said = {
+        "state": "running", "relay_error": FREE_TEXT, "failure": FREE_TEXT, "doing": "",
+        "reload": {"by": "SIGHUP", "problem": FREE_TEXT, "warnings": [FREE_TEXT]},
+        "outputs": {"x": {"state": "failed", "error": "FatalError", "message": FREE_TEXT, "refused": {"t": FREE_TEXT}}},
+        "sources": {"s": {"status": "retrying", "message": FREE_TEXT, "missingTables": [FREE_TEXT]}},
+        "events": [{"at_us": 1, "event": "reload", "problem": FREE_TEXT}, {"at_us": 1, "event": "x", "new": FREE_TEXT}],
+        "entries": [{"at": "1", "who": {}, "action": "x", "asked": {}, "result": f"FatalError: {FREE_TEXT}"}],
+        "chains": [{"output": "x", "why_unknown": FREE_TEXT}], "problem": FREE_TEXT,
+    }  # fmt: skip
+    paths = (
+        "/status",
+        "/journal",
+        "/audit",
+        "/letters",
+        "/lineage",
+        "/alerts",
+        "/batches?pipeline=x",
+        "/journal?pipeline=y",
+    )
+    refused = {"error": "FatalError", "message": FREE_TEXT}
+    with (
+        answering(json.dumps(said).encode()) as up,
+        answering(json.dumps(refused).encode(), 500) as down,
+        Running(
+            tmp_path, [(each, part_of_pipeline(url, Access())[1]) for each, url in (("x", up), ("y", down))], PRINCIPALS
+        ) as running,
+    ):
+        wait_until(lambda: running.api("/status", token=token_of("ann"))[1]["outputs"])
+        wait_until(lambda: running.api("/status", token=token_of("ann"))[1]["parts"][1]["unseen"])
+        for path in paths:
+            ann, eve = (json.dumps(running.api(path, token=token_of(who))[1]) for who in ("ann", "eve"))
+            assert ("hunter2" in ann + eve, "Ann" in eve) == (False, False), path
+        assert "row 'Ann'" in ann, "why a part does not answer, for whom it may be shown to"
+        problem = running.api("/config?pipeline=x", token=token_of("con"))[1]["problem"]
+        assert ("row 'Ann'" in problem, "hunter2" in problem) == (True, False)
 
 
 def test_a_graph_that_goes_in_a_circle_and_lists_that_are_none_are_shown(tmp_path):

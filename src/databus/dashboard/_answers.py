@@ -17,27 +17,24 @@ from aiohttp import web
 from databus.core import (
     AccessDenied,
     DatabusError,
-    FatalError,
-    InputError,
     MalformedRequest,
     ServiceUnavailable,
     TooManyRequests,
-    TransientError,
     UnknownSource,
 )
 from databus.dashboard._api_pages import openapi
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
-from databus.dashboard._error_texts import entry_for, event_for, result_for, text_for
+from databus.dashboard._error_texts import entry_for, error_for, event_for, seen_by
 from databus.dashboard._guard import Guard
 from databus.dashboard._operations import Operation, Operations
-from databus.dashboard._parts import why
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import SESSION_S, Sessions
 from databus.dashboard._watch import LOOK_S, Watch
 from databus.dashboard._watcher import Watcher
-from databus.relay import Audit, error_response, read_audit
+from databus.operate import hide_in_text
+from databus.relay import Audit, read_audit
 
 _READ_AT_ONCE: Final = 8
 _STREAMS_MAX: Final = 200
@@ -97,14 +94,19 @@ class Answers:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     @staticmethod
-    async def _ask(watch: Watch, work: Callable[[], Any], s_max: float | None = None) -> Any:
-        """What a part answers. Raises `ServiceUnavailable` at once where it does not answer now, or not in time."""
+    async def _ask(watch: Watch, principal: Principal, work: Callable[[], Any], s_max: float | None = None) -> Any:
+        """What a part answers. Raises `ServiceUnavailable` at once where it does not answer now, or not in time, and
+        what it has answered instead as the principal may see it.
+        """
         if watch.unseen:
-            raise ServiceUnavailable(f"{watch.name} does not answer: {watch.unseen}")
+            raise ServiceUnavailable(f"{watch.name} does not answer: {watch.unseen_for(principal)}")
+        answer = watch.reads.submit(work)
         try:
-            return await asyncio.wait_for(watch.reads.submit(work), s_max)
+            return await asyncio.wait_for(answer, s_max)
         except TimeoutError:
             raise ServiceUnavailable(f"{watch.name} has not answered in time") from None
+        except DatabusError as error:
+            raise error_for(principal, error) from error
 
     # Who asks
 
@@ -211,7 +213,7 @@ class Answers:
         """GET /sources/{relay}/{source}."""
         source = ask.path["source"]
         _, watch = self.board.source(ask.path["relay"], source, ask.principal)
-        return json_answer(await self._ask(watch, partial(watch.part.show_source, source)))
+        return json_answer(await self._ask(watch, ask.principal, partial(watch.part.show_source, source)))
 
     async def journal(self, ask: Ask) -> web.Response:
         """GET /journal."""
@@ -252,23 +254,25 @@ class Answers:
             "limit": ask.given["limit"],
             **({"output": ask.given["output"]} if ask.given["output"] else {}),
         }
-        return json_answer(await self._ask(watch, partial(part.show, "letters", **asked)))
+        return json_answer(await self._ask(watch, ask.principal, partial(part.show, "letters", **asked)))
 
     async def config(self, ask: Ask) -> web.Response:
         """GET /config."""
         watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        return json_answer(await self._ask(watch, partial(part.show, "config")))
+        shown = await self._ask(watch, ask.principal, partial(part.show, "config"))
+        return json_answer({**shown, "problem": hide_in_text(str(shown.get("problem", "")))})
 
     async def trace(self, ask: Ask) -> web.Response:
         """GET /trace."""
         watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
         asked = {name: ask.given[name] for name in ("table", "key", "since_s", "limit")}
-        return json_answer(await self._ask(watch, partial(part.show, "trace", **asked)))
+        return json_answer(await self._ask(watch, ask.principal, partial(part.show, "trace", **asked)))
 
     async def batches(self, ask: Ask) -> web.Response:
         """GET /batches."""
         watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        return json_answer(await self._ask(watch, partial(part.show, "batches")))
+        answer = await self._ask(watch, ask.principal, partial(part.show, "batches"))
+        return json_answer({"chains": [seen_by(ask.principal, chain) for chain in _rows(answer, "chains")]})
 
     async def lineage(self, ask: Ask) -> web.Response:
         """GET /lineage."""
@@ -338,14 +342,14 @@ class Answers:
         wanted = ask.given["pipeline"]
         if wanted is not None:
             watch, part = self.board.pipeline(wanted, ask.principal)
-            return {watch.name: await self._ask(watch, partial(part.show, verb, **asked), _LIST_S_MAX)}
+            return {watch.name: await self._ask(watch, ask.principal, partial(part.show, verb, **asked), _LIST_S_MAX)}
         there = list(self.board.pipelines(ask.principal))
         answers = await asyncio.gather(
-            *(self._ask(watch, partial(part.show, verb, **asked), _LIST_S_MAX) for watch, part in there),
+            *(self._ask(watch, ask.principal, partial(part.show, verb, **asked), _LIST_S_MAX) for watch, part in there),
             return_exceptions=True,
         )
         return {
-            watch.name: {"error": why(answer)} if isinstance(answer, Exception) else answer
+            watch.name: {"error": str(error_for(ask.principal, answer))} if isinstance(answer, Exception) else answer
             for (watch, _), answer in zip(there, answers, strict=True)
         }
 
@@ -400,27 +404,16 @@ class Answers:
             raise MalformedRequest("Idempotency-Key: expected 1 to 200 characters")
         try:
             done = await self._operations.do(operation, key, lambda: watch.acts.submit(work))
-        except InputError:  # of what was asked, not of rows
-            raise
         except DatabusError as error:
-            return _failed(error, ask.principal)
+            raise error_for(ask.principal, error) from error
         answer = json_answer(_told(done, ask.principal), status=ask.endpoint.status)
         answer.headers["Location"] = f"/api/v1/operations/{done.id}"
         return answer
 
 
 def _told(operation: Operation, principal: Principal) -> dict[str, Any]:
-    message = text_for(principal, type(operation.error).__name__, str(operation.error or ""))
-    return {**operation.to_json(), "message": message, "result": result_for(principal, operation.result)}
-
-
-def _failed(error: DatabusError, principal: Principal) -> web.Response:
-    """An error as an answer to whom it may be shown: else without what a target or a database has said."""
-    text = text_for(principal, type(error).__name__, str(error))
-    if text == str(error):
-        return error_response(error)
-    kind = ServiceUnavailable if isinstance(error, TransientError) else FatalError
-    return error_response(kind(text), error.http_status)
+    message = "" if operation.error is None else str(error_for(principal, operation.error))
+    return {**operation.to_json(), "message": message, "result": seen_by(principal, operation.result)}
 
 
 def _verb(ask: Ask) -> str:

@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Any, Final
 
 from databus.core import UnknownSource
-from databus.dashboard._error_texts import text_for
+from databus.dashboard._error_texts import seen_by
 from databus.dashboard._flow_rates import dropped_by, edge_rates, filter_rates
 from databus.dashboard._history import History
 from databus.dashboard._numbers import Numbers
 from databus.dashboard._parts import Part, PipelinePart
 from databus.dashboard._rights import Principal
 from databus.dashboard._watch import Watch
+from databus.operate import hide_in_text
 
-_CHARS_MAX: Final = 2_000
 _ITEMS_MAX: Final = 100
 _PIPELINE: Final = ("state", "doing", "pid", "started_us", "ended_us", "code", "failure", "relay_error", "reload")
 _OUTPUT: Final = (
@@ -134,23 +134,24 @@ class Board:
     @staticmethod
     def _part(watch: Watch, principal: Principal) -> dict[str, Any]:
         seen = watch.seen
-        told = {name: _bounded(seen.status.get(name)) for name in _PIPELINE}
-        told["failure"] = text_for(principal, "", told["failure"] or "") or None
+        told = _seen_by(principal, seen.status, _PIPELINE)
         if watch.part.kind == "relay":
             told = {"state": "running" if not watch.unseen else "stopped"}
-        about = {"name": watch.name, "kind": watch.part.kind, "where": watch.part.where, "project": watch.project}
-        return {**about, **told, "seen_us": seen.at_us, "unseen": _bounded(watch.unseen)}
+        about = {
+            "name": watch.name,
+            "kind": watch.part.kind,
+            "where": hide_in_text(watch.part.where),
+            "project": watch.project,
+        }
+        return {**about, **told, "seen_us": seen.at_us, "unseen": watch.unseen_for(principal)}
 
     def _outputs(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
         seen = watch.seen
         is_over = seen.status.get("state") in ("stopped", "ended")
         for name, output in seen.status.get("outputs", {}).items():
             node = f"{watch.name}/outputs.{name}"
-            told = {each: _bounded(output.get(each)) for each in _OUTPUT}
-            told["message"] = text_for(principal, told["error"] or "", told["message"] or "")
-            told["refused"] = {
-                table: text_for(principal, "refused", why) for table, why in (told["refused"] or {}).items()
-            }
+            told = _seen_by(principal, output, _OUTPUT)
+            told["refused"] = told["refused"] or {}
             if is_over and told["state"] in ("running", "starting"):
                 told["state"] = seen.status["state"]
             yield {
@@ -170,8 +171,7 @@ class Board:
                 continue
             node = f"{watch.name}/sources.{name}"
             about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
-            told = {each: _bounded(source.get(each)) for each in _SOURCE}
-            told["message"] = text_for(principal, told["error"] or "", told["message"] or "")
+            told = _seen_by(principal, source, _SOURCE)
             yield {**about, **told, **self.numbers.of(node)}
 
     @staticmethod
@@ -245,13 +245,16 @@ class Board:
             self.numbers.note(f"{watch.name}/sources.{name}", seen.at_us, counters, gauges)
 
 
-def _bounded(value: Any) -> Any:
-    """What goes to each tab once a second; a message may have a whole row in it."""
-    if isinstance(value, str):
-        return value if len(value) <= _CHARS_MAX else f"{value[:_CHARS_MAX]}… ({len(value)} characters)"
+def _seen_by(principal: Principal, status: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    shown: dict[str, Any] = seen_by(principal, {field: _first(status.get(field)) for field in fields})
+    return shown
+
+
+def _first(value: Any) -> Any:
+    """As much of lists as goes to each tab once a second."""
     if isinstance(value, dict):
-        return {_bounded(name): _bounded(each) for name, each in islice(value.items(), _ITEMS_MAX)}
-    return [_bounded(each) for each in value[:_ITEMS_MAX]] if isinstance(value, list) else value
+        return {name: _first(inner) for name, inner in islice(value.items(), _ITEMS_MAX)}
+    return [_first(inner) for inner in value[:_ITEMS_MAX]] if isinstance(value, list) else value
 
 
 def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:

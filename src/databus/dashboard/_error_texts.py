@@ -1,18 +1,41 @@
-"""Error texts for those who may not see values of rows: which error it is, and where; a message may hold a row."""
+"""What parts say in free text, for whoever looks: the one place through which it leaves the dashboard.
+
+A message may hold a row, a password, or an address that is a secret. So a string of a part is shown as it is only
+under a name that is known to be safe (`_SAFE`). Who lacks the right `rows` gets of any other one which error it is, and
+where; who has it gets the text, without what looks like a secret. Start with `seen_by`.
+"""
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from databus.core import ConfigError, DatabusError, FatalError, InputError, ServiceUnavailable
 from databus.dashboard._rights import Principal, Right
+from databus.operate import hide_in_text
 
-_PLACE: Final = re.compile(r"(?:outputs|inputs|filters|sources)\.[\w.-]{1,100}|[\w$.-]{1,100}/[\w$.-]{1,200}")
+_PLACE: Final = re.compile(
+    r"((?:outputs|inputs|filters|sources)\.[\w.-]{1,100}|[\w$.-]{1,100}/[\w$.-]{1,200})(?=[:,]? |:?$)"
+)
+_ERROR: Final = re.compile(r"[A-Z]\w{0,60}")
+_SAFE: Final = frozenset(
+    {
+        *("state", "status", "doing", "error", "type", "kind", "remedy", "event", "by", "at", "id", "project"),
+        *("output", "outputs", "table", "tables", "source", "query", "physical", "snapshots", "where", "ddl"),
+        *("unchanged", "changed", "added", "removed", "not_compared", "breaks"),
+    }
+)
+"""Names of strings that are words of ours, or names in a configuration or of a schema."""
 _OWN_WORDS: Final = frozenset({"throttled", "rebuilt"})
 """Events whose messages name tables and limits alone."""
+_CONFIG_ERROR: Final = ConfigError.__name__
+_CHARS_MAX: Final = 2_000
+_LOOK_BEHIND_CHARS: Final = 2_000
+"""How far behind the cut a secret may end that begins before it."""
 
 
 def text_for(principal: Principal, error: str, message: str) -> str:
-    """An error's message, for whom it may be shown to; else its class, and the first place that it names.
+    """An error's message, for whom it may be shown to; else its class, and the first place that it names. A mistake in
+    a file is for those too who may see the file.
 
     >>> from databus.dashboard._rights import OWNER
     >>> ann = Principal("ann", frozenset({Right.SEE}), frozenset())
@@ -20,41 +43,51 @@ def text_for(principal: Principal, error: str, message: str) -> str:
     'Unrepresentable at shop/main.t (the right `rows` shows the message)'
     >>> text_for(OWNER, "Unrepresentable", "shop/main.t: 'secret' is no date")
     "shop/main.t: 'secret' is no date"
+    >>> text_for(OWNER, "ServiceUnavailable", "mysql://root:hunter2@db: refused")
+    'mysql://(hidden)@db: refused'
     """
-    if not message or Right.ROWS in principal.rights:
+    if not message:
         return message
+    if Right.ROWS in principal.rights or (error == _CONFIG_ERROR and Right.CONTROL in principal.rights):
+        return _bounded(hide_in_text(message[: _CHARS_MAX + _LOOK_BEHIND_CHARS]), len(message))
     place = _PLACE.match(message)
-    where = f" at {place[0]}" if place is not None else ""
-    return f"{error or 'an error'}{where} (the right `rows` shows the message)"
+    where = f" at {place[1]}" if place is not None else ""
+    return f"{error if _ERROR.fullmatch(error) else 'an error'}{where} (the right `rows` shows the message)"
 
 
-def result_for(principal: Principal, result: Any) -> Any:
-    """What a part has answered to a command: states of sources and reasons of targets have messages in them.
+def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -> Any:
+    """Something that a part says, with each string under a name that is not safe as `text_for` has it; long
+    ones are cut.
 
-    >>> from databus.dashboard._rights import OWNER
-    >>> ann = Principal("ann", frozenset({Right.CONTROL}), frozenset())
-    >>> result_for(ann, {"refused": 1, "reasons": {"'secret' is no date": 1}, "message": ""})
-    {'refused': 1, 'message': ''}
+    >>> ann = Principal("ann", frozenset({Right.SEE}), frozenset())
+    >>> seen_by(ann, {"refused": 1, "error": "Refused", "reasons": {"'secret'": 1}, "message": "row 'secret'"})
+    {'refused': 1, 'error': 'Refused', 'message': 'Refused (the right `rows` shows the message)'}
     """
-    if Right.ROWS in principal.rights:
-        return result
-    if isinstance(result, list):
-        return [result_for(principal, each) for each in result]
-    if not isinstance(result, Mapping):
-        return result
-    error = str(result.get("error") or "")
+    if isinstance(value, str):
+        error = _CONFIG_ERROR if name == "problem" else error  # of a file, which those may see who may reload it
+        return _bounded(value, len(value)) if name in _SAFE else text_for(principal, error, value)
+    if isinstance(value, list):
+        return [seen_by(principal, inner, name, error) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    error = str(value.get("error") or error)
     return {
-        name: text_for(principal, error, each) if name == "message" and isinstance(each, str) else each
-        for name, each in result.items()
-        if name != "reasons"
+        _bounded(str(key), len(str(key))): seen_by(principal, inner, str(key), error)
+        for key, inner in value.items()
+        if key != "reasons" or Right.ROWS in principal.rights  # of a target: they are keys, with rows in them
     }
 
 
-def event_for(principal: Principal, event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _bounded(text: str, chars: int) -> str:
+    """What goes to each tab once a second; a message may have a whole row in it. chars: how long the text was."""
+    return text if len(text) <= _CHARS_MAX else f"{text[:_CHARS_MAX]}… ({chars} characters)"
+
+
+def event_for(principal: Principal, event: Mapping[str, Any]) -> Any:
     """An event of a journal."""
-    if "message" not in event or event.get("event") in _OWN_WORDS:
+    if event.get("event") in _OWN_WORDS:
         return event
-    return {**event, "message": text_for(principal, str(event.get("error", "")), str(event["message"]))}
+    return seen_by(principal, event)
 
 
 def entry_for(principal: Principal, entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,4 +96,21 @@ def entry_for(principal: Principal, entry: Mapping[str, Any]) -> Mapping[str, An
     if not colon:
         return entry
     text = text_for(principal, error, message)
-    return entry if text == message else {**entry, "result": text}
+    return {**entry, "result": f"{error}: {text}" if Right.ROWS in principal.rights else text}
+
+
+def error_for(principal: Principal, error: Exception) -> DatabusError:
+    """An error that a part has answered with, or that came of asking it, as it is raised for somebody.
+
+    One that is about the request alone stays as it is; a configuration's mistake may quote the file.
+    """
+    is_of_request = isinstance(error, InputError) and not isinstance(error, ConfigError)
+    name, message = type(error).__name__, str(error)
+    text = hide_in_text(message) if is_of_request else text_for(principal, name, message)
+    if isinstance(error, DatabusError) and text == message:
+        return error
+    kind = FatalError if isinstance(error, DatabusError) and not error.retryable else ServiceUnavailable
+    status = error.http_status if isinstance(error, DatabusError) else kind.http_status
+    # Of the same name and status; its own class may ask for more than a text, which nobody looks at here.
+    shown: DatabusError = type(name, (kind,), {"http_status": status})(text)
+    return shown

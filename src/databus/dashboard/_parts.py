@@ -38,6 +38,8 @@ _QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
 """What is asked each second or so."""
 _CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "throttle", "rebuild", "reload", "replay", "drop"})
 _ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
+_CONFIG_ERROR: Final = ConfigError.__name__
+"""Has the status of every wrong request, and may quote a file."""
 
 Who = Mapping[str, str]
 """For whom something is done: principal and address."""
@@ -79,7 +81,8 @@ class PipelineUrl:
         if not isinstance(answer, dict):
             raise ServiceUnavailable(f"{self.url}: answered with something that is no pipeline's")
         if status >= InputError.http_status:
-            raise _ERRORS.get(status, FatalError)(str(answer.get("message", body[:500])))
+            kind = ConfigError if answer.get("error") == _CONFIG_ERROR else _ERRORS.get(status, FatalError)
+            raise kind(str(answer.get("message", "it does not say why")))
         return answer
 
     def _answer(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from databus.core import DatabusError, ServiceUnavailable
+from databus.dashboard._error_texts import text_for
 from databus.dashboard._parts import Part, PipelinePart, why
+from databus.dashboard._rights import Principal
 from databus.operate import logger_of
 
 LOOK_S: Final = 1.0
@@ -34,7 +36,7 @@ class Seen:
     status: Mapping[str, Any] = field(default_factory=dict)
     at_us: int = 0
     """When it answered last; 0 where it never did."""
-    error: str = ""
+    error: Exception | None = None
     """Why it does not answer now."""
     backlog: Mapping[str, Any] = field(default_factory=dict)
     """By output; see `databus.pipeline.worst_backlogs`."""
@@ -96,13 +98,22 @@ class Watch:
         return None if found is None else str(found)
 
     @property
-    def unseen(self) -> str:
-        """Why what was seen last may be wrong by now; empty while the part answers."""
-        asked_s = self._asked_s
-        if self.seen.error or asked_s is None:
-            return self.seen.error
-        waited_s = time.monotonic() - asked_s
+    def unseen(self) -> bool:
+        """Whether what was seen last may be wrong by now, since the part does not answer."""
+        return self.seen.error is not None or self._waited_s > UNSEEN_S
+
+    def unseen_for(self, principal: Principal) -> str:
+        """Why it is so, for somebody; empty while the part answers."""
+        error, waited_s = self.seen.error, self._waited_s
+        if error is not None:
+            return text_for(principal, type(error).__name__, why(error))
         return f"no answer for {waited_s:.0f} s" if waited_s > UNSEEN_S else ""
+
+    @property
+    def _waited_s(self) -> float:
+        """For how long the part has owed an answer."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     def start(self) -> None:
         """Begin to look."""
@@ -127,7 +138,7 @@ class Watch:
                 status = self.part.look()
                 if self.seen.error:
                     _logger.info("answers again", part=self.name)
-                self._put(status=status, at_us=time.time_ns() // 1000, error="")
+                self._put(status=status, at_us=time.time_ns() // 1000, error=None)
                 if isinstance(self.part, PipelinePart) and time.monotonic() - graph_at_s > _GRAPH_S:
                     self._put(graph=self.part.graph())
                     graph_at_s = time.monotonic()
@@ -138,7 +149,7 @@ class Watch:
                     _logger.exception("looking at a part ended by a defect", part=self.name)
                 elif not self.seen.error:  # once: whoever has mistyped an address is told where they typed it
                     _logger.warning("does not answer", part=self.name, where=self.part.where, why=str(error))
-                self._put(error=why(error))
+                self._put(error=error)
                 wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
             self._asked_s = None
             self._stopping.wait(wait_s)

@@ -1,6 +1,19 @@
 """Operating databus: structured logs, and how a process starts. Begin with `configure_logs`."""
 
 from databus.operate._logs import Logger, LogStyle, configure_logs, logger_of, mark_reported
+from databus.operate._secrets import HIDDEN, hide_in_config, hide_in_text, is_secret_name
 from databus.operate._starting import has_terminal, starting
 
-__all__ = ["LogStyle", "Logger", "configure_logs", "has_terminal", "logger_of", "mark_reported", "starting"]
+__all__ = [
+    "HIDDEN",
+    "LogStyle",
+    "Logger",
+    "configure_logs",
+    "has_terminal",
+    "hide_in_config",
+    "hide_in_text",
+    "is_secret_name",
+    "logger_of",
+    "mark_reported",
+    "starting",
+]

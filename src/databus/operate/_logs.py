@@ -19,11 +19,10 @@ from typing import Any, Final, TextIO
 import structlog
 
 from databus.core import ConfigError
+from databus.operate._secrets import HIDDEN, hide_in_text, is_secret_name
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
-_HIDDEN: Final = "(hidden)"
-_SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
 
 
 class Logger:
@@ -48,7 +47,9 @@ class Logger:
         logger, severity = logging.getLogger(self._name), _LEVELS["error" if level == "exception" else level]
         if logger.isEnabledFor(severity):
             shown = _hide_secrets(None, level, {**self._facts, **facts})
-            text = "".join([event, *(f" {key}={value}" for key, value in shown.items() if value is not None)])
+            text = "".join(
+                [hide_in_text(event), *(f" {key}={value}" for key, value in shown.items() if value is not None)]
+            )
             text = text.encode(errors="backslashreplace").decode()  # half a surrogate, of bytes that are no text
             logger.log(severity, "%s", text, exc_info=exc_info or level == "exception", stacklevel=2)
 
@@ -164,8 +165,10 @@ class _Context:
 
 
 def _hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A last net: a value under a name that sounds secret is not written."""
-    for key in event:
-        if any(word in key.lower() for word in _SECRET_WORDS):
-            event[key] = _HIDDEN
+    """A last net: a value under a secret name is not written, nor is what looks like a secret in any text."""
+    for key, value in event.items():
+        if is_secret_name(key):
+            event[key] = HIDDEN
+        elif isinstance(value, str):
+            event[key] = hide_in_text(value)
     return event

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from databus.core import (
     Clock,
+    ConfigError,
     DatabusError,
     FatalError,
     InputError,
@@ -44,7 +45,7 @@ _AT_ONCE: Final = 8
 """Commands that are answered at the same time."""
 _CREDENTIALS: Final = struct.Struct("3i")
 _KINDS: Final[Mapping[str, type[DatabusError]]] = {
-    kind.__name__: kind for kind in (StateDiffers, InputError, ServiceUnavailable, FatalError)
+    kind.__name__: kind for kind in (StateDiffers, ConfigError, InputError, ServiceUnavailable, FatalError)
 }
 
 _logger = logger_of("databus.pipeline")

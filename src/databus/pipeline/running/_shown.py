@@ -4,7 +4,6 @@ All of it comes from files, so it is shown for a pipeline that does not run, too
 """
 
 import hashlib
-import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.formats import load_yaml
+from databus.operate import hide_in_config, is_secret_name
 from databus.pipeline.checks import load_pipeline
 from databus.pipeline.comparing import audit, table_lineages
 from databus.pipeline.graph import Graph, NodeSpec, edge_label, is_held, name_of, physical_edges, state_of
@@ -29,17 +29,6 @@ LIMIT_MAX: Final = 1_000
 _TEXT_CHARS_MAX: Final = 4_000
 _LOOK_BACK_S_MAX: Final = 366 * 86_400
 _RELAY_MS_MAX: Final = 60_000
-_HIDDEN: Final = "(hidden)"
-_SECRET_NAME: Final = re.compile(
-    r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment"
-    r"|jaas|(account|access|storage|shared|master|encryption|customer)[._]?key(?!_id)|(^|[._])sas($|[._])|(^|[._])key\.pem",
-    re.I,
-)
-"""Of an option, or of one that contains it. All headers are hidden: any of a web hook's may be secret."""
-_REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
-_LOG_IN: Final = re.compile(r"(?<=//)[^/?#\s]+@")
-_BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
-"""The path of an HTTP address: for many services the address of a web hook is a secret."""
 
 if TYPE_CHECKING:
     from databus.link import RelayClient, Start
@@ -119,7 +108,7 @@ def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
     may be secret is hidden.
     """
     path, written = graph.config.path, graph.config.written
-    answer: dict[str, Any] = {"file": str(path), "config": without_secrets(written), "changes": [], "problem": ""}
+    answer: dict[str, Any] = {"file": str(path), "config": hide_in_config(written), "changes": [], "problem": ""}
     answer["hash"] = written_hash(path)  # before it is read, so that a later change is noticed
     try:
         answer["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
@@ -147,40 +136,11 @@ def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = F
     if isinstance(before, dict) and isinstance(after, dict):
         for name in {**before, **after}:
             inner = f"{where}.{name}" if where else str(name)
-            secret = is_secret or _is_secret(str(name))
+            secret = is_secret or is_secret_name(str(name))
             yield from differences(before.get(name), after.get(name), inner, is_secret=secret)
     elif before != after:
         both = {"before": before, "after": after}
-        yield {"where": where, **{name: without_secrets(value, is_secret=is_secret) for name, value in both.items()}}
-
-
-def without_secrets(value: Any, *, is_secret: bool = False) -> Any:
-    """A configuration as it can be shown. References and names of files are not secret.
-
-    >>> without_secrets({"password": "hunter2", "token_file": "t", "url": "http://me:pw@db/", "secret": "${S}"})
-    {'password': '(hidden)', 'token_file': 't', 'url': 'http://(hidden)@db/', 'secret': '${S}'}
-    >>> without_secrets({"url": "https://hooks.example/T0/x?key=1", "account_key": "x", "key": ["id"]})
-    {'url': 'https://hooks.example/(hidden)', 'account_key': '(hidden)', 'key': ['id']}
-    """
-    if isinstance(value, dict):
-        return {
-            name: without_secrets(item, is_secret=is_secret or _is_secret(str(name))) for name, item in value.items()
-        }
-    if isinstance(value, list):
-        return [without_secrets(item, is_secret=is_secret) for item in value]
-    if isinstance(value, str) and _REFERENCES.fullmatch(value):
-        return value
-    if is_secret and value not in (None, ""):
-        return _HIDDEN
-    if not isinstance(value, str):
-        return value
-    if value.startswith(("http://", "https://")):
-        value = _BEHIND_HOST.sub(rf"\1/{_HIDDEN}", value)
-    return _LOG_IN.sub(f"{_HIDDEN}@", value)
-
-
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None and not name.endswith("_file")
+        yield {"where": where, **{name: hide_in_config(value, is_secret=is_secret) for name, value in both.items()}}
 
 
 def _trace(graph: Graph, request: Request) -> dict[str, Any]:

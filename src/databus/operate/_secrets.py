@@ -1,0 +1,95 @@
+"""Secrets kept out of what is shown: in logs, in a configuration, and in the text of errors.
+
+A name says that its value is secret (`is_secret_name`). Text has no names: there passwords in addresses and DSNs, what
+follows a secret name, and tokens of well-known shapes are hidden (`hide_in_text`).
+"""
+
+import re
+from typing import Any, Final
+
+HIDDEN: Final = "(hidden)"
+_SECRET_NAME: Final = re.compile(
+    r"passw(or)?d|secret|token|authorization|credential|private_?key|api_?key|salt|cookie|headers|environment"
+    r"|jaas|(account|access|storage|shared|master|encryption|customer)[._]?key(?!_id)|(^|[._])sas($|[._])|(^|[._])key\.pem",
+    re.I,
+)
+"""Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
+_REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
+_LOG_IN: Final = re.compile(r"(?<=//)[^/?#\s]+@")
+_BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
+"""Of an address of HTTP: that of a web hook is a secret in many services."""
+
+_IN_TEXT: Final = (
+    # A password may have a `/` or an `@` in it: all up to the last `@` of the word is hidden.
+    (re.compile(r"(?<=://)\S{1,2000}@"), f"{HIDDEN}@"),
+    # A DSN without a scheme, such as root:hunter2@tcp(db:3306).
+    (re.compile(r"(?<![^\s'\"`(\[{<=,;])[^\s:/@'\"`(\[{<=,;]{1,200}:[^\s/@][^\s@]{0,200}@(?=[\w\[(.])"), f"{HIDDEN}@"),
+    (re.compile(r"(?<=\?)[^\s'\"`<>)]{1,8000}(?<=[\w%])"), HIDDEN),  # of an address: a signature, or a key
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"), HIDDEN),
+    (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{4,}", re.I), rf"\1 {HIDDEN}"),
+    (
+        re.compile(
+            r"((?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?|(?:private|api|access|account"
+            r"|shared|master)[._-]?key|sas|sig(?:nature)?)['\"]?\s{0,3}[=:]\s{0,3})"
+            # Servers say whether a password was used; a path is that of a file.
+            r"(?!(?:yes|no|none|null)\b|\(hidden\)|(?:bearer|basic|negotiate)\b)"
+            r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)\]}'\"]+)",
+            re.I,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(r"\b(?:eyJ[\w-]{8,}\.[\w.-]+|(?:AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_\w{20,}|xox[abprs]-[\w-]{10,})"),
+        HIDDEN,
+    ),
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the value under a name is secret; the name of a file is not.
+
+    >>> is_secret_name("db_password"), is_secret_name("token_file")
+    (True, False)
+    """
+    return _SECRET_NAME.search(name) is not None and not name.endswith("_file")
+
+
+def hide_in_text(text: str) -> str:
+    """Text for people, such as an error's message, without what looks like a secret. It may hide too much.
+
+    >>> hide_in_text("mysql://root:hunter2@db/shop: access denied (using password: YES)")
+    'mysql://(hidden)@db/shop: access denied (using password: YES)'
+    >>> hide_in_text("DSN host=db password='hunter 2', user:pw@tcp(db:3306), Authorization: Bearer abcdef")
+    'DSN host=db password=(hidden), (hidden)@tcp(db:3306), Authorization: Bearer (hidden)'
+    >>> hide_in_text("https://bucket/x.parquet?X-Amz-Signature=0a1b: 403")
+    'https://bucket/x.parquet?(hidden): 403'
+    """
+    for pattern, shown in _IN_TEXT:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def hide_in_config(value: Any, *, is_secret: bool = False) -> Any:
+    """A configuration as it is written, to be shown: a reference is no secret, nor is the name of a file.
+
+    >>> hide_in_config({"password": "hunter2", "token_file": "t", "url": "http://me:pw@db/", "secret": "${S}"})
+    {'password': '(hidden)', 'token_file': 't', 'url': 'http://(hidden)@db/', 'secret': '${S}'}
+    >>> hide_in_config({"url": "https://hooks.example/T0/x?key=1", "account_key": "x", "key": ["id"]})
+    {'url': 'https://hooks.example/(hidden)', 'account_key': '(hidden)', 'key': ['id']}
+    """
+    if isinstance(value, dict):
+        return {
+            name: hide_in_config(inner, is_secret=is_secret or is_secret_name(str(name)))
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [hide_in_config(inner, is_secret=is_secret) for inner in value]
+    if isinstance(value, str) and _REFERENCES.fullmatch(value):
+        return value
+    if is_secret and value not in (None, ""):
+        return HIDDEN
+    if not isinstance(value, str):
+        return value
+    if value.startswith(("http://", "https://")):
+        value = _BEHIND_HOST.sub(rf"\1/{HIDDEN}", value)
+    return _LOG_IN.sub(f"{HIDDEN}@", value)
