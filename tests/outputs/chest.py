@@ -2,8 +2,9 @@
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class ChestConfig(OutputConfig):
 class ChestBucket:
     bucket: object
     db: sqlite3.Connection
+    already: Counter = field(default_factory=Counter)
 
     def own(self):
         found = self.db.execute("SELECT record FROM records WHERE physical = ?", [self.bucket.physical]).fetchone()
@@ -33,8 +35,10 @@ class ChestBucket:
             own = self.own()
             self.bucket.check(own, batch)
             record = json.dumps(self.bucket.after(own, batch).to_json(is_record=True))
+            given = batch.rows_by_source()
             if own is not None:
                 batch = batch.above(own.done)
+            self.already = given - batch.rows_by_source()
             counts = {}
             for item in batch.items:
                 name = f"{batch.physical}/{item.table.source}"

@@ -4,15 +4,18 @@ import pytest
 
 from databus.core import SourceCheckpoint
 from databus.filters import TableChoice
+from databus.flow import Counts, RowCounts, StagedBatch
 from databus.link import RelayClient
 from databus.pipeline import audit, load_pipeline, positions_of, read_batches
 from databus.pipeline.comparing._batch_chain import chains
 from databus.pipeline.engine import inputs_hash
+from databus.pipeline.engine._batch_event import Totals
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.running._batch_reports import BatchReports
 from databus.pipeline.telling import _batch_journal
 from databus.pipeline.telling._batch_journal import BatchJournal
 from databus.places import Position
+from databus.plugins import Written
 from tests.client.conftest import wait_for
 from tests.relay.support import Database, order, published, sale, scripted
 
@@ -125,9 +128,18 @@ def test_rows_that_filters_dropped_are_refused_or_are_there_already_are_no_missi
     counts = {"in": 2, "dropped": {"filters.f": 1}, "letters": 1}
     (found,) = audited(graph, WHOLE[0], batch(1, 3, {"main.stock": 1}, counts={"main.orders": counts}))
     assert (found.log_rows, found.came, found.is_whole) == (4, 4, True)
-    more = {"main.orders": {"in": 2, "already": -1}}
-    (found,) = audited_again(graph, batch(3, 3, {"main.orders": 3}, counts=more))
-    assert (found.chain.unbalanced, found.is_whole) == ([((3, DONE), (3, DONE))], False)
+    (found,) = audited_again(graph, batch(3, 3, {"main.orders": 3}, counts={"main.orders": {"in": 2}}))
+    assert (found.chain.unbalanced, found.is_whole) == ([((3, DONE), (3, DONE), "main.orders", -1)], False)
+
+
+def test_a_row_that_came_and_is_in_no_count_is_a_break(graph):
+    place = SourceCheckpoint(scn=1)
+    totals, counts = Totals(), Counts({"main.orders": RowCounts(came=3)})
+    written = Written({"main.orders": 1}, already={"main.orders": 1})
+    totals.take(StagedBatch("shop", place, place, (), counts=counts), written, 1, 0)
+    (found,) = audited(graph, {**batch(0, 1, {}), **totals.to_json()})
+    assert [(lost.table, lost.rows) for lost in found.chain.unbalanced] == [("main.orders", 1)]
+    assert not found.is_whole
 
 
 def test_a_range_of_a_table_of_its_own_has_its_rows_and_one_that_is_taken_out_is_a_break(graph):

@@ -59,14 +59,14 @@ def test_a_batch_says_what_is_known_of_its_tables(tmp_path):
 
 def test_without_an_answer_all_rows_count_and_nothing_is_missed(tmp_path):
     handle = handle_of(Plain, tmp_path)
-    assert handle.write(log_of(1, 2).batch(0, 2)) == {ORDERS.source: 2}
+    assert handle.write(log_of(1, 2).batch(0, 2)).rows == {ORDERS.source: 2}
     assert handle.position("shop").marks == {}
     assert handle.held({NAME: None}) is None
 
 
 def test_an_answer_says_the_rows_that_were_new_and_how_the_table_is_known_again(tmp_path):
     handle, log = handle_of(Telling, tmp_path), log_of(1, 2, 3)
-    assert handle.write(log.batch(0, 2)) == {ORDERS.source: 1}
+    assert handle.write(log.batch(0, 2)).rows == {ORDERS.source: 1}
     assert handle.position("shop").marks == {NAME: Noted(log.position(2).pair, "one")}
     handle.output.mark = ""
     handle.close()

@@ -68,5 +68,5 @@ def _said(found: "Audited") -> Iterator[str]:
         )
     if found.why_not_whole:
         yield f"{chain.output}: between {place_text(chain.start)} and {place_text(chain.end)} {found.why_not_whole}"
-    for start, end in chain.unbalanced:
-        yield f"{chain.output}: the batch from {place_text(start)} to {place_text(end)} wrote more rows than came"
+    for lost in chain.unbalanced:
+        yield f"{chain.output}: the batch from {place_text(lost.start)} to {place_text(lost.end)}: {lost}"

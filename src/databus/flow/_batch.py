@@ -1,5 +1,6 @@
 """What an output is given: the changes between two positions of one physical source, table by table, in order."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -131,6 +132,16 @@ class Batch:
     """By the full names of its tables: the hash of what becomes of their rows on the way to the output."""
     counts: Counts = field(default_factory=Counts, compare=False)
     """What was counted of it so far."""
+
+    def rows_by_source(self) -> Counter[str]:
+        """How many rows of each table (`db.table`) it has."""
+        counted = Counter[str]()
+        for item in self.items:
+            if isinstance(item, StagedRows):
+                counted[item.table.source] += item.count
+            elif isinstance(item, TableRows):
+                counted[item.table.source] += item.rows.num_rows
+        return counted
 
     def has_begin_of(self, end: TableControl) -> bool:
         """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.

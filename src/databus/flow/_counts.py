@@ -1,8 +1,8 @@
 """What is counted of a batch on its way into an output: rows by table and step, bytes, and how long each stage took.
 
 Tasks count and hand it back in receipts. Rows are counted as Arrow's tables say how many they have, never one by one.
-Of every table `came = dropped + written + already there + letters`; the output says what was written, and whoever reads
-the counts works out what the target had already. Start with `Counts`.
+Of every table `came = dropped + written + already + letters`, where each is counted by whoever decides it: a difference
+is a row that was lost. The output says what was written. Start with `Counts`.
 """
 
 import time
@@ -26,18 +26,16 @@ class RowCounts:
     """See `Dropped`."""
     letters: int = 0
     """Rows that the target refuses, which are kept as dead letters, and those that wait behind them."""
-
-    @property
-    def given(self) -> int:
-        """Rows behind all filters."""
-        return self.came - sum(self.dropped.values())
+    already: int = 0
+    """Rows that the target has already, or has something newer of."""
 
     def plus(self, other: "RowCounts") -> "RowCounts":
         """Both together."""
         dropped = {
             name: self.dropped.get(name, 0) + other.dropped.get(name, 0) for name in {**self.dropped, **other.dropped}
         }
-        return RowCounts(self.came + other.came, dropped, self.letters + other.letters)
+        letters, already = self.letters + other.letters, self.already + other.already
+        return RowCounts(self.came + other.came, dropped, letters, already)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,16 @@ class Counts:
 
     def to_json(self) -> dict[str, Any]:
         """As a receipt has it."""
-        rows = {source: [counts.came, dict(counts.dropped), counts.letters] for source, counts in self.rows.items()}
+        rows = {
+            source: [counts.came, dict(counts.dropped), counts.letters, counts.already]
+            for source, counts in self.rows.items()
+        }
         return {"rows": rows, "bytes": self.bytes, "us": dict(self.spent_us)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` made."""
-        rows = {source: RowCounts(came, dropped, letters) for source, (came, dropped, letters) in value["rows"].items()}
+        rows = {source: RowCounts(*counted) for source, counted in value["rows"].items()}
         return cls(rows, value["bytes"], value["us"])
 
 
@@ -83,6 +84,7 @@ class Tally:
     _came: Counter[str] = field(default_factory=Counter)
     _dropped: dict[str, Dropped] = field(default_factory=dict)
     _letters: Counter[str] = field(default_factory=Counter)
+    _already: Counter[str] = field(default_factory=Counter)
     _spent_us: Counter[str] = field(default_factory=Counter)
 
     def came(self, source: str, rows: int) -> Dropped:
@@ -93,6 +95,10 @@ class Tally:
     def kept(self, letters: Mapping[str, int]) -> None:
         """So many rows of tables became dead letters."""
         self._letters.update(letters)
+
+    def had(self, rows: Mapping[str, int]) -> None:
+        """So many rows of tables the target has already."""
+        self._already.update(rows)
 
     @contextmanager
     def timing(self, stage: str) -> Iterator[None]:
@@ -110,7 +116,8 @@ class Tally:
                 self._came[source],
                 {name: count for name, count in self._dropped.get(source, {}).items() if count},
                 self._letters[source],
+                self._already[source],
             )
-            for source in {**self._came, **self._letters}
+            for source in {**self._came, **self._letters, **self._already}
         }
         return self.found.plus(Counts(rows, 0, self._spent_us))

@@ -172,6 +172,16 @@ class CountsLetters(Protocol):
 
 
 @runtime_checkable
+class CountsKnown(Protocol):
+    """A `BucketWriter` whose target says of rows that it has them: without this, all rows that it is given have to be
+    among those written or refused.
+    """
+
+    already: Mapping[str, int]
+    """How many rows of each source of the last batch the target had already, or had something newer of."""
+
+
+@runtime_checkable
 class DirectWriter(Protocol):
     """An output's half in tasks; travels there as it is.
 
@@ -227,6 +237,7 @@ class DirectFeed:
                     with mine.timing("write"):
                         written = writer.write(given)
                     mine.kept(writer.letters if isinstance(writer, CountsLetters) else {})
+                    mine.had(writer.already if isinstance(writer, CountsKnown) else {})
                     yield number, receipt_of(replace(_receipt(given, written, controls), counts=mine.counts()))
 
     def _controls(self, batch: ChangeBatch) -> list[TableControl]:
@@ -241,6 +252,8 @@ class DirectFeed:
             for item in batch.items
             if isinstance(item, TableRows) and self._has(f"{batch.physical}/{item.table.source}")
         }
+        had = batch.rows_by_source() - left.rows_by_source()
+        tally.had({source: had[source] for source in dropped})
         items: list[TableRows | TableControl] = []
         with tally.timing("filter"):
             for item in left.items:

@@ -154,6 +154,7 @@ def _staged(
         left = [*feed.filtered(name, item, dropped)]
     for piece in left:
         rows = rows_above(piece.rows, feed.above(name))
+        tally.had({item.table.source: piece.rows.num_rows - rows.num_rows})
         if rows.num_rows == 0:
             continue
         if is_all and len(left) == 1 and isinstance(feed.writer, TableWriter):

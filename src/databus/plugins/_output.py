@@ -59,6 +59,10 @@ class Written:
     """By the full names of tables: what `held` knows them by from now on, and how far it says that they are."""
     offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The same: behind what the target has of them, by part of it; see `FindsOffsets`."""
+    already: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of each source it had before. A row that it was given and that is in neither count is lost, as
+    `databus audit` sees it.
+    """
 
 
 class Output:

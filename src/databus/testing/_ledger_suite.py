@@ -4,7 +4,7 @@ A "process" of a check is an output, its ledger and its lock, new objects on wha
 """
 
 import unittest
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,12 +22,12 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.filters import TableChoice
-from databus.flow import DirectWriter
+from databus.flow import DirectWriter, RowCounts, StagedBatch, Tasks
 from databus.pipeline import ChangeBatch, Input, Output, RunContext, Shape
 from databus.pipeline.engine import Brought, Feed, Ledger, Offsets, OutputHandle, Way, begin
 from databus.pipeline.running import rename_target
 from databus.places import Held, Noted
-from databus.plugins import Removes
+from databus.plugins import Removes, Written
 from databus.schema import TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
@@ -103,12 +103,18 @@ class _Process:
         """Write one, and die before it is noted in the ledger."""
         writer = self.output.part_writer()
         if isinstance(writer, DirectWriter):
-            self.handle.write_direct(batch, partial(write_buckets, self.output, batch))
+            for staged, written in self.handle.write_direct(batch, partial(write_buckets, self.output, batch)):
+                _check_counts(staged.counts.rows, written)
         elif writer is None:
-            self.handle.write(batch)
+            came = {source: RowCounts(rows) for source, rows in batch.rows_by_source().items()}
+            _check_counts(came, self.handle.write(batch))
         else:
-            commit = self.handle.commit
-            write_by_tasks(self.output, batch, commit, lambda staged: self.handle.discard([staged]))
+            write_by_tasks(self.output, batch, self._commit, lambda staged: self.handle.discard([staged]))
+
+    def _commit(self, staged: StagedBatch, tasks: Tasks) -> Written:
+        written = self.handle.commit(staged, tasks)
+        _check_counts(staged.counts.rows, written)
+        return written
 
     def reached(self, log: ChangeLog) -> int:
         """How many entries of the log are in the target, as its ledger says."""
@@ -117,6 +123,13 @@ class _Process:
         if at is None or not at.scn:
             return 0
         return next(n for n in range(len(log.entries) + 1) if log.position(n).pair == at.pair)
+
+
+def _check_counts(counts: Mapping[str, RowCounts], written: Written) -> None:
+    """An output says of each row that it was given whether it is new, refused, or was there."""
+    for source, of in counts.items():
+        known = (written.rows or {}).get(source, 0) + written.already.get(source, 0) + of.already + of.letters
+        assert known + sum(of.dropped.values()) == of.came, f"of {of.came} rows of {source} {known} are in its counts"
 
 
 @contextmanager

@@ -26,6 +26,24 @@ class Break(NamedTuple):
     table: str = ""
 
 
+class Unbalanced(NamedTuple):
+    """Rows of a table in one batch that are in more or fewer of its counts than came."""
+
+    start: Pair
+    end: Pair
+    table: str
+    rows: int
+    """That came and were neither written, dropped, refused nor in the target before; below zero, that did not come."""
+
+    def __str__(self) -> str:
+        if self.rows > 0:
+            return (
+                f"{self.rows:,} rows of {self.table} came, and are neither written, dropped, refused nor were there"
+            )
+        counted = "are counted as written, dropped, refused or there before"
+        return f"{-self.rows:,} rows of {self.table} {counted}, and never came"
+
+
 @dataclass
 class Stretch:
     """Ranges that follow each other."""
@@ -87,8 +105,8 @@ class Chain:
     repeated: int = 0
     written: Counter[str] = field(default_factory=Counter)
     breaks: list[Break] = field(default_factory=list)
-    unbalanced: list[tuple[Pair, Pair]] = field(default_factory=list)
-    """Batches that wrote more rows of a table than they were given."""
+    unbalanced: list[Unbalanced] = field(default_factory=list)
+    """Batches whose counts do not add up; the first of them."""
     is_counted: bool = True
     """Whether all batches have counts of the rows that they were given."""
     choice: Choice = ()
@@ -128,8 +146,11 @@ class Chain:
         if counts is None:
             self.is_counted = False
             return {}
-        if any(count.get("already", 0) < 0 for count in counts.values()) and len(self.unbalanced) < _BREAKS_MAX:
-            self.unbalanced.append((start, end))
+        for table, count in counts.items():
+            known = sum(count.get("dropped", {}).values()) + count.get("letters", 0) + count.get("already", 0)
+            lost = count["in"] - known - line["rows"].get(table, 0)
+            if lost and len(self.unbalanced) < _BREAKS_MAX:
+                self.unbalanced.append(Unbalanced(start, end, table, lost))
         return {**line["rows"], **{table: count["in"] for table, count in counts.items()}}
 
     def _choose(self, choice_json: Mapping[str, Any]) -> None:

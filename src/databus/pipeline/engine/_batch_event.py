@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._plan import Feed
 from databus.pipeline.graph import Graph
 from databus.places import choice_to_json, chosen_by, identity
+from databus.plugins import Written
 from databus.wire import is_answer
 
 
@@ -27,13 +28,14 @@ class Totals:
     counts: Counts | None = field(default_factory=Counts)
     """None if rows are not counted: the output takes them as a DataFrame."""
 
-    def take(self, batch: Batch | None, written: Mapping[str, int], rows: int | None, commit_us: int) -> None:
+    def take(self, batch: Batch | None, written: Written, rows: int | None, commit_us: int) -> None:
         """Count a part that was written. rows: their number, without a batch."""
-        self.rows.update(written or {"": rows or 0})
+        self.rows.update(written.rows or {"": rows or 0})
         if batch is None or self.counts is None:
             self.counts = None
-        else:
-            self.counts = self.counts.plus(batch.counts).plus(Counts({}, 0, {"commit": commit_us}))
+            return
+        had = {source: RowCounts(already=count) for source, count in written.already.items() if count}
+        self.counts = self.counts.plus(batch.counts).plus(Counts(had, 0, {"commit": commit_us}))
 
     def read_for(self, source: str, steps: str, came: int, spent_us: int, made: int) -> None:
         """Count the rows read of a table behind typed filters. came: how many. made: how many came out."""
@@ -51,17 +53,16 @@ class Totals:
         if self.counts is None:
             return {"rows": rows, "counts": None}
         counts = {
-            table: _counts_to_json(row_counts, self.rows[table])
-            for table, row_counts in self.counts.rows.items()
-            if row_counts.came != self.rows[table] or row_counts.dropped or row_counts.letters
+            table: _counts_to_json(counts)
+            for table, counts in self.counts.rows.items()
+            if counts.came != self.rows[table] or counts.dropped or counts.letters or counts.already
         }
         spent_ms = {stage: round(us / 1e3, 1) for stage, us in self.counts.spent_us.items()}
         return {"rows": rows, "counts": counts, "bytes": self.counts.bytes, "spent_ms": spent_ms}
 
 
-def _counts_to_json(counts: RowCounts, written: int) -> dict[str, Any]:
-    already = counts.given - counts.letters - written
-    rest = {"dropped": dict(counts.dropped), "letters": counts.letters, "already": already}
+def _counts_to_json(counts: RowCounts) -> dict[str, Any]:
+    rest = {"dropped": dict(counts.dropped), "letters": counts.letters, "already": counts.already}
     return {"in": counts.came, **{name: count for name, count in rest.items() if count}}
 
 

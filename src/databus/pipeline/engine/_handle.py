@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location, located
-from databus.flow import Batch, Bucket, ChangeBatch, Here, Item, StagedBatch, StagedRows, TableControl, Tasks
+from databus.flow import Batch, Bucket, ChangeBatch, Here, Item, StagedBatch, TableControl, Tasks
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
 from databus.places import ASKED, GAP, Choice, Held, Noted, Position, identity, read_by
@@ -322,22 +323,25 @@ class OutputHandle:
             self._looked_at.clear()
             self.output.close()
 
-    def write(self, batch: ChangeBatch, span: Span | None = None) -> Mapping[str, int]:
-        """Apply a batch; returns the number of rows written, by source.
+    def write(self, batch: ChangeBatch, span: Span | None = None) -> Written:
+        """Apply a batch; returns what was written, with the rows of each source.
 
         Raises `UnsupportedFeature` if changes between it and the last one are missing.
         """
-        return self._apply(self._new_of(batch, span), self.output.write, span)
+        new = self._new_of(batch, span)
+        written = self._apply(new, self.output.write, span)
+        had = batch.rows_by_source() - new.rows_by_source() + Counter(written.already)
+        return replace(written, already=had)
 
-    def commit(self, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Mapping[str, int]:
-        """The same for a batch whose rows tasks have written; see `Output.commit`."""
+    def commit(self, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Written:
+        """The same, for a batch whose rows tasks have written; see `Output.commit`."""
         return self._apply(batch, partial(self.output.commit, tasks=tasks), span)
 
     def write_direct(
         self, beginning: Batch, write: Callable[[Bucket], Sequence[StagedBatch]], span: Span | None = None
-    ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
-        """Have tasks write a batch, by `write`; returns its batches, each with the number of rows by source.
-        beginning: where the batch begins.
+    ) -> list[tuple[StagedBatch, Written]]:
+        """Have tasks write a batch, by `write`; returns its batches, each with what was written. beginning: where the
+        batch begins.
         """
         output, physical = self.output, beginning.physical
         with self._held():
@@ -374,7 +378,7 @@ class OutputHandle:
         behind = position.behind(batch.start.pair if span is None else span.start)
         return batch.above(position.done, lambda table: table not in behind)
 
-    def _apply(self, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None) -> Mapping[str, int]:
+    def _apply(self, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None) -> Written:
         way_of = self.way_of(batch.physical)
         with self._held():
             self._check_gap(batch, span)
@@ -396,7 +400,7 @@ class OutputHandle:
             ways, seeds = {**position.ways, **batch.ways}, batch.seeds_after()
             self._now[batch.physical] = replace(position.noting(marks, tables), ways=ways, seeds=seeds)
             self._offsets.update(written.offsets)
-            return _rows_of(batch) if written.rows is None else written.rows
+            return replace(written, rows=batch.rows_by_source()) if written.rows is None else written
 
     def _check_gap(self, batch: Batch, span: Span | None) -> None:
         position = self.position(batch.physical)
@@ -504,12 +508,3 @@ def _with_gaps(output: Output, batch: BatchT, position: Position) -> BatchT:
 def _is_gone(noted: Noted, word: Held | None) -> bool:
     pair = None if word is None or word.place is None else word.place.pair
     return word is None or word.mark != noted.mark or (pair is not None and pair < noted.pair)
-
-
-def _rows_of(batch: Batch) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for item in batch.items:
-        if not isinstance(item, TableControl):
-            count = item.count if isinstance(item, StagedRows) else item.rows.num_rows
-            counted[item.table.source] = counted.get(item.table.source, 0) + count
-    return counted

@@ -64,6 +64,7 @@ from databus.pipeline.engine._plan import Feed
 from databus.pipeline.engine._query_filters import Filters
 from databus.pipeline.engine._staging import Staging, ways_of, write_ranges
 from databus.pipeline.engine._typed_tables import Feeds, TypedTable, TypedTables
+from databus.plugins import Written
 from databus.schema import TableSchema
 from databus.wire import is_inside_transaction
 
@@ -334,7 +335,7 @@ class Writer:
         try:
             for handle, frames in in_spark:
                 count = handle.write_frame(frames, part.rows.frame, part.batch_id)
-                self._say(handle.name, None, {}, began, count)
+                self._say(handle.name, None, Written({}), began, count)
             if staged:
                 self._write_in_tasks(part, staged, began)
             for feed, handle, buckets in direct:
@@ -538,7 +539,7 @@ class Writer:
         self,
         output: str,
         batch: Batch | None,
-        written: Mapping[str, int],
+        written: Written,
         began: float,
         rows: int | None = None,
         commit_us: int = 0,
@@ -552,11 +553,12 @@ class Writer:
             "rows": rows,
         }
         if batch is not None:
+            by_source = written.rows or {}
             tables = [item for item in batch.items if not isinstance(item, TableControl)]
             event |= {
                 "physical": batch.physical,
                 "position": batch.end.to_json(),
-                "rows": sum(written.values()),
+                "rows": sum(by_source.values()),
                 "controls": len(batch.items) - len(tables),
                 "changes": [control_json(item) for item in batch.items if isinstance(item, TableControl)][
                     :_CONTROLS_MAX
@@ -565,7 +567,7 @@ class Writer:
                 "driver_row_bytes": sum(
                     rows_of_table.rows.nbytes for rows_of_table in tables if isinstance(rows_of_table, TableRows)
                 ),
-                "tables": dict(written),
+                "tables": dict(by_source),
             }
         self._written[output].take(batch, written, event["rows"], commit_us)
         self.report(event)

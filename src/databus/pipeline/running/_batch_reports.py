@@ -84,8 +84,8 @@ class BatchReports:
             for start, end, table in chain.breaks:
                 tables = f"{key[1]}/{table}" if table else f"the tables of {key[1]}"
                 yield key, start, end, f"no batch has the changes of {tables} from {start} to {end} (SCN, _seq)"
-            for start, end in chain.unbalanced:
-                yield key, start, end, f"the batch from {start} to {end} (SCN, _seq) wrote more rows than came"
+            for rows in chain.unbalanced:
+                yield key, rows.start, rows.end, f"the batch from {rows.start} to {rows.end} (SCN, _seq): {rows}"
             chain.breaks.clear()
             chain.unbalanced.clear()
         del self._pending[:-_PENDING_MAX]

@@ -8,10 +8,11 @@
      "marks": {"shop/main.orders": "4"}, "epoch": 3, "choice": {...}}
 
 `rows` were written. `counts` has the tables of which not all rows were written, with `already` (in the target) and
-`letters` too: for every table, in = dropped + already + letters + rows. It is null where only Spark saw the rows.
-`only` names the tables of a catch-up batch, which has a range of its own; `behind` names the tables whose place is
-below the batch's end, and that place. `choice` is the tables that the output takes; it is written when it changes. A
-line is written before the output's ledger says the same. Rows themselves are not recorded.
+`letters` too, each as it was counted: if in = dropped + already + letters + rows does not hold, rows were lost. It is
+null where only Spark saw the rows. `only` names the tables of a catch-up batch, which has a range of its own; `behind`
+names the tables whose place is below the batch's end, and that place. `choice` is the tables that the output takes; it
+is written when it changes. A line is written before the output's ledger says the same. Rows themselves are not
+recorded.
 """
 
 import json

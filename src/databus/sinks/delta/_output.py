@@ -4,6 +4,7 @@ Exactly once: the commit that holds a batch's rows also stores the pair at the b
 stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.commit`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,6 +109,7 @@ class DeltaOutput(Output):
         self._known: Known | None = None
         self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
         self._seen: dict[Location, Seen] = {}
+        self._already: Counter[str] = Counter()  # by source, rows of the batch under way that it had before
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_mirrors = KnownMirrors()
 
@@ -197,6 +199,7 @@ class DeltaOutput(Output):
             by_source[item.table.source].append(item)
         works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
         self._written = {}
+        self._already.clear()
         try:
             counts = run_all(works, tasks, side_by_side=not self.config.merge)
             if self.config.merge:
@@ -210,7 +213,7 @@ class DeltaOutput(Output):
             raise Restage(above=moved) from error
         noted = {name: self._noted(name) for name in (f"{batch.physical}/{source}" for source in by_source)}
         marks = {name: mark for name, mark in noted.items() if mark is not None}
-        return Written(dict(zip(by_source, counts, strict=True)), marks)
+        return Written(dict(zip(by_source, counts, strict=True)), marks, already=dict(self._already))
 
     def _moved(self, physical: str, sources: Iterable[str]) -> dict[str, Pair]:
         """The tables, by full name, to which others have committed something without changing rows, each with the pair
@@ -390,6 +393,8 @@ class DeltaOutput(Output):
                 raise Restage(above={f"{batch.physical}/{source}": pair})
             if item.first > pair:
                 new.append(item)
+            else:
+                self._already[source] += item.count
         return new
 
     def _check_new(self, known: Known, copy: _Copy, batch: StagedBatch, first: StagedItem) -> None:

@@ -7,6 +7,7 @@ greatest pair in the folder are not written again, so a repeated batch adds noth
 are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
@@ -174,7 +175,7 @@ class FilesOutput(Output):
         by_source: dict[str, list[StagedRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
-        written, marks = dict.fromkeys(by_source, 0), {}
+        written, already, marks = dict.fromkeys(by_source, 0), Counter[str](), {}
         self._check_parts(batch)
         for source, items in by_source.items():
             staged = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
@@ -183,10 +184,14 @@ class FilesOutput(Output):
             before = folder.stored.pair
             for index, item in enumerate(items):
                 end = batch.end.pair if index == len(items) - 1 else None
+                if isinstance(item, StagedRows) and item.last <= before:  # of a batch that came before, whole
+                    folder.remove(file.name for file in item.files)
+                    already[source] += item.count
+                    continue
                 written[source] += self._put(folder, name, item, before, end, log_number(batch.end.log))
             if folder.stored.pair != (0, 0):
                 marks[name] = Noted(folder.stored.pair, _THERE)
-        return Written(written, marks)
+        return Written(written, marks, already=already)
 
     def _check_parts(self, batch: StagedBatch) -> None:
         """Raises `Restage` for all tables that have a part of the rows that tasks have written."""
@@ -203,14 +208,11 @@ class FilesOutput(Output):
     def _put(
         self, folder: _Folder, name: str, item: StagedRows | TableControl, before: Pair, end: Pair | None, log: int
     ) -> int:
-        """Returns how many rows were new."""
+        """Returns how many rows it had."""
         if isinstance(item, TableControl):
             if item.pair > before:
                 text = control_text(name, item, self._writer.big_integers)
                 folder.put_control(item.pair, text, Stored(end or item.pair, log))
-            return 0
-        if item.last <= before:
-            folder.remove(file.name for file in item.files)
             return 0
         folder.show(item, _SUFFIXES[self.config.format], Stored(end or item.last, log))
         return item.count

@@ -109,6 +109,8 @@ class _BucketOfKafka:
         self._marks: TransactionMarks | None = None  # of the batch that is written
         self.letters: Counter[str] = Counter()
         """See `CountsLetters`."""
+        self.already: Counter[str] = Counter()
+        """See `CountsKnown`."""
 
     def seen(self, batch: ChangeBatch) -> ChangeBatch:
         """See `SeesAllRows.seen`: a change's place in its transaction is one among all changes, in any bucket."""
@@ -180,6 +182,7 @@ class _BucketOfKafka:
         writer, session = self._writer, self.session
         session.begin(self._bucket)
         before, left = session.record, self._left(batch)
+        self.already = batch.rows_by_source() - (Counter() if left is None else left.rows_by_source())
         if left is None:
             if not self._is_inherited or session.is_current:
                 return {}

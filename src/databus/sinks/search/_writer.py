@@ -176,6 +176,8 @@ class _BucketOfSearch:
         self._taken: dict[str, Taken] = {}  # of this batch, or has something newer of
         self.letters: Counter[str] = Counter()
         """See `CountsLetters`."""
+        self.already: Counter[str] = Counter()
+        """See `CountsKnown`."""
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
@@ -190,8 +192,10 @@ class _BucketOfSearch:
         written: Counter[str] = Counter()
         self._taken.clear()
         self.letters.clear()
+        self.already = batch.rows_by_source()
         for item in rows:
-            written[item.table.source] += item.rows.num_rows - self._put(batch, item, parts)
+            self.already[item.table.source] -= item.rows.num_rows
+            written[item.table.source] += self._put(batch, item, parts)
         if begun and begun != open_:
             self._parts.settle(self._part(batch, begun))
         self._fence.end()
@@ -251,12 +255,13 @@ class _BucketOfSearch:
         )
 
     def _put(self, batch: ChangeBatch, item: TableRows, parts: set[int]) -> int:
-        """Returns how many of the rows the server had something newer of, wants no more, or refused. parts: the
-        transactions that come in parts.
+        """Returns how many of the rows were written: the others the server has something newer of, wants no more, or
+        refuses. parts: the transactions that come in parts.
         """
         plan, count, physical = self._writer.plan, int(item.rows.num_rows), batch.physical
         index = self._indices.ready(physical, item.table)
         item = replace(item, rows=rows_above(item.rows, self._indices.takes_above(index)))
+        left = int(item.rows.num_rows)
         made = operations(item.table, item.rows, plan.key_of(item.table), index, soft=plan.soft, typed=plan.typed)
         bulk = BulkSender(self._client, self._writer, self._fence)
         is_part = np.isin(made.scns, [*parts])
@@ -275,7 +280,8 @@ class _BucketOfSearch:
         is_taken[[refusal.place for refusal in refused]] = False
         taken = self._taken.setdefault(source, Taken())
         taken.add(made.ids.filter(pa.array(is_taken)), made.scns[is_taken], made.seqs[is_taken])
-        return stale + count - int(item.rows.num_rows) + len(refused)
+        self.already[item.table.source] += count - left + stale
+        return left - stale - len(refused)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
         are_kept = self._writer.on_error == "dead_letter"
