@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -55,6 +56,29 @@ def test_what_stops_before_its_time_was_nothing():
     assert told(alerts.step(5, [lag(11)])) == []
     assert alerts.history() == []
     assert told(alerts.step(10, [lag(11)])) == [("firing", ["a"])], "it counts from its new beginning"
+
+
+def test_above_the_bound_the_gravest_stay_and_one_alert_says_how_many_are_not_shown(monkeypatch):
+    monkeypatch.setattr("databus.dashboard._alerts._ALERTS_MAX", 3)
+    grave = Rule("Lost", "lost", Is.ABOVE, 0, "look", 0, "critical")
+    alerts = Alerts([replace(LAG, for_s=0), grave])
+
+    def step(now_s, minor, grave):
+        samples = [lag(11, f"minor{each}", "shop") for each in range(minor)]
+        notices = alerts.step(
+            now_s, samples + [Sample("lost", {"output": f"grave{each}"}, 1.0) for each in range(grave)]
+        )
+        kept = {alert.labels.get("output", alert.rule.name): alert.value for alert in alerts.open_ones()}
+        return kept, {(str(notice.state), notice.rule.name) for notice in notices}
+
+    assert step(0, 3, 0)[0].keys() == {"minor0", "minor1", "minor2"}
+    kept, told = step(1, 4, 2)
+    assert kept == {"minor0": 11, "grave0": 1, "grave1": 1, "AlertsNotShown": 3}
+    assert told == {("firing", "Lost"), ("firing", "AlertsNotShown")}, "what is not shown is not over"
+    assert [alert.project for alert in alerts.open_ones() if not alert.labels.get("output")] == ["shop"]
+    kept, told = step(100, 2, 1)
+    assert kept.keys() == {"minor0", "minor1", "grave0"}
+    assert ("resolved", "AlertsNotShown") in told
 
 
 def test_what_comes_together_is_told_together():

@@ -6,7 +6,7 @@ hours. What somebody has silenced is not told, and what somebody has acknowledge
 """
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +20,18 @@ GROUP_S: Final = 30
 REPEAT_S: Final = 4 * 3_600
 SILENCE_S_MAX: Final = 30 * 86_400
 _ALERTS_MAX: Final = 1_000
+_GRAVITIES: Final = ("critical", "warning", "info")
+"""Severities, the gravest first."""
+NOT_SHOWN: Final = Rule(
+    "AlertsNotShown",
+    "databus_alerts_not_shown",
+    Is.ABOVE,
+    0,
+    f"More than {_ALERTS_MAX:,} alerts are open; so many, the least grave ones, are neither shown nor told. Look for "
+    "what they have in common, or have rules say less.",
+    severity="critical",
+)
+"""Of the dashboard itself: what it lacks, it says."""
 _HISTORY_MAX: Final = 1_000
 _SILENCED_MAX: Final = 1_000
 _ACKED_BEFORE_S_MAX: Final = 3_600
@@ -102,7 +114,7 @@ class Alerts:
 
     def step(self, now_s: float, samples: Iterable[Sample]) -> list[Notice]:
         """Take what is so now; returns what is to be told now."""
-        there: set[str] = set()
+        held: list[tuple[Rule, Sample]] = []
         by_metric: dict[str, list[Rule]] = {}
         for rule in self.rules:
             by_metric.setdefault(rule.metric, []).append(rule)
@@ -113,9 +125,9 @@ class Alerts:
                     continue
                 absent.pop(rule.name, None)
                 if rule.holds(sample):
-                    there.add(self._hold(now_s, rule, sample))
-        for rule in absent.values():
-            there.add(self._hold(now_s, rule, Sample(rule.metric, {}, 0.0)))
+                    held.append((rule, sample))
+        held += [(rule, Sample(rule.metric, {}, 0.0)) for rule in absent.values()]
+        there = {self._hold(now_s, rule, sample) for rule, sample in self._gravest(held)}
         for id_ in self._open.keys() - there:
             self._end(now_s, self._open.pop(id_))
         if now_s >= self._acked_until_s:
@@ -123,12 +135,37 @@ class Alerts:
         self._silenced = {id_: until_s for id_, until_s in self._silenced.items() if until_s > now_s}
         return self._due(now_s)
 
+    def _gravest(self, held: Sequence[tuple[Rule, Sample]]) -> list[tuple[Rule, Sample]]:
+        """As many as are kept: the gravest, and of those alike the ones that are open. With an alert for each project
+        of which some are not kept, which says how many.
+        """
+        if len(held) <= _ALERTS_MAX:
+            return list(held)
+
+        def order(one: tuple[str, tuple[Rule, Sample]]) -> tuple[int, bool]:
+            id_, (rule, _) = one
+            return _GRAVITIES.index(rule.severity), id_ not in self._open
+
+        ordered = sorted(((_id_of(rule, sample.labels), (rule, sample)) for rule, sample in held), key=order)
+        kept, others = dict(ordered[:_ALERTS_MAX]), dict(ordered[_ALERTS_MAX:])
+        lacking = Counter(sample.project for id_, (_, sample) in others.items() if id_ not in kept)
+        for id_ in others.keys() - kept.keys():
+            self._open.pop(id_, None)  # it is not over, so nobody is told that it is
+        return [
+            *kept.values(),
+            *(
+                (
+                    NOT_SHOWN,
+                    Sample(NOT_SHOWN.metric, {} if project is None else {"project": project}, count, "", project),
+                )
+                for project, count in lacking.items()
+            ),
+        ]
+
     def _hold(self, now_s: float, rule: Rule, sample: Sample) -> str:
         id_ = _id_of(rule, sample.labels)
         alert = self._open.get(id_)
         if alert is None:
-            if len(self._open) >= _ALERTS_MAX:
-                return id_
             alert = self._open[id_] = Alert(rule, sample.labels, sample.node, sample.project, now_s, sample.value)
             if id_ in self._acked_before and now_s < self._acked_until_s:
                 alert.acked_by, alert.told_s = self._acked_before.pop(id_), now_s  # somebody has heard of it
