@@ -27,6 +27,7 @@ class Running:
         hook: Hook | None = None,
         pushes: Sequence[Push] = (),
         alerting: Alerting | None = None,
+        **limits: int,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "principals.yml"
@@ -39,6 +40,7 @@ class Running:
             hook=hook,
             pushes=pushes,
             alerting=alerting or Alerting(),
+            **limits,
         )
         self.links: list[str] = []
         self.file = file

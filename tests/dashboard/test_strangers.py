@@ -17,8 +17,10 @@ import pytest
 
 from databus.core import FatalError
 from databus.dashboard import _operations as operations
+from databus.dashboard import _server as server
 from databus.dashboard import _watch as watch
 from databus.dashboard import part_of_file, part_of_pipeline, part_of_relay
+from databus.dashboard._board import Board
 from databus.dashboard._watcher import Watcher
 from databus.link import Access
 from databus.pipeline.running import _commands as commands
@@ -355,3 +357,61 @@ def test_who_goes_away_has_an_alert_acknowledged_and_is_written_down(tmp_path, m
             wait_until(lambda: running.api("/alerts", **ann)[1]["open"][0]["acked_by"] == "ann")
             connection.close()
             wait_until(lambda: "quietly" in json.dumps(running.api("/audit", **ann)[1]))
+
+
+def kept(running: Running, who: str, address: str = "127.0.0.1") -> tuple[HTTPConnection, int]:
+    """A connection that stays open, and how its first request was answered."""
+    connection = HTTPConnection(urlsplit(running.url).netloc, timeout=WAIT_S, source_address=(address, 0))
+    connection.request("GET", "/api/v1/graph", headers={"Authorization": f"Bearer {token_of(who)}"})
+    answer = connection.getresponse()
+    answer.read()
+    return connection, answer.status
+
+
+def test_connections_are_bounded_in_all_and_of_an_address_with_an_answer(tmp_path):
+    with Running(tmp_path, [], PRINCIPALS, connections_max=3, address_connections_max=2) as running:
+        ann = [kept(running, "ann") for _ in range(3)]
+        assert [status for _, status in ann] == [200, 200, 429]
+        others = [kept(running, "ann", "127.0.0.2"), kept(running, "ann", "127.0.0.3")]
+        assert [status for _, status in others] == [200, 429]
+        assert ask(running.url, "/")[0] == 200, "what is not about a session has a bound of its own"
+        for connection, _ in (*ann, *others):
+            connection.close()
+        assert wait_until(lambda: kept(running, "ann")[1] == 200)
+
+
+def test_who_only_connects_keeps_nobody_out_who_has_signed_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_SILENT_MAX", 10)
+    with Running(tmp_path, [], PRINCIPALS) as running:
+        known, _ = kept(running, "ann")
+        address = urlsplit(running.url)
+        silent = [socket.create_connection((address.hostname, address.port)) for _ in range(30)]
+        wait_until(lambda: not is_open(silent[0]))
+        assert kept(running, "ann")[1] == 200
+        known.request("GET", "/api/v1/graph", headers={"Authorization": f"Bearer {token_of('ann')}"})
+        assert known.getresponse().status == 200
+        for each in silent:
+            each.close()
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0.01)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_who_does_not_read_an_answer_loses_the_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_WRITE_S_MAX", 0.2)
+    monkeypatch.setattr(Board, "graph", lambda *_: {"nodes": ["x" * 1_000_000] * 20, "edges": []})
+    with Running(tmp_path, [], PRINCIPALS) as running:
+        address = urlsplit(running.url)
+        with socket.create_connection((address.hostname, address.port)) as connection:
+            token = f"Authorization: Bearer {token_of('ann')}"
+            connection.sendall(f"GET /api/v1/graph HTTP/1.1\r\nHost: {address.netloc}\r\n{token}\r\n\r\n".encode())
+            wait_until(lambda: running.dashboard._admitted)
+            wait_until(lambda: all(each.is_closing() for each in running.dashboard._admitted))
+        assert running.api("/session", token=token_of("ann"))[0] == 200

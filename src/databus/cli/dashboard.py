@@ -57,6 +57,12 @@ def dashboard(
     export: Annotated[
         Export | None, typer.Option(help="Print a dashboard for Grafana, or the rules for Prometheus, and end.")
     ] = None,
+    connections_max: Annotated[
+        int, typer.Option(min=1, help="Connections of those who have signed in; more are answered with 429.")
+    ] = 500,
+    address_connections_max: Annotated[
+        int, typer.Option(min=1, help="The same of one address; behind a proxy all have its address.")
+    ] = 200,
     token_file: TokenFile = None,
     beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
     log_level: LogLevel = "info",
@@ -82,6 +88,8 @@ def dashboard(
         hook=_hook(webhook, webhook_secret_file),
         alerting=alerting,
         pushes=[_push(text) for text in push or []],
+        connections_max=connections_max,
+        address_connections_max=address_connections_max,
         takes_any_port=beside,
     )
     if beside:

@@ -48,7 +48,7 @@ _CHART_US: Final = 6 * 3_600_000_000
 _FAILURES_MAX: Final = 30
 """Sign-ins that fail, in a minute, of one address."""
 _ADDRESSES_MAX: Final = 1_000
-_NOBODY: Final = Principal("", frozenset(), frozenset())
+NOBODY: Final = Principal("", frozenset(), frozenset())
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Ask:
 
     request: web.Request
     endpoint: Endpoint
-    principal: Principal = _NOBODY
+    principal: Principal = NOBODY
     cookie: str = ""
     path: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Answers:
     async def session(self, ask: Ask) -> web.Response:
         """GET /session."""
         found = ask.principal
-        known = None if found is _NOBODY else {"name": found.name, "rights": sorted(found.rights)}
+        known = None if found is NOBODY else {"name": found.name, "rights": sorted(found.rights)}
         return json_answer({"principal": known})
 
     async def sign_in(self, ask: Ask) -> web.Response:
@@ -176,7 +176,10 @@ class Answers:
                 await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), LOOK_S)
-        except (TimeoutError, ConnectionError):
+        except TimeoutError:  # what waits to be sent would keep the connection, for who does not read
+            if ask.request.transport is not None:
+                ask.request.transport.abort()
+        except ConnectionError:
             response.force_close()
         finally:
             self._streams[ask.principal] -= 1

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing
+from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing, TooManyRequests
 from databus.dashboard._alert_config import Alerting
-from databus.dashboard._answers import ANSWERS, Answers, Ask
+from databus.dashboard._answers import ANSWERS, NOBODY, Answers, Ask
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import PREFIX, Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
@@ -29,11 +29,16 @@ from databus.dashboard._rights import Principals
 from databus.dashboard._sessions import Sessions
 from databus.dashboard._watcher import Hook, Push, Watcher
 from databus.operate import logger_of
-from databus.relay import HTTP_LOGGER, error_response, hide_from_pages, is_loopback
+from databus.relay import HTTP_LOGGER, Door, error_response, hide_from_pages, is_loopback
 
 PAGES: Final = Path(__file__).parent / "pages"
 _REQUEST_BYTES_MAX: Final = 1 << 16
 _REQUEST_S_MAX: Final = 10.0
+"""For a request's body; and for a connection until somebody who has signed in asks by it."""
+_SILENT_MAX: Final = 200
+"""Connections by which nobody has asked who has signed in."""
+_WRITE_S_MAX: Final = 30.0
+"""How long a reader may take for an answer."""
 _SHUTDOWN_S: Final = 1.0
 _LOOK_S: Final = 2.0
 _TYPES: Final = {
@@ -64,6 +69,10 @@ class DashboardConfig:
     """Rules, and who else is told."""
     pushes: Sequence[Push] = ()
     """Where numbers are sent."""
+    connections_max: int = 500
+    """Of people and programs that have signed in; beyond it requests are answered with 429."""
+    address_connections_max: int = 200
+    """The same of one address. Behind a proxy all have its address."""
     takes_any_port: bool = False
     """Whether it listens at another port where another program has its own."""
 
@@ -88,6 +97,10 @@ class Dashboard:
         self._pages = dict(_pages())
         self._history = History(config.folder)
         self.board = Board(config.parts, self._history)
+        self._door = Door(_SILENT_MAX, _REQUEST_S_MAX)
+        self._admitted: dict[
+            asyncio.BaseTransport, str
+        ] = {}  # connections by which somebody asked, with their addresses
         self.url = ""
 
     async def run(self, is_ready: Callable[[], None] = lambda: None) -> None:
@@ -106,11 +119,12 @@ class Dashboard:
         watcher = Watcher(self.board, config.folder, config.hook, config.alerting, config.pushes)
         answers = Answers(self.board, watcher, sessions, guard, self._config.folder)
         tasks: list[asyncio.Task[None]] = []
+        listening: asyncio.Server | None = None
         try:
             self._route(runner.app, guard, answers)
             await runner.setup()
-            await self._bind(runner)
-            sessions.cookie += f"_{runner.addresses[0][1]}"
+            listening = await self._bind(runner)
+            sessions.cookie += f"_{listening.sockets[0].getsockname()[1]}"
             sessions.begin()
             for watch in self.board.watches.values():
                 watch.start()
@@ -121,6 +135,8 @@ class Dashboard:
             for task in tasks:
                 task.cancel()
             answers.end()
+            if listening is not None:
+                listening.close()
             await runner.cleanup()
             for watch in self.board.watches.values():
                 watch.stop()
@@ -136,21 +152,23 @@ class Dashboard:
         app.on_response_prepare.append(hide_from_pages)
         app.on_response_prepare.append(_add_headers)
 
-    async def _bind(self, runner: web.AppRunner) -> None:
+    async def _bind(self, runner: web.AppRunner) -> asyncio.Server:
         host, port = self._config.listen
+        assert runner.server is not None  # noqa: S101 - it was set up
         try:
-            await web.TCPSite(runner, host, port).start()
+            factory = self._door.protocol_of(runner.server)
+            listening = await asyncio.get_running_loop().create_server(factory, host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and self._config.takes_any_port and port:
                 self._config = replace(self._config, listen=(host, 0))
-                await self._bind(runner)
-                return
+                return await self._bind(runner)
             reason = error.strerror or str(error)
             if error.errno == errno.EADDRINUSE:
                 reason = "another program listens there, perhaps another dashboard; choose another port by --listen"
             raise ConfigError(f"{host}:{port}: {reason}") from None
-        host, port = runner.addresses[0][:2]
+        host, port = listening.sockets[0].getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return listening
 
     async def _keep_principals(self, sessions: Sessions) -> None:
         """Take the file of principals again when it has changed. One that is no good changes nothing."""
@@ -174,8 +192,11 @@ class Dashboard:
         try:
             guard.check_host(request.host)
             if endpoint is None:
-                return self._page(request)
-            return await ANSWERS[endpoint.key](answers, await _asked(endpoint, request, guard, answers.sessions))
+                return await _sent(request, self._page(request))
+            ask = await _asked(endpoint, request, guard, answers.sessions)
+            if ask.principal is not NOBODY:
+                self._admit(request)
+            return await _sent(request, await ANSWERS[endpoint.key](answers, ask))
         except DatabusError as error:
             return error_response(error)
         except web.HTTPException as error:
@@ -185,6 +206,24 @@ class Dashboard:
         except Exception:  # a defect: whoever asks gets an answer, and the log what it was
             _logger.exception("a request failed by a defect", path=request.path[:100])
             return error_response(DatabusError("a defect in the dashboard; its log has the details"))
+
+    def _admit(self, request: web.Request) -> None:
+        """Let somebody who has signed in keep their connection. Raises `TooManyRequests`; the connection ends with it.
+
+        All others are at the door, which has a bound of its own: strangers keep out nobody who has signed in.
+        """
+        transport, config, address = request.transport, self._config, request.remote or ""
+        if transport is None or transport in self._admitted:
+            return
+        self._admitted = {known: of for known, of in self._admitted.items() if not known.is_closing()}
+        if len(self._admitted) >= config.connections_max:
+            raise TooManyRequests(f"{config.connections_max} connections are open (--connections-max); ask again")
+        if list(self._admitted.values()).count(address) >= config.address_connections_max:
+            raise TooManyRequests(
+                f"{config.address_connections_max} connections of {address} are open (--address-connections-max)"
+            )
+        self._admitted[transport] = address
+        self._door.leave(transport)
 
     def _page(self, request: web.Request) -> web.Response:
         """A file of the pages; whatever else is asked for is not there."""
@@ -200,6 +239,19 @@ class Dashboard:
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
+
+
+async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """The answer when it has been taken; who takes too long for it loses the connection."""
+    try:
+        async with asyncio.timeout(_WRITE_S_MAX):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the answer was not read in time") from None
+    return response
 
 
 async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, sessions: Sessions) -> Ask:

@@ -24,6 +24,7 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
+from databus.relay._door import Door
 from databus.relay._filters import check_filter
 from databus.relay._grant import Grant, Right
 from databus.relay._openapi import openapi
@@ -44,6 +45,7 @@ __all__ = [
     "CaptureConfig",
     "Catalog",
     "Command",
+    "Door",
     "Grant",
     "Parameter",
     "ParameterType",

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from databus.relay._config import ServeConfig
 from databus.relay._tls import TlsTransport
 
 _SWEEP_S_MAX: Final = 1.0
@@ -18,15 +17,18 @@ _SWEEP_S_MAX: Final = 1.0
 class Door:
     """Silent connections, by address. All of it belongs to the event loop's thread."""
 
-    def __init__(self, limits: ServeConfig) -> None:
-        self._silent_max = limits.silent_max
-        self._wait_s_max = limits.request_ms_max / 1e3
+    def __init__(self, silent_max: int, wait_s_max: float) -> None:
+        self._silent_max = silent_max
+        self._wait_s_max = wait_s_max
         self._addresses: dict[asyncio.Transport, str] = {}
         self._waiting: dict[str, dict[asyncio.Transport, float]] = {}  # by address, longest first: until when
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._addresses)
+
+    def __contains__(self, transport: object) -> bool:
+        return transport in self._addresses
 
     def protocol_of(self, protocol: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """A factory of protocols for a server: those of `protocol`, each behind this door."""

@@ -72,7 +72,7 @@ class Server:
         self._ending: asyncio.Event | None = None
         self._runner: web.AppRunner | None = None
         self._commands: Answering | None = None
-        self._door = Door(config.serve)
+        self._door = Door(config.serve.silent_max, config.serve.request_ms_max / 1e3)
         self._certificates = None if config.tls is None else RelayCertificates(config.tls)
         self._asking: dict[int, tuple[web.Request, Grant, asyncio.Task[None] | None]] = {}  # who, as whom, by what
         self._handshakes = 0  # connections at the door that are not the HTTP server's yet
