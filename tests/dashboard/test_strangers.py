@@ -27,7 +27,7 @@ from databus.pipeline.running import _commands as commands
 from databus.pipeline.running import _shown as shown
 from tests.dashboard.parts import WAIT_S, Pipeline, ask, wait_until
 from tests.dashboard.running import MARK, Running, token_of
-from tests.relay.support import Database, order, published, scripted
+from tests.relay.support import ORDERS, Database, Group, commit_of, order, published, rows_of, scripted
 
 RIGHTS = ["see", "rows", "control", "admin"]
 PRINCIPALS = [
@@ -86,6 +86,24 @@ def test_only_what_a_pipeline_reads_is_traced_through_it(world):
     for table in ("hr/main.orders", "main.stock", "nothing"):
         status, said, _ = trace(table)
         assert (status, said["message"].partition("; ")[2]) == (400, "there are erp/main.orders")
+
+
+def test_rows_of_megabytes_are_traced_with_their_verdicts_and_cut(world):
+    running, _, databases = world
+    for scn in range(2, 9):
+        rows = rows_of(ORDERS, scn, [{"id": 700, "name": "x" * 3_000_000}])
+        databases["erp"].add(Group(commit_of(scn, 1), (rows,)))
+    asked = urlencode({"pipeline": "shop", "table": "main.orders", "key": "id=700", "since_s": 0})
+
+    def traced() -> Any:
+        status, said, _ = running.api(f"/trace?{asked}", token=token_of("ann"))
+        assert status == 200, said
+        return len(said["changes"]) == 7 and said
+
+    said = wait_until(traced)
+    assert {change["outputs"]["copy"]["verdict"] for change in said["changes"]} == {"not yet"}
+    assert said["changes"][0]["after"]["name"] == f"{'x' * 2000}… (3,000,000 characters)"
+    assert said["command"].endswith("/databus.yml main.orders id=700 --since earliest --spark")
 
 
 def test_a_pipeline_s_graph_has_no_source_of_another_project(world):

@@ -76,13 +76,15 @@ def _start(client: "RelayClient", table: str, since: str, scn: int | None) -> "S
 
 
 def _lines(traced: "Traced") -> Iterator[str]:
+    from databus.pipeline import cut_image
+
     change = traced.change
     txid = f", transaction {printable(change.txid)}" if change.txid else ""
     kind = change.kind.label.removesuffix("_postimage")
     yield f"{kind} at {place_text(change.pair)}, committed {_at(change.commit_us)}{txid}"
     for name, image in (("before", change.before), ("after", change.after)):
         if image is not None:
-            yield f"  {name:7} {printable(json.dumps(image, ensure_ascii=False))}"
+            yield f"  {name:7} {printable(json.dumps(cut_image(image), ensure_ascii=False))}"
     for fate in traced.fates:
         yield f"  {fate.output}: {_fate_text(fate)}"
 

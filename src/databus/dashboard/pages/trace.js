@@ -14,12 +14,14 @@ const place = (pair) => (pair[1] === SEQ_DONE ? String(pair[0]) : pair.join("/")
 const Fate = ({ fate }) => html`<b class=${LOOKS[fate.verdict] || "rest"}>${fate.verdict}</b>
   ${fate.at_us && html` <${Time} us=${fate.at_us} />`}${fate.batch && `, in the batch from ${place(fate.batch[0])} to ${place(fate.batch[1])}`}${fate.why && `: ${fate.why}`}`;
 
+const image = (row, name) => (row.left_out ? name === "after" && `${count(row.left_out)} characters, not shown: look at fewer changes` : row[name] && html`<code>${JSON.stringify(row[name])}</code>`);
+
 const columns = (outputs) => [
   ["committed", (row) => html`<${Time} us=${row.commit_us} />`],
   ["place", (row) => place(row.pair)],
   ["what", (row) => row.kind],
-  ["before", (row) => row.before && html`<code>${JSON.stringify(row.before)}</code>`],
-  ["after", (row) => row.after && html`<code>${JSON.stringify(row.after)}</code>`],
+  ["before", (row) => image(row, "before")],
+  ["after", (row) => image(row, "after")],
   ...outputs.map((name) => [name, (row) => html`<${Fate} fate=${row.outputs[name]} />`]),
 ];
 
@@ -73,5 +75,6 @@ export function Trace({ status, rights }) {
     <${Trouble} text=${error} />
     ${isBusy && html`<p class="wait" role="status">Looking…</p>`}
     ${found.changes && html`<${Table} label="Changes of the row, the newest first" columns=${columns(outputs)} rows=${found.changes} empty="The log has no change of this row in this time." />`}
+    ${found.changes && found.changes.some((row) => Object.values(row.outputs).some((fate) => fate.verdict === "unknown")) && html`<p>Filters of typed rows (<code>sql</code>, <code>python</code>) are not tried here; a command does that, in a Spark session of its own: <code>${found.command}</code></p>`}
     ${found.chains && html`<${Table} label="Batches" columns=${CHAINS} rows=${found.chains} empty="No batches have been written since the journal began." />`}`;
 }

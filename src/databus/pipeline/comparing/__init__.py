@@ -5,7 +5,7 @@ from databus.pipeline.comparing._batch_chain import Chain, RangeCounts
 from databus.pipeline.comparing._compare import compare, read_source
 from databus.pipeline.comparing._differences import Comparison, TableDifference
 from databus.pipeline.comparing._table_lineage import TableLineage, table_lineages
-from databus.pipeline.comparing._trace import Fate, Traced, Verdict, trace
+from databus.pipeline.comparing._trace import Fate, Traced, Verdict, as_shown, cut_image, trace
 
 __all__ = [
     "Audited",
@@ -17,8 +17,10 @@ __all__ = [
     "TableLineage",
     "Traced",
     "Verdict",
+    "as_shown",
     "audit",
     "compare",
+    "cut_image",
     "read_source",
     "table_lineages",
     "trace",

@@ -37,9 +37,7 @@ class Unbalanced(NamedTuple):
 
     def __str__(self) -> str:
         if self.rows > 0:
-            return (
-                f"{self.rows:,} rows of {self.table} came, and are neither written, dropped, refused nor were there"
-            )
+            return f"{self.rows:,} rows of {self.table} came, and are neither written, dropped, refused nor were there"
         counted = "are counted as written, dropped, refused or there before"
         return f"{-self.rows:,} rows of {self.table} {counted}, and never came"
 

@@ -5,8 +5,10 @@ filters are tried on them, the ledger has the place of an output, the journal of
 target its own rows. What filters do with changes is in `_trace_filters.py`. Start with `trace`; `verdict_of` is pure.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
     from databus.link import RelayClient, Start
 
 CHANGES_MAX: Final = 1_000
+_HELD_CHARS_MAX: Final = 1 << 26
+"""Of the images of these changes in memory: the pipeline itself computes a trace."""
+_VALUE_CHARS_MAX: Final = 2_000
+_SHOWN_CHARS_MAX: Final = 1 << 21
+"""Of all images in one answer, where they are shown."""
 _NUMBERS: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _NUMERIC: Final = ("int", "uint", "decimal", "float", "double", "bool", "year")
 _GONE: Final = frozenset({ChangeType.DELETE})
@@ -96,6 +103,38 @@ class Traced:
         }
 
 
+def as_shown(changes: Iterable[Traced]) -> list[dict[str, Any]]:
+    """The same for pages, however long rows are: see `cut_image`. What is behind the bound of an answer has its
+    verdicts, and `left_out` in the place of its images: how many characters they have.
+    """
+    shown, left = [], _SHOWN_CHARS_MAX
+    for traced in changes:
+        one = traced.to_json()
+        images = {name: cut_image(one[name]) for name in ("before", "after")}
+        for fate in one["outputs"].values():
+            fate["why"] = _cut(fate["why"])
+        size = len(json.dumps(images))
+        if size > left:
+            images, one["left_out"] = dict.fromkeys(images), size
+        left -= size if size <= left else 0
+        shown.append({**one, **images})
+    return shown
+
+
+def cut_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """An image of a row with its long values cut, and how long they were.
+
+    >>> cut_image({"id": 7, "note": "x" * 3_000})["note"][-22:]
+    'xx… (3,000 characters)'
+    """
+    return None if image is None else {name: _cut(value) for name, value in image.items()}
+
+
+def _cut(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value) if isinstance(value, list | dict) else ""
+    return value if len(text) <= _VALUE_CHARS_MAX else f"{text[:_VALUE_CHARS_MAX]}… ({len(text):,} characters)"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What is known of the row in one output, beside the change itself."""
@@ -160,7 +199,7 @@ def trace(
     spark: "Callable[[], SparkSession] | None" = None,
     may_show: "Callable[[str], bool]" = lambda _: True,
 ) -> Iterator[Traced]:
-    """The changes of a row since `start`, the newest `CHANGES_MAX` at most, and what became of each.
+    """The changes of a row since `start`, the newest `CHANGES_MAX` at most, of long rows fewer, and what became of each.
 
     spark: gives a session for `sql` and `python` filters; without it, these are not tried. may_show: whether the caller
     may see the table of this full name. Raises `UnknownSource` for an unknown table, `InputError` for a wrong key.
@@ -198,7 +237,7 @@ class _RowHistory:
     def _changes(self, input_filter: StreamFilter) -> tuple[list[Change], list[Emptied]]:
         from databus.client import windows
 
-        changes: list[Change] = []
+        changes, chars = deque[Change](), 0
         emptied: list[Emptied] = []
         client = self._client.filtered(replace(input_filter, rules=(*input_filter.rules, self._rule)))
         with windows(client, sources=[self.full], start=self._start, follow=False) as arriving:
@@ -206,9 +245,12 @@ class _RowHistory:
                 control = window.control
                 if control is not None and (below := _emptied_below(control.kind, control.pair, control.body)):
                     emptied.append(Emptied(control.pair, below))
-                changes += [_change(row, window.commit_us, window.txid) for row in window.rows()]
-                del changes[:-CHANGES_MAX]
-        return changes, emptied
+                for change in (_change(row, window.commit_us, window.txid) for row in window.rows()):
+                    changes.append(change)
+                    chars += change.chars
+                while len(changes) > CHANGES_MAX or (chars > _HELD_CHARS_MAX and len(changes) > 1):
+                    chars -= changes.popleft().chars
+        return list(changes), emptied
 
 
 def _emptied_below(kind: ControlKind, pair: Pair, body: Mapping[str, Any]) -> Pair | None:

@@ -37,6 +37,12 @@ class Change:
     table: TableSchema | None = None
     """The table's definition at the time of the change."""
 
+    @property
+    def chars(self) -> int:
+        """About how long its images are."""
+        values = (value for image in (self.before, self.after) for value in (image or {}).values())
+        return sum(len(value) if isinstance(value, str | list | dict) else 1 for value in values)
+
 
 @dataclass(frozen=True)
 class Passed:

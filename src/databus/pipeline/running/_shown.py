@@ -4,6 +4,7 @@ All of it comes from files, so it is shown for a pipeline that does not run, too
 """
 
 import hashlib
+import shlex
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -144,8 +145,10 @@ def differences(before: Any, after: Any, where: str = "", *, is_secret: bool = F
 
 
 def _trace(graph: Graph, request: Request) -> dict[str, Any]:
-    """See `trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest."""
-    from databus.pipeline.comparing import trace  # late: it imports the client
+    """See `trace`. key: `id=17&region=eu`. since_s: how far to look back; with 0, to the oldest. `command` does
+    the same with filters of typed rows, which need a Spark session of their own.
+    """
+    from databus.pipeline.comparing import as_shown, trace  # late: it imports the client
 
     since_s = _number(request, "since_s", 3_600, _LOOK_BACK_S_MAX)
     start: Start = datetime.now(UTC) - timedelta(seconds=since_s) if since_s else "earliest"
@@ -155,8 +158,11 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
         return any(node.needs_relay and node.choice().selects(full) for node in graph.inputs.values())
 
     # The relay may have tables of other teams; only those that this pipeline reads may be shown.
-    changes = trace(graph, _relay_of(graph), str(request.get("table", "")), key, start, may_show=reads)
-    return {"changes": _newest((change.to_json() for change in changes), request)}
+    table, limit = str(request.get("table", "")), _number(request, "limit", 100, LIMIT_MAX)
+    changes = deque(trace(graph, _relay_of(graph), table, key, start, may_show=reads), maxlen=limit)
+    words = [*(f"{name}={value}" for name, value in key.items()), "--since", f"{since_s}s" if since_s else "earliest"]
+    command = shlex.join(["databus", "trace", str(graph.config.path), table, *words, "--spark"])
+    return {"changes": as_shown(reversed(changes)), "command": command}
 
 
 def _batches(graph: Graph, _: Request) -> dict[str, Any]:
