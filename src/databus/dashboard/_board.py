@@ -127,7 +127,9 @@ class Board:
             "edges": [
                 each
                 for watch, _ in self.pipelines(principal)
-                for each in edge_rates(watch.seen.graph, watch.name, self.numbers.of)
+                for each in edge_rates(
+                    watch.seen.graph, watch.seen.status.get("outputs", {}), watch.name, self.numbers.of
+                )
             ],
         }
 

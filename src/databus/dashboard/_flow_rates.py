@@ -1,8 +1,9 @@
 """How much goes over each edge of a pipeline's graph, from what its outputs count. Pure.
 
-An output counts what came to it, what each filter on its way dropped, and what it has written. Where one way alone
-leads to it, that says what goes over each edge of the way; where ways meet, only what goes over the last. Outputs read
-by their own, so an edge that leads to several carries what the fastest of them reads.
+An output counts what came to it in all, and what each filter on its way dropped. So the rows of an edge are known as
+long as one way alone leads on to the output, or back to where its rows come from; between ways that part and meet they
+are not, and nothing is said. Outputs read by their own, so an edge that leads to several carries what the fastest of
+them reads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,10 @@ Rates = Mapping[str, float | None]
 """By name, such as `in_rows_s`, and with `_5m` behind it the mean of five minutes."""
 
 SPANS: Final = ("", "_5m")
+_AND: Final = " + "
+"""Between the paths of filters of typed rows that follow each other: these count together."""
+_Rows = Mapping[str, float | None]
+"""By span."""
 
 
 def dropped_by(output: str, path: str) -> str:
@@ -19,48 +24,107 @@ def dropped_by(output: str, path: str) -> str:
     return f"{output} {path}"
 
 
-def edge_rates(graph: Mapping[str, Any], part: str, rates_of: Callable[[str], Rates]) -> list[dict[str, Any]]:
-    """Of the edges of which something is known; nodes as in the graph of all parts. part: the pipeline's name."""
+def edge_rates(
+    graph: Mapping[str, Any], outputs: Mapping[str, Mapping[str, Any]], part: str, rates_of: Callable[[str], Rates]
+) -> list[dict[str, Any]]:
+    """Of the edges of which something is known; nodes as in the graph of all parts. part: the pipeline's name.
+    outputs: as its status has them.
+    """
     into: dict[str, list[str]] = {}
     for edge in graph.get("edges", ()):
-        into.setdefault(edge["to"], []).append(edge["from"])
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+        if not edge["from"].startswith("sources."):  # what a relay captures, its node says
+            into.setdefault(edge["to"], []).append(edge["from"])
+    edges: dict[tuple[str, str], dict[str, Any]] = {}
     for node in graph.get("nodes", ()):
         if node["kind"] != "output":
             continue
-        for start, end, told in _of_output(node["id"], into, part, rates_of):
-            known = found.setdefault((start, end), {"from": f"{part}/{start}", "to": f"{part}/{end}"})
-            for name, value in told.items():
+        way = _WayTo(node["id"], into, _drops(node, outputs, part, rates_of))
+        for start, end, rates in way.rates(rates_of(f"{part}/{node['id']}")):
+            known = edges.setdefault((start, end), {"from": f"{part}/{start}", "to": f"{part}/{end}"})
+            for name, value in rates.items():
                 known[name] = max(known.get(name) or 0.0, value)
-    return list(found.values())
+    return list(edges.values())
 
 
-def _of_output(
-    path: str, into: Mapping[str, Sequence[str]], part: str, rates_of: Callable[[str], Rates]
-) -> Iterator[tuple[str, str, dict[str, float]]]:
-    node = f"{part}/{path}"
-    rates = rates_of(node)
-    way, is_only = [path], True
-    while before := into.get(way[-1], ()):
-        is_only = is_only and len(before) == 1
-        if not is_only or before[0].startswith("sources."):  # what a relay captures, its node says
-            break
-        if before[0] in way:  # of a part that says so: no graph of ours goes in a circle
+def _drops(
+    node: Mapping[str, Any], outputs: Mapping[str, Mapping[str, Any]], part: str, rates_of: Callable[[str], Rates]
+) -> dict[str, Rates]:
+    """By filter, or filters that count together: how much of an output's rows it drops."""
+    output = outputs.get(node.get("name", ""), {})
+    paths = (output.get("flow") or {}).get("dropped", {})
+    return {path: rates_of(dropped_by(f"{part}/{node['id']}", path)) for path in paths}
+
+
+class _WayTo:
+    """All that leads to one output. into: what leads to each node. drops: see `_drops`."""
+
+    def __init__(self, output: str, into: Mapping[str, Sequence[str]], drops: Mapping[str, Rates]) -> None:
+        self._output = output
+        self._before: dict[str, list[str]] = {}
+        left = [output]
+        while left:
+            node = left.pop()
+            if node not in self._before:  # of a part that says so, a graph may go in a circle
+                self._before[node] = list(dict.fromkeys(into.get(node, ())))
+                left += self._before[node]
+        self._behind: dict[str, list[str]] = {node: [] for node in self._before}
+        for node, before in self._before.items():
+            for other in before:
+                self._behind[other].append(node)
+        self._drops = drops
+        self._together = [path.split(_AND) for path in drops if _AND in path]
+
+    def rates(self, of: Rates) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """By edge, of those that are known. of: what the output counts."""
+        came = {span: of.get(f"in_rows_s{span}") for span in SPANS}
+        known: dict[tuple[str, str], dict[str, float]] = {}
+        for start, end, rows in (*self._back(came, of), *self._on(came)):
+            if not any(start in group and end in group for group in self._together):
+                known[start, end] = _known({f"rows_s{span}": rows[span] for span in SPANS})
+        came_bytes = _known({f"bytes_s{span}": of.get(f"in_bytes_s{span}") for span in SPANS})
+        for (start, end), rates in known.items():
+            # Bytes are those of the log; behind a filter nobody counts them.
+            yield start, end, rates if self._before[start] else {**rates, **came_bytes}
+
+    def _back(self, came: _Rows, of: Rates) -> Iterator[tuple[str, str, _Rows]]:
+        """From the output on, as long as each node has one before it: what leaves it, and what it dropped, came."""
+        rows = self._less(came, self._drops)
+        if all(value is None for value in rows.values()):  # an earlier version, which counts only what it has written
+            rows = {span: of.get(f"rows_s{span}") for span in SPANS}
+            came = {}
+        node, seen = self._output, {self._output}
+        while len(self._before[node]) == 1 and (before := self._before[node][0]) not in seen:
+            yield before, node, rows
+            if not came:
+                return
+            rows = {
+                span: None if value is None else value + self._dropped(before, span) for span, value in rows.items()
+            }
+            node = before
+            seen.add(node)
+
+    def _on(self, came: _Rows) -> Iterator[tuple[str, str, _Rows]]:
+        """From the one input on, as long as nothing else goes or comes: less what was dropped."""
+        inputs = [node for node, before in self._before.items() if not before]
+        if len(inputs) != 1 or all(value is None for value in came.values()):
             return
-        way.append(before[0])
-    if not is_only:
-        for before_last in into.get(path, ()) if len(into.get(path, ())) == 1 else ():
-            yield before_last, path, _known({f"rows_s{span}": rates.get(f"rows_s{span}") for span in SPANS})
-        return
-    left = {span: rates.get(f"in_rows_s{span}") for span in SPANS}
-    came = {f"bytes_s{span}": rates.get(f"in_bytes_s{span}") for span in SPANS}
-    for start, end in zip(reversed(way[1:]), reversed(way[:-1]), strict=True):
-        dropped = rates_of(dropped_by(node, start))
-        for span, rows in left.items():
-            lost = dropped.get(f"dropped_s{span}") or 0.0
-            left[span] = None if rows is None else max(rows - lost, 0.0)
-        yield start, end, _known({**{f"rows_s{span}": rows for span, rows in left.items()}, **came})
-        came = {}  # bytes are those of the log; behind a filter nobody counts them
+        node, rows = inputs[0], came
+        while len(self._behind[node]) == 1 and len(self._before[behind := self._behind[node][0]]) == 1:
+            yield node, behind, rows
+            rows = {
+                span: None if value is None else max(value - self._dropped(behind, span), 0.0)
+                for span, value in rows.items()
+            }
+            node = behind
+
+    def _dropped(self, node: str, span: str) -> float:
+        """Of filters that count together, the first has all: nothing is said of edges between them."""
+        rates = (drop for path, drop in self._drops.items() if path.split(_AND)[0] == node)
+        return sum(drop.get(f"dropped_s{span}") or 0.0 for drop in rates)
+
+    def _less(self, came: _Rows, drops: Mapping[str, Rates]) -> _Rows:
+        lost = {span: sum(drop.get(f"dropped_s{span}") or 0.0 for drop in drops.values()) for span in SPANS}
+        return {span: None if rows is None else max(rows - lost[span], 0.0) for span, rows in came.items()}
 
 
 def _known(told: Mapping[str, float | None]) -> dict[str, float]:

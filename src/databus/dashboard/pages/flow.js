@@ -104,8 +104,8 @@ function Edge({ points, text, title }) {
 function Drawing({ graph, layout, numbers, edges }) {
   const places = useMemo(() => Object.fromEntries(layout.nodes.map((each) => [each.id, each])), [layout]);
   const there = graph.nodes.filter((each) => places[each.id]);
-  // What a relay captures goes over the edges behind its sources; the others are counted by outputs.
-  const over = ({ from, to }) => edges[`${from} ${to}`] || (numbers[from] && numbers[from].source ? numbers[from] : numbers[to]) || {};
+  // Outputs count what goes over edges; what a relay captures its node says: an input may read less of it.
+  const over = ({ from, to }) => edges[`${from} ${to}`] || {};
   const title = (known) => `rows: ${rate(known.rows_s)}, ${rate(known.rows_s_5m)} over 5 min; bytes: ${bytes(known.bytes_s)}/s, ${bytes(known.bytes_s_5m)}/s over 5 min`;
   return html`<div class="drawing" tabindex="0" role="region" aria-label="Graph">
     <svg width=${layout.width} height=${layout.height} viewBox="0 0 ${layout.width} ${layout.height}" role="group" aria-label="What flows where">
