@@ -199,7 +199,7 @@ def trace(
     spark: "Callable[[], SparkSession] | None" = None,
     may_show: "Callable[[str], bool]" = lambda _: True,
 ) -> Iterator[Traced]:
-    """The changes of a row since `start`, the newest `CHANGES_MAX` at most, of long rows fewer, and what became of each.
+    """The changes of a row since `start`, the newest `CHANGES_MAX` at most (fewer if long), and what became of each.
 
     spark: gives a session for `sql` and `python` filters; without it, these are not tried. may_show: whether the caller
     may see the table of this full name. Raises `UnknownSource` for an unknown table, `InputError` for a wrong key.
