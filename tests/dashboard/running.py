@@ -45,19 +45,18 @@ class Running:
         self.links: list[str] = []
         self.file = file
         self.dashboard = Dashboard(config, self.links.append)
-        self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._task: asyncio.Task[None] | None = None
 
     def _run(self) -> None:
         async def main() -> None:
+            self._loop = asyncio.get_running_loop()
             self._task = asyncio.ensure_future(self.dashboard.run(self._ready.set))
             with suppress(asyncio.CancelledError):
                 await self._task
 
-        self._loop.run_until_complete(main())
-        self._loop.close()
+        asyncio.run(main())
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -24,7 +24,10 @@ CONTENT_TYPES: Final[Mapping[Form, str]] = {Form.INFLUX: "text/plain; charset=ut
 
 def body_of(form: Form, samples: Iterable[Sample], at_ns: int) -> bytes:
     """All samples of one moment."""
-    made = influx_lines(samples, at_ns) if form is Form.INFLUX else json.dumps(otlp_json(samples, at_ns))
+    if form is Form.INFLUX:
+        made = influx_lines(samples, at_ns)
+    else:
+        made = json.dumps(otlp_json(samples, at_ns), ensure_ascii=False)  # half a pair, escaped, spoils the whole
     return made.encode(errors="replace")
 
 
