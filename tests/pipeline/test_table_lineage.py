@@ -1,22 +1,34 @@
 """Which tables and columns outputs are made of, as a file tells, and as OpenLineage is told."""
 
 import json
-import os
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import jsonschema
 import pytest
+from referencing import Registry, Resource
 
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline, table_lineages
 from databus.pipeline.running import _open_lineage
 from databus.pipeline.running._open_lineage import OpenLineage
+from databus.schema import Column
+from databus.wire import Group
 from tests.client.conftest import wait_for
 from tests.commands import databus
-from tests.relay.support import Database, order, published, scripted
+from tests.dashboard.parts import wait_until
+from tests.relay.support import ORDERS, Database, commit_of, order, published, rows_of, scripted
 
+SPEC = Path(__file__).parent / "openlineage"
+FORMATS = jsonschema.FormatChecker(["uuid"])
+FORMATS.checks("date-time", ValueError)(lambda text: datetime.fromisoformat(text).tzinfo is not None)
+FORMATS.checks("uri")(lambda text: urlsplit(text).scheme != "")
 FILE = """\
 name: shop
 relay: {{url: '{url}'}}
@@ -38,14 +50,21 @@ lineage: {{to: '{to}', namespace: here}}
 """
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lineage")
+@contextmanager
+def shop(folder):
+    """A relay with one order, and the database that it captures."""
     database = Database()
     (folder / "f.py").write_text("def f(batch):\n    return batch\n")
     with scripted(folder / "relay", {"shop": database}) as relay:
         database.add(order(1))
         published(relay, "shop", 1)
+        yield relay, database
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lineage")
+    with shop(folder) as (relay, _):
         yield folder, relay.url
 
 
@@ -108,31 +127,68 @@ def test_each_output_is_a_job_that_starts_runs_fails_or_completes(graph, world):
     assert label["inputs"][0]["facets"]["schema"]["fields"][0]["name"] == "id"
     own = next(each for each in told if each["job"]["name"] == "shop.own")
     assert "columnLineage" not in own["outputs"][0]["facets"]
-    _judge(told)
+    judge(told)
 
 
-def _judge(told):
-    """By OpenLineage's own JSON schema, where a copy of its folder `spec` is at hand."""
-    folder = os.environ.get("DATABUS_OPENLINEAGE_SPEC")
-    if folder is None:
-        return
-    import jsonschema
-    from referencing import Registry, Resource
-
-    files = [*Path(folder).glob("*.json"), *Path(folder, "facets").glob("*.json")]
-    schemas = [json.loads(file.read_text()) for file in files]
+def judge(told):
+    """By OpenLineage's own JSON schemas, each in the version that an event names."""
+    schemas = [json.loads(file.read_text()) for file in SPEC.glob("*.json")]
     registry = Registry().with_resources([(each["$id"], Resource.from_contents(each)) for each in schemas])
-    named = {each["$id"].rpartition("/")[2].removesuffix(".json"): each for each in schemas}
 
-    def check(name, value):
-        schema = {"$ref": f"{named[name]['$id']}#/$defs/{'RunEvent' if name == 'OpenLineage' else name}"}
-        jsonschema.Draft202012Validator(schema, registry=registry).validate(value)
+    def check(url, value):
+        jsonschema.Draft202012Validator({"$ref": url}, registry=registry, format_checker=FORMATS).validate(value)
 
     for event in told:
-        check("OpenLineage", event)
+        check(event["schemaURL"], event)
         holders = [event["run"], event["job"], *event["inputs"], *event["outputs"]]
-        for facet in (each for holder in holders for each in holder["facets"].values()):
-            check(facet["_schemaURL"].rpartition("/")[2], facet)
+        for name, facet in (each for holder in holders for each in holder["facets"].items()):
+            check(facet["_schemaURL"], facet)
+            check(facet["_schemaURL"].partition("#")[0], {name: facet})  # by the name that its schema gives it
+
+
+def test_a_run_is_told_of_again_ten_minutes_after_it_was_told_of_last(graph, world):
+    file, now_s = world[0] / "lineage.jsonl", [0.0]
+    file.unlink(missing_ok=True)
+
+    def told():
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [(each["eventType"], each["job"]["name"].partition(".")[2]) for each in map(json.loads, lines)]
+
+    started = [("START", "copy"), ("START", "labels")]
+    with OpenLineage(graph, clock=lambda: now_s[0]) as run:
+        run.take({"event": "started", "outputs": ["copy", "labels"], "at_us": 1})
+        wait_until(lambda: told() == started)
+        now_s[0] = 599.0
+        run.take({"event": "batch", "output": "copy", "changes": [{"kind": "schema"}], "at_us": 2})
+        wait_until(lambda: told() == [*started, ("RUNNING", "copy")])
+        now_s[0] = 600.0
+        wait_until(lambda: told() == [*started, ("RUNNING", "copy"), ("RUNNING", "labels")])
+        now_s[0] = 1_199.0
+        wait_until(lambda: told()[-1] == ("RUNNING", "copy"))
+        run.take({"event": "batch", "output": "labels", "rows": 1, "at_us": 3})
+        run.take({"event": "failed", "outputs": ["labels"], "message": "no room", "at_us": 4})
+        wait_until(lambda: told()[-1] == ("FAIL", "labels"))
+        now_s[0] = 10_000.0
+        wait_until(lambda: told()[-1] == ("RUNNING", "copy"))
+    assert told()[4:] == [("RUNNING", "copy"), ("FAIL", "labels"), ("RUNNING", "copy")]
+    judge([json.loads(line) for line in file.read_text().splitlines()])
+
+
+def test_a_schema_that_changed_is_told_as_it_is_now(tmp_path):
+    more = replace(ORDERS, columns=(*ORDERS.columns, Column("born", "date")))
+    with shop(tmp_path) as (relay, database), OpenLineage(loaded((tmp_path, relay.url), "lineage.jsonl")) as run:
+        run.take({"event": "started", "outputs": ["copy"], "at_us": 1})
+        file = tmp_path / "lineage.jsonl"
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+        database.add(Group(commit_of(2, 1), (rows_of(more, 2, [{"id": 2, "name": "b", "born": None}]),)))
+        published(relay, "shop", 2)
+        run.take({"event": "batch", "output": "copy", "changes": [{"kind": "schema"}], "at_us": 2})
+        wait_until(lambda: len(file.read_text().splitlines()) == 2)
+    before, after = (json.loads(line) for line in file.read_text().splitlines())
+    for side in ("inputs", "outputs"):
+        names = [[each["name"] for each in told[side][0]["facets"]["schema"]["fields"]] for told in (before, after)]
+        assert names == [["id", "name"], ["id", "name", "born"]]
+    judge([before, after])
 
 
 def test_who_takes_no_lineage_costs_events_and_nothing_else(world, monkeypatch):

@@ -133,7 +133,9 @@ class Sink:
 class OpenLineage:
     """The lineage of one run; use as a context manager."""
 
-    def __init__(self, graph: Graph, every_s: float = _EVERY_S, again_ms: float = _AGAIN_MS[0]) -> None:
+    def __init__(
+        self, graph: Graph, again_ms: float = _AGAIN_MS[0], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.graph: Callable[[], Graph] = lambda: graph
         """The pipeline as it is now."""
         config = graph.config
@@ -142,8 +144,8 @@ class OpenLineage:
         token = None if section.token is None else section.token.get_secret_value()
         self._sink = Sink(section.to or "", token, config.folder)
         self._namespace = section.namespace
-        self._every_s = every_s
         self._backoff = Backoff(again_ms, _AGAIN_MS[1])
+        self._clock = clock
         self._relay = config.relay.url
         self._runs: dict[str, str] = {}  # by output
         self._sent_s: dict[str, float] = {}  # by output: when its last event was made
@@ -213,12 +215,8 @@ class OpenLineage:
             wait_s = _LOOK_S if is_taken else self._backoff.next_ms() / 1e3
 
     def _due(self) -> list[Moment]:
-        now_s, at_us = time.monotonic(), time.time_ns() // 1000
-        return [
-            Moment("RUNNING", output, at_us)
-            for output, sent_s in self._sent_s.items()
-            if now_s - sent_s >= self._every_s
-        ]
+        now_s, at_us = self._clock(), time.time_ns() // 1000
+        return [Moment("RUNNING", name, at_us) for name, sent_s in self._sent_s.items() if now_s - sent_s >= _EVERY_S]
 
     def _make(self, moments: Sequence[Moment]) -> None:
         if not moments:
@@ -238,7 +236,7 @@ class OpenLineage:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append(event_of(moment, run_id, self._namespace, graph.config.name, lineages))
-        self._sent_s[output] = time.monotonic()
+        self._sent_s[output] = self._clock()
         if moment.kind in ("FAIL", "COMPLETE"):
             del self._runs[output], self._sent_s[output]
 
