@@ -33,7 +33,7 @@ SAMPLE_S = 0.02
 MOCK: dict[str, Any] = {"type": "mock", "rows_per_transaction": 1_000, "group_transactions_max": 4}
 
 
-def _frames(encoded: EncodedGroup) -> list[tuple[dict[str, Any], memoryview]]:
+def frames_of(encoded: EncodedGroup) -> list[tuple[dict[str, Any], memoryview]]:
     """The headers of a group's frames, and their bodies; the commit frame is the last."""
     whole = memoryview(b"".join(encoded.buffers))
     found, at = [], 0
@@ -44,15 +44,18 @@ def _frames(encoded: EncodedGroup) -> list[tuple[dict[str, Any], memoryview]]:
     return found
 
 
-def _numbered(
-    encoded: EncodedGroup, frames: list[tuple[dict[str, Any], memoryview]], scn: int, count: int
+def numbered(
+    encoded: EncodedGroup, frames: list[tuple[dict[str, Any], memoryview]], scn: int, count: int, at_us: int = 0
 ) -> EncodedGroup:
-    """The same group as transactions `scn .. scn + count - 1`."""
+    """The same group as transactions `scn .. scn + count - 1`. at_us: when it was committed and captured, instead."""
     commit = replace(encoded.commit, scn=scn + count - 1, position={**encoded.commit.position, "n": scn + count - 1})
+    if at_us:
+        commit = replace(commit, commit_us=at_us)
     buffers: list[Any] = []
     for header, body in frames:
         named = {name: header[name] for name in ("flags", "body_crc", "rows", "body_bytes", "source_id")}
-        named |= {name: header[name] for name in ("schema_version", "fingerprint", "commit_us", "capture_us")}
+        named |= {name: header[name] for name in ("schema_version", "fingerprint")}
+        named |= {name: at_us or header[name] for name in ("commit_us", "capture_us")}
         position = commit.position_bytes() if header["kind"] == COMMIT else b""
         last = (commit.scn, header["last_seq"])
         buffers.append(
@@ -80,12 +83,12 @@ def _make_log(folder: Path, bytes_total: int) -> int:
         if group is None:
             raise RuntimeError("the mock source had nothing")
         encoded = encode_group(group, log.schemas, time.time_ns() // 1000)
-        frames, count = _frames(encoded), group.commit.scn
+        frames, count = frames_of(encoded), group.commit.scn
         scn = written = 0
         while written < bytes_total:
-            numbered = _numbered(encoded, frames, scn + 1, count)
-            log.append_encoded(numbered)
-            scn, written = scn + count, written + numbered.bytes_total
+            again = numbered(encoded, frames, scn + 1, count)
+            log.append_encoded(again)
+            scn, written = scn + count, written + again.bytes_total
     return scn
 
 

@@ -20,6 +20,7 @@ SMALLER = {
     "capture": {"RUNS": 1},
     "catchup": {"BYTES": 6_000_000 / SCALE, "RUNS": 1, "CROWDS": ((1, 0.45), (2, 0.45))},
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
+    "dashboard": {"OPENINGS": 1, "NUMBERS": 2, "SETTLE_S": 0.1, "TABS": 3, "FAULTS": 2},
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
     "executors": {"EXECUTORS": [2], "MODES": ["mirror"], "MIRROR_BATCHES": 2, "WARMS_UP": False},
@@ -49,6 +50,8 @@ SMALLER = {
     "spark_tasks": {"MIRROR_BATCHES": 2, "HISTORY_BATCHES_MIN": 2, "KEYS": ["text"]},
     "start": {"BEGINS_COLD": False},
     "task_memory": {"FACTORS": [1], "ROWS": 1, "MIRROR_BATCHES": 1},
+    "trace": {"RUNS": 1},
+    "watched": {"ROUNDS": 1, "SETTLE_S": 0.1, "ROW_COUNT": 10},
     "windows": {"RUNS": 1},
 }
 """What else is smaller than at scale 1, by module: its own constants."""
@@ -68,6 +71,7 @@ SPARK = {
     "spark_tasks",
     "task_memory",
     "two_day",
+    "watched",
 }
 
 CHEAP = {"log_append", "windows", "decode"}
