@@ -28,7 +28,7 @@ from databus.dashboard._endpoint import Endpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._error_texts import entry_for, error_for, event_for, seen_by
 from databus.dashboard._guard import Guard
-from databus.dashboard._operations import Operation, Operations
+from databus.dashboard._operations import Operation, Operations, last_of_each
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import SESSION_S, Sessions
 from databus.dashboard._watch import LOOK_S, Watch
@@ -237,8 +237,8 @@ class Answers:
         told = _merged(found, "entries", "at", ask.given["limit"])
         return json_answer({**told, "entries": [entry_for(ask.principal, each) for each in told["entries"]]})
 
-    def _audit_here(self, principal: Principal) -> Iterator[dict[str, Any]]:
-        for entry in read_audit(self._folder):
+    def _audit_here(self, principal: Principal) -> Iterator[Mapping[str, Any]]:
+        for entry in last_of_each(list(read_audit(self._folder))):
             if principal.sees(entry.get("asked", {}).get("project")):
                 yield entry
 
@@ -316,15 +316,14 @@ class Answers:
         verb = _verb(ask)
         operation = Operation(f"alert {verb}", alert.id, ask.principal, ask.address, alert.project, asked)
 
-        def act() -> None:
+        async def act() -> None:  # a coroutine, since the machine belongs to the loop's thread
             if verb == "ack":
                 machine.acknowledge(alert.id, ask.principal.name)
             else:
                 machine.silence(alert.id, time.time() + 60 * ask.given["minutes"])
+            await self._watcher.save()
 
-        act()  # here: the machine belongs to this thread
-        await self._operations.do(operation)  # first: who asked may go, and has done it all the same
-        await self._watcher.save()
+        await self._operations.do(operation, act)
         told = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
         return json_answer({"state": "done", "alert": told})
 
@@ -406,7 +405,7 @@ class Answers:
         if key is not None and not 0 < len(key) <= 200:
             raise MalformedRequest("Idempotency-Key: expected 1 to 200 characters")
         try:
-            done = await self._operations.do(operation, key, lambda: watch.acts.submit(work))
+            done = await self._operations.do(operation, lambda: watch.acts.submit(work), key)
         except DatabusError as error:
             raise error_for(ask.principal, error) from error
         answer = json_answer(_told(done, ask.principal), status=ask.endpoint.status)

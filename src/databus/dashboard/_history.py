@@ -53,7 +53,8 @@ class History:
         self._lock = threading.Lock()
         self._file = _opened(folder) or TemporaryFile(buffering=0)  # noqa: SIM115 - `close` does
         self._fd = self._file.fileno()
-        self._is_in_trouble = False
+        self.trouble = ""
+        """Why nothing is written."""
         self._numbers = self._names()
         self._written_s: dict[str, int] = {}  # since the start
 
@@ -77,11 +78,11 @@ class History:
                 if before != second // COARSE_S:
                     self._put_coarse(number, before * COARSE_S)
                 self._written_s[node] = second
-                self._is_in_trouble = False
+                self.trouble = ""
             except OSError as error:  # such as of a full disk: charts have a gap there
-                if not self._is_in_trouble:
+                if not self.trouble:
                     _logger.warning("the history of charts is not written", why=str(error))
-                self._is_in_trouble = True
+                self.trouble = f"the history of charts is not written: {error}"
 
     def of(self, node: str, since_s: int, until_s: int) -> dict[str, Any] | None:
         """Columns: `at_us`, and one for each measure of which something is known; at most `POINTS_MAX` points, each the

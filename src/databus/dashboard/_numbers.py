@@ -76,6 +76,11 @@ class Numbers:
             rates = {name: each.rate(since_us) for name, each in found.counters.items()}
         self._history.put(node, at_us // 1_000_000, {**gauges, **rates})
 
+    @property
+    def trouble(self) -> str:
+        """Why the history is not written; empty where it is."""
+        return self._history.trouble
+
     def of(self, node: str) -> dict[str, float | None]:
         """The rates of a node now: over the last second, and over five minutes with `_5m` behind their names."""
         with self._lock:

@@ -1,12 +1,13 @@
 """What was asked for through the dashboard, and what came of it; since its start. Start with `Operations.do`.
 
-Asking twice with one Idempotency-Key does a thing once. Each operation stands in the audit log when it has ended.
+Asking twice with one Idempotency-Key does a thing once. The audit log has each operation when it begins and when it has
+ended; one that cannot be written there is not done.
 """
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,9 @@ from databus.relay import Audit
 _KEPT_MAX: Final = 1_000
 _WAIT_S: Final = 3.0
 """How long an answer waits for the end of an operation: most end at once, and who asked is told what went wrong."""
+
+_BEGUN: Final = "begun"
+"""The result of an operation that has not ended, in the audit log."""
 
 _logger = logger_of("databus.dashboard")
 
@@ -69,13 +73,11 @@ class Operations:
         self._by_key: dict[tuple[str, str], Operation] = {}
         self._tasks: set[asyncio.Future[None]] = set()
 
-    async def do(
-        self, operation: Operation, key: str | None = None, begin: Callable[[], Awaitable[Any]] | None = None
-    ) -> Operation:
-        """Do it, and return it when it has ended, or takes longer. key: the same one does nothing twice. begin: does
-        it; without, it is done already.
+    async def do(self, operation: Operation, begin: Callable[[], Awaitable[Any]], key: str | None = None) -> Operation:
+        """Do it by `begin`, and return it when it has ended, or takes longer. key: the same one does nothing twice.
 
-        Raises what `begin` raised, if it did so in time; `MalformedRequest` for a key that meant something else.
+        Raises what `begin` raised, if it did so in time; `MalformedRequest` for a key that meant something else;
+        `DiskFull` where it is not done because it cannot be written down.
         """
         known = None if key is None else self._by_key.get((operation.principal.name, key))
         if known is not None:
@@ -95,7 +97,7 @@ class Operations:
 
     async def refuse(self, operation: Operation, error: DatabusError) -> None:
         """Note what was refused before anything was done."""
-        await asyncio.get_running_loop().run_in_executor(self._noting, self._note, operation, error)
+        await self._in_turn(self._audit.note, operation, _result_of(error))
 
     def seen_by(self, principal: Principal) -> Iterator[Operation]:
         """Those about what a principal sees, the newest first."""
@@ -113,19 +115,33 @@ class Operations:
             while len(kept) > _KEPT_MAX:
                 del kept[next(iter(kept))]  # type: ignore[arg-type]  # each has keys of its own
 
-    async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]] | None) -> None:
+    async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]]) -> None:
         try:
-            operation.result = None if begin is None else await begin()
+            await self._in_turn(self._audit.write, operation, _BEGUN)
+            operation.result = await begin()
         except DatabusError as error:
             operation.error = error
         except Exception as error:
             _logger.exception("an operation ended by a defect", action=operation.action, target=operation.target)
             operation.error = DatabusError(f"a defect: {why(error)}")
         operation.ended_us = time.time_ns() // 1000
-        await asyncio.get_running_loop().run_in_executor(self._noting, self._note, operation, operation.error)
+        await self._in_turn(self._audit.note, operation, _result_of(operation.error))
 
-    def _note(self, operation: Operation, error: DatabusError | None) -> None:
+    async def _in_turn(self, write: Callable[..., None], operation: Operation, result: str) -> None:
         who = {"principal": operation.principal.name, "address": operation.address}
-        asked = {"target": operation.target, "project": operation.project, **operation.asked}
-        result = "done" if error is None else f"{type(error).__name__}: {error}"
-        self._audit.note(operation.action, who, asked, result)
+        asked = {"target": operation.target, "project": operation.project, **operation.asked, "operation": operation.id}
+        await asyncio.get_running_loop().run_in_executor(self._noting, write, operation.action, who, asked, result)
+
+
+def _result_of(error: DatabusError | None) -> str:
+    return "done" if error is None else f"{type(error).__name__}: {error}"
+
+
+def last_of_each(entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Entries of the audit log; of an operation that has ended, the one that says how."""
+
+    def begun(entry: Mapping[str, Any]) -> Any:
+        return entry.get("asked", {}).get("operation") if entry.get("result") == _BEGUN else None
+
+    ended = {each.get("asked", {}).get("operation") for each in entries if not begun(each)}
+    return (each for each in entries if not begun(each) or begun(each) not in ended)

@@ -144,6 +144,7 @@ class Watcher:
         self._board = board
         self._path = folder / _FILE
         self._saved: dict[str, Any] = {}
+        self._trouble = ""
         self._telling = _Telling(hook, alerting)
         self._pushes = [
             (each, HttpOutbox(f"the {each.form} database", each.url, _PUSHES_MAX, gives_up=True)) for each in pushes
@@ -157,8 +158,9 @@ class Watcher:
 
     @property
     def troubles(self) -> list[str]:
-        """Why notices or numbers are not sent, and how many were dropped."""
-        return [f"{each.trouble}; {each.dropped} dropped" for each in self._boxes if each.trouble]
+        """Why notices or numbers are not sent, and how many were dropped; what cannot be kept."""
+        sending = [f"{each.trouble}; {each.dropped} dropped" for each in self._boxes if each.trouble]
+        return [*sending, *filter(None, (self._trouble, self._board.numbers.trouble))]
 
     async def run(self) -> None:
         """Look once a second, and send what there is to tell."""
@@ -183,8 +185,13 @@ class Watcher:
         self._saved = value
         try:
             await asyncio.to_thread(replace_file, self._path, [json.dumps(value).encode()], durable=True)
-        except (DatabusError, OSError) as error:
-            _logger.warning("silences and acknowledgements are not kept over a restart", why=str(error))
+        except (DatabusError, OSError) as error:  # tried again with the next look
+            what = "silences and acknowledgements are not kept over a restart"
+            if not self._trouble:
+                _logger.warning(what, why=str(error))
+            self._saved, self._trouble = {}, f"{what}: {error}"
+            return
+        self._trouble = ""
 
     def _load(self) -> None:
         try:

@@ -5,6 +5,7 @@ becomes `audit.1.jsonl`, in the place of the one before. The same goes to the st
 """
 
 import datetime as dt
+import errno
 import getpass
 import json
 import os
@@ -15,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from databus.disk import sync_folder
+from databus.core import DatabusError
+from databus.disk import sync_folder, write_failure
 from databus.operate import logger_of
 
 NAME: Final = "audit.jsonl"
@@ -38,8 +40,13 @@ class Audit:
     def note(self, action: str, who: Mapping[str, Any], asked: Mapping[str, Any], result: str) -> None:
         """Write down one action. asked: what was asked for; what is None is omitted. result: `done`, or the error.
 
-        An action is never undone or refused because it could not be written down; that is logged as an error.
+        An action is never undone because it could not be written down; that is logged as an error.
         """
+        with suppress(DatabusError):  # it is in the log
+            self.write(action, who, asked, result)
+
+    def write(self, action: str, who: Mapping[str, Any], asked: Mapping[str, Any], result: str) -> None:
+        """The same, for who does nothing that cannot be written down. Raises `DiskFull`, `ServiceUnavailable`."""
         entry = {
             "at": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
             "action": action,
@@ -54,15 +61,20 @@ class Audit:
                 self._append(line)
         except OSError as error:
             _logger.error("not written to the audit log", path=str(self._path), message=str(error), **entry)  # noqa: TRY400
+            raise write_failure(self._path, error) from error
 
     def _append(self, line: bytes) -> None:
         is_new = not self._path.exists()
         if not is_new and self._path.stat().st_size + len(line) > self._bytes_max:
             self._path.replace(self._path.with_name(_BEFORE))
             is_new = True
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            os.write(fd, line)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # what was cut off there is a line of its own
+            if os.write(fd, line) < len(line):  # the rest found no room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
         finally:
             os.close(fd)
