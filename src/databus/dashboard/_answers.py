@@ -31,7 +31,7 @@ from databus.dashboard._guard import Guard
 from databus.dashboard._operations import Operation, Operations, last_of_each
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import SESSION_S, Sessions
-from databus.dashboard._watch import LOOK_S, Watch
+from databus.dashboard._watch import Watch, next_turn_s, turn_of
 from databus.dashboard._watcher import Watcher
 from databus.operate import hide_in_text
 from databus.relay import Audit, read_audit
@@ -81,7 +81,7 @@ class Answers:
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
         self._failures: dict[str, deque[float]] = {}  # by address: one who guesses keeps nobody else out
         self._streams = Counter[Principal]()
-        self._texts: dict[Principal, tuple[float, str]] = {}
+        self._texts: dict[Principal, tuple[int, str]] = {}
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -175,7 +175,7 @@ class Answers:
                 text = self._status_text(ask.principal)
                 await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ending.wait(), LOOK_S)
+                    await asyncio.wait_for(self._ending.wait(), next_turn_s(time.monotonic()))
         except TimeoutError:  # what waits to be sent would keep the connection, for who does not read
             if ask.request.transport is not None:
                 ask.request.transport.abort()
@@ -186,13 +186,13 @@ class Answers:
         return response
 
     def _status_text(self, principal: Principal) -> str:
-        """The same for all tabs of somebody, made twice a second at most."""
-        now_s = time.monotonic()
-        made_s, text = self._texts.get(principal, (0.0, ""))
-        if now_s - made_s >= LOOK_S / 2:
+        """The same for all tabs of somebody, made once a turn."""
+        turn = turn_of(time.monotonic())
+        made, text = self._texts.get(principal, (None, ""))
+        if made != turn:
             text = json.dumps(self.board.status(principal), default=str)
-            self._texts = {who: each for who, each in self._texts.items() if now_s - each[0] < LOOK_S}
-            self._texts[principal] = now_s, text
+            self._texts = {who: each for who, each in self._texts.items() if each[0] == turn}
+            self._texts[principal] = turn, text
         return text
 
     def _still_admits(self, ask: Ask) -> bool:

@@ -15,6 +15,9 @@ from databus.dashboard._rights import Principal
 from databus.operate import logger_of
 
 LOOK_S: Final = 1.0
+"""All parts are looked at together, and what was seen is sent soon after: else it might lie there for a second."""
+_SEEN_AFTER_S: Final = 0.25
+"""After a look, which takes some milliseconds of a part that is well."""
 _LOOK_S_MAX: Final = 5.0
 """How seldom a part is looked at that does not answer."""
 MEASURE_S: Final = 15.0
@@ -27,6 +30,20 @@ _READS_MAX: Final = 32
 _ACTS_MAX: Final = 4
 
 _logger = logger_of("databus.dashboard")
+
+
+def turn_of(now_s: float) -> int:
+    """Which turn of those who take what was seen it is, by the monotonic clock."""
+    return int((now_s - _SEEN_AFTER_S) // LOOK_S)
+
+
+def next_turn_s(now_s: float) -> float:
+    """Seconds until the next.
+
+    >>> next_turn_s(7.5), turn_of(7.5), turn_of(8.3)
+    (0.75, 7, 8)
+    """
+    return LOOK_S - (now_s - _SEEN_AFTER_S) % LOOK_S
 
 
 @dataclass(frozen=True)
@@ -152,7 +169,7 @@ class Watch:
                 self._put(error=error)
                 wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
             self._asked_s = None
-            self._stopping.wait(wait_s)
+            self._stopping.wait(wait_s - time.monotonic() % LOOK_S)
 
     def _measures(self) -> None:
         from databus.pipeline import worst_backlogs

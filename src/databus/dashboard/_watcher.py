@@ -19,7 +19,7 @@ from databus.dashboard._notices import RESENT_S, alertmanager_body, firing, hook
 from databus.dashboard._outbox import HttpOutbox, MailOutbox, MailServer, Outbox, Request
 from databus.dashboard._push import CONTENT_TYPES, Form, body_of
 from databus.dashboard._samples import Sample, samples_of
-from databus.dashboard._watch import LOOK_S
+from databus.dashboard._watch import next_turn_s
 from databus.disk import replace_file
 from databus.operate import logger_of
 from databus.sinks.http import headers_of_request, key_of_secret
@@ -172,7 +172,7 @@ class Watcher:
                     await self.save()
                 except Exception:  # a defect is in the log; nobody would hear of an alert if this ended
                     _logger.exception("looking for alerts ended by a defect")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(next_turn_s(time.monotonic()))
         finally:
             for each in sending:
                 each.cancel()
