@@ -61,13 +61,13 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
     ]} />
     ${refused.length > 0 && html`<${Table} label="Tables that it refuses" rows=${refused} columns=${[["table", (row) => row[0]], ["why", (row) => row[1]]]} />`}
     <${Charts} key=${found.node} node=${found.node} />
-    <${Tables} pipeline=${pipeline} output=${output} state=${found.state} tables=${found.tables || []} rights=${rights} onDone=${onDone} />
+    <${Tables} pipeline=${pipeline} output=${output} state=${found.state} tables=${found.tables || []} more=${found.more_tables} rights=${rights} onDone=${onDone} />
     <h2>Journal</h2>
     <${History} pipeline=${pipeline} output=${output} />`;
 }
 
 // Tables of which something was written since the start, each of which can be made anew.
-function Tables({ pipeline, output, state, tables, rights, onDone }) {
+function Tables({ pipeline, output, state, tables, more, rights, onDone }) {
   const actions = (table) => [{
     verb: "rebuild", title: "Rebuild", name: `${table} of ${pipeline} / ${output}`, says: REBUILT, confirm: table, right: "admin",
     path: `/tables${pathOf(pipeline, output, table)}/rebuild`,
@@ -76,7 +76,8 @@ function Tables({ pipeline, output, state, tables, rights, onDone }) {
     ["table", (row) => row],
     ["actions", (row) => html`<${Actions} list=${actions(row)} rights=${rights} state=${state} onDone=${onDone} />`],
   ];
-  return html`<h2>Tables</h2><${Table} label="Tables that it has written" columns=${columns} rows=${tables} empty="Nothing was written since the pipeline started." />`;
+  return html`<h2>Tables</h2><${Table} label="Tables that it has written" columns=${columns} rows=${tables} empty="Nothing was written since the pipeline started." />
+    ${more > 0 && html`<p>And ${count(more)} more; the command <code>databus rebuild</code> takes those too.</p>`}`;
 }
 
 const CONSUMERS = [

@@ -5,6 +5,7 @@ SQLite file. What a user's function does is unknown. Start with `table_lineages`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,7 +80,7 @@ def _known(graph: Graph, client: "RelayClient | None") -> Mapping[str, TableSche
     """The present tables, by full name."""
     if client is not None:
         try:
-            return {source.name: client.table_of(source.fingerprint) for source in client.sources()}
+            return _served(client)
         except DatabusError:
             pass  # the file knows at least some
     config = graph.config
@@ -87,13 +88,22 @@ def _known(graph: Graph, client: "RelayClient | None") -> Mapping[str, TableSche
     return {f"{name}/{source}": table for name, tables in here.items() for source, table in tables.items()}
 
 
+def _served(client: "RelayClient") -> Mapping[str, TableSchema]:
+    """One request for all: a request for each of a thousand tables takes seconds."""
+    sources = client.sources()
+    versions = client.register(sorted({f"{source.physical}/*" for source in sources})) if sources else ()
+    tables = {version.table.fingerprint: version.table for version in versions}
+    return {source.name: tables.get(source.fingerprint) or client.table_of(source.fingerprint) for source in sources}
+
+
 def _into(
     graph: Graph, output: str, branches: Sequence[Branch], tables: Mapping[str, TableSchema]
 ) -> Iterator[TableLineage]:
+    names = _names_targets(graph, output)
     for name, table in sorted(tables.items()):
         way = next((branch for branch in branches if branch.takes(name)), None)
         if way is not None:
-            yield _lineage(graph, output, way, name, table)
+            yield _lineage(graph, output, way, name, table, _target(graph, output, names, name))
     for way in branches if not tables else ():
         for pattern in patterns_of(way.selection) or ["*"]:
             table_of = way.table or pattern
@@ -104,10 +114,12 @@ def _filters(way: Branch) -> tuple[str, ...]:
     return tuple(step.node for step in (*way.over_tables, *way.steps))
 
 
-def _lineage(graph: Graph, output: str, way: Branch, name: str, table: TableSchema) -> TableLineage:
+def _lineage(
+    graph: Graph, output: str, way: Branch, name: str, table: TableSchema, target: tuple[str, str]
+) -> TableLineage:
     physical, source = split_physical(name)
     about = graph.about((*way.over_tables, *way.steps), name)
-    ends = _dataset(graph, physical, source), _target(graph, output, physical, source)
+    ends = _dataset(graph, physical, source), target
     filters = tuple(step.node for step in about)
     try:
         cut_table = FrameFilter.over(graph.inputs[way.input].filter, physical, table).cut_of(table).after
@@ -138,11 +150,18 @@ def _dataset(graph: Graph, physical: str, source: str) -> tuple[str, str]:
     return f"databus://{physical}", source
 
 
-def _target(graph: Graph, output: str, physical: str, source: str) -> tuple[str, str]:
+def _names_targets(graph: Graph, output: str) -> NamesTargets | None:
+    node = graph.config.nodes[f"outputs.{output}"]
     try:
-        target = graph.config.output_of(output)
-        if isinstance(target, NamesTargets):
-            return target.target_of(physical, source)
+        target = node.plugin(node.config, graph.config.context_of(output))
     except DatabusError:
-        pass  # such a target cannot be made; a run reports that
+        return None  # such a target cannot be made; a run reports that
+    return target if isinstance(target, NamesTargets) else None
+
+
+def _target(graph: Graph, output: str, names: NamesTargets | None, name: str) -> tuple[str, str]:
+    physical, source = split_physical(name)
+    with suppress(DatabusError):  # as above, of this table
+        if names is not None:
+            return names.target_of(physical, source)
     return f"databus://{graph.config.name}", f"{output}/{source}"
