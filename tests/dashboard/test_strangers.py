@@ -278,6 +278,7 @@ def answering(body: bytes, status: int = 200) -> Iterator[str]:
         b'{"outputs": [1]}',
         b'{"outputs": {"x": {"state": "running", "rows": "many"}}}',
         b'{"outputs": {"x": {"state": "running", "rows": NaN}}}',
+        b'{"outputs": {"x": {"state": "running", "last_batch_us": 1e999}}}',
         b'{"outputs": {"x": {"state": "running"}}, "nodes": [{"id": 1}]}',
     ],
     ids=str,

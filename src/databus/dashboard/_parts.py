@@ -5,6 +5,7 @@ bound; nothing is remembered here.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -75,7 +76,7 @@ class PipelineUrl:
             else:
                 query = urlencode({name: value for name, value in request.items() if value is not None})
                 status, body = self._answer("GET", f"{path}?{query}" if query else path, None, self._headers)
-            answer = json.loads(body, parse_constant=_refuse)
+            answer = json.loads(body, parse_constant=_finite, parse_float=_finite)
         except (OSError, HTTPException, ValueError) as error:
             raise ServiceUnavailable(f"{self.url}: the pipeline does not answer: {error}") from error
         if not isinstance(answer, dict):
@@ -96,9 +97,12 @@ class PipelineUrl:
             connection.close()
 
 
-def _refuse(constant: str) -> None:
-    """What Python takes for JSON, and no browser does."""
-    raise ValueError(f"{constant} is no JSON")
+def _finite(number: str) -> float:
+    """Python takes NaN and 1e999 for JSON; what it makes of them no browser reads."""
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(f"{number} is no JSON")
+    return found
 
 
 class _WithRelay:
