@@ -185,6 +185,7 @@ class BootstrapConfig:
                     "retype": "new_column",
                     "guard": True,
                     "path": f"{path}/log/{_BELOW}",
+                    "pins": path,
                 },
                 STATE: {
                     "type": "delta",

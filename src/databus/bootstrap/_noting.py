@@ -37,6 +37,7 @@ from databus.stores import (
     HeadNote,
     KnownSchemas,
     LogStore,
+    LogTableNote,
     NoteFolder,
     StateNote,
     StateTable,
@@ -73,7 +74,7 @@ class Noting:
         self._store = LogStore(config.root / LOG, self._folder)
         self._log = self._store.look()
         self._tables: dict[str, StoreTable] = {}
-        self._digests: dict[str, Mapping[str, str]] = {}
+        self._log_tables: dict[str, LogTableNote] = {}  # as they were noted last, by source
         self._looked_s = time.monotonic()
         self.relook_s = _RELOOK_S
         self._cut_s: float | None = None
@@ -137,12 +138,12 @@ class Noting:
     def _note_files(self, sources: Iterable[str]) -> None:
         """Note by what the files of the log store are known again, where they are not those that were noted last."""
         for source in sources:
-            digests = self._log.digests(source)
-            if source not in self._digests:
-                self._digests[source] = self._folder.digests(source)
-            if digests != self._digests[source]:
-                self._folder.put_digests(source, digests)
-                self._digests[source] = digests
+            now = self._log.note(source)
+            if source not in self._log_tables:
+                self._log_tables[source] = self._folder.log_table(source)
+            if now != self._log_tables[source]:
+                self._folder.put_log_table(source, now)
+                self._log_tables[source] = now
 
     def _is_cutting(self) -> bool:
         """Whether to see how much of the log store is older than it has to be."""

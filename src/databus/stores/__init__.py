@@ -6,7 +6,16 @@ Both are plain Delta tables that a pipeline fills; here they are read without Sp
 from databus.stores._frame_rows import frame_rows, under_own_names, user_rows
 from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of, controls_above
 from databus.stores._merged import Piece, RowGroup, merged_rows
-from databus.stores._notes import HeadNote, LogCut, NoteFolder, StateNote, StateTable, TableAtCut, note_physicals
+from databus.stores._notes import (
+    HeadNote,
+    LogCut,
+    LogTableNote,
+    NoteFolder,
+    StateNote,
+    StateTable,
+    TableAtCut,
+    note_physicals,
+)
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._skipping import Bounds, RowsWanted
@@ -21,6 +30,7 @@ __all__ = [
     "LogCut",
     "LogLook",
     "LogStore",
+    "LogTableNote",
     "LoggedControl",
     "NoteFolder",
     "Piece",

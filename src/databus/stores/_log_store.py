@@ -16,7 +16,7 @@ from databus.disk import Location
 from databus.flow import rows_above
 from databus.schema import TableSchema
 from databus.stores._merged import Piece, RowGroup, merged_rows
-from databus.stores._notes import HeadNote, NoteFolder
+from databus.stores._notes import HeadNote, LogTableNote, NoteFolder
 from databus.stores._parquet import StoredFile, StoredGroup
 from databus.stores._tables import StoreTable, table_folder
 
@@ -54,6 +54,7 @@ class LogStore:
         self.physical = notes.physical
         self._notes = notes
         self._tables: dict[str, StoreTable] = {}
+        self._checked_ids: dict[str, str] = {}  # by source, the table that is the noted one, or came before any note
         self._controls: dict[str, tuple[LoggedControl, ...]] = {}  # by path of the file that they stand in
         self._lock = threading.Lock()
 
@@ -64,18 +65,37 @@ class LogStore:
         return LogLook(self, head)
 
     def files(self, source: str) -> Sequence[StoredFile]:
-        """The files of a source (`db.table`) as its table is now."""
+        """The files of a source (`db.table`) as its table is now. Raises `CorruptData` if that is not the noted one."""
         with self._lock:
             table = self._tables.get(source)
             if table is None:
                 table = self._tables[source] = StoreTable(table_folder(self.root, self.physical, source))
-            return table.files(lambda: self._notes.digests(source)) if table.refresh() else ()
+            is_there = table.refresh()
+            self._check_noted(source, table, table.id if is_there else "")
+            return table.files(lambda: self._notes.log_table(source).digests) if is_there else ()
+
+    def _check_noted(self, source: str, table: StoreTable, table_id: str) -> None:
+        """A folder that was removed, or filled again, would be taken for a table of which nothing happened before."""
+        if table_id and self._checked_ids.get(source) == table_id:
+            return
+        noted_id = self._notes.log_table(source).table_id
+        if noted_id not in ("", table_id):
+            what = "holds another table than was noted" if table_id else "is missing"
+            raise CorruptData(
+                f"{table.folder}: {what}, and with it changes that nothing brings back. Put back the folder that was "
+                'there; without it, begin the stores anew: see docs/bootstrap.md, "When a file is missing"'
+            )
+        self._checked_ids[source] = table_id
 
     def schema(self, source: str) -> pa.Schema:
         """The columns of a source's table, of all its definitions together."""
         with self._lock:
             table = self._tables.setdefault(source, StoreTable(table_folder(self.root, self.physical, source)))
             return table.schema() if table.refresh() else pa.schema([])
+
+    def table_id(self, source: str) -> str:
+        """See `StoreTable.id`; empty where there is none. Of the table whose files were asked for last."""
+        return self._checked_ids.get(source, "")
 
     @property
     def size_bytes(self) -> int:
@@ -152,9 +172,10 @@ class LogLook:
         """The columns of a source's table, of all its definitions together."""
         return self._store.schema(source)
 
-    def digests(self, source: str) -> dict[str, str]:
-        """By name, by what its files are known again."""
-        return {file.path.name: file.digest for file in self._files(source)}
+    def note(self, source: str) -> LogTableNote:
+        """What is to be noted of a source's table."""
+        digests = {file.path.name: file.digest for file in self._files(source)}
+        return LogTableNote(self._store.table_id(source), digests)
 
     def count(self, source: str, after: Pair, until: Pair) -> int:
         """How many rows of a source there may be in (after, until], controls too; never fewer than there are."""

@@ -223,6 +223,27 @@ class HeadNote:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogTableNote:
+    """One table of the log store. `HeadNote.low` holds for this table alone: not for one that is made later in its
+    folder, which lacks what the other one had.
+    """
+
+    table_id: str = ""
+    """See `StoreTable.id`; empty where there was no table yet."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By name of a file, by what it is known again; see `StoredFile.digest`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"v": _VERSION, "id": self.table_id, "of": dict(self.digests)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(str(value["id"]), {str(file): str(digest) for file, digest in value["of"].items()})
+
+
 class NoteFolder:
     """The notes of one physical source. root: of both stores. One process writes, any number read."""
 
@@ -245,21 +266,17 @@ class NoteFolder:
         """Replace that."""
         self._put(_HEAD, head.to_json())
 
-    def digests(self, source: str) -> dict[str, str]:
-        """By name, by what the files of a table (`db.table`) in the log store are known again, as far as that is noted.
-        Raises `CorruptData`.
-        """
-        path = self._folder / self._digests_name(source)
+    def log_table(self, source: str) -> LogTableNote:
+        """What is noted of a table (`db.table`) in the log store; an empty note if nothing is. Raises `CorruptData`."""
+        path = self._folder / self._log_table_name(source)
         found = path.read()
-        return (
-            {} if found is None else {str(file): str(each) for file, each in _value(found.content, path)["of"].items()}
-        )
+        return LogTableNote() if found is None else LogTableNote.from_json(_value(found.content, path))
 
-    def put_digests(self, source: str, digests: Mapping[str, str]) -> None:
-        """Replace these."""
-        self._put(self._digests_name(source), {"v": _VERSION, "of": dict(digests)})
+    def put_log_table(self, source: str, note: LogTableNote) -> None:
+        """Replace that."""
+        self._put(self._log_table_name(source), note.to_json())
 
-    def _digests_name(self, source: str) -> str:
+    def _log_table_name(self, source: str) -> str:
         return f"log-{table_folder(self._folder, self.physical, source).name}.json"
 
     def states(self) -> list[StateNote]:

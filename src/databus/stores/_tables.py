@@ -47,6 +47,11 @@ class StoreTable:
         """The version that was seen last."""
         return int(self._opened.version())
 
+    @property
+    def id(self) -> str:
+        """By what it differs from any other table, also from one that is made later in the same folder."""
+        return str(self._opened.metadata().id)
+
     def stored(self, application: str) -> Pair | None:
         """The pair that the version has stored for an application."""
         with self._errors():

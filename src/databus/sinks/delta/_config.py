@@ -93,8 +93,9 @@ class DeltaConfig(OutputConfig):
     )
     pins: str | None = Field(
         None,
-        description="Folder of a bootstrap service: files of older versions that a state there names are kept, however "
-        "old they are.",
+        description="Folder of a bootstrap service that serves this output's tables. Of a mirror, files of older "
+        "versions that a state there names are kept, however old they are. Of a history, `databus rebuild` removes "
+        "nothing: it is the service's log store, and what it holds may have left the relay's log.",
         examples=["lake/bootstrap"],
     )
     log_hours: int = Field(

@@ -81,6 +81,10 @@ def count_of(item: StagedItem) -> int:
     return item.count if isinstance(item, StagedRows) else 0
 
 
+_HOW_TO_BEGIN_ANEW: Final = (
+    "To begin the service's stores anew, stop it, move its folders log/, state/ and notes/ away, and start it; see "
+    'docs/bootstrap.md, "When a file is missing"'
+)
 _CRASH_POINTS: Final = {
     "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
     "history": ("delta.history.before_commit", "delta.history.after_commit"),
@@ -261,7 +265,15 @@ class DeltaOutput(Output):
         return count
 
     def remove(self, tables: Collection[str]) -> list[Location]:
-        """See `Removes.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
+        """See `Removes.remove`. Raises `UnsupportedFeature` for one of several sources that share a table, and for what
+        a bootstrap service serves as all that has happened.
+        """
+        if self._is_log_store:
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: is the log store of the bootstrap service in {self.config.pins}, "
+                f"which says that it holds every change; what has left the relay's log would be gone in silence. "
+                f"{_HOW_TO_BEGIN_ANEW}"
+            )
         known = self._read_known()
         if self.config.merge and not set(tables).issuperset(known.tables):
             raise UnsupportedFeature(
@@ -455,7 +467,13 @@ class DeltaOutput(Output):
                 f"{self._reset(physical, source)}"
             )
 
+    @property
+    def _is_log_store(self) -> bool:
+        return self.config.mode == "history" and self.config.pins is not None
+
     def _reset(self, physical: str, source: str) -> str:
+        if self._is_log_store:
+            return _HOW_TO_BEGIN_ANEW
         table = "" if self.config.merge else f" {physical}/{source}"
         what = "the output" if self.config.merge else "the table"
         return (
