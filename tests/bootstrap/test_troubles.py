@@ -18,7 +18,15 @@ from databus.bootstrap._commands import Commands
 from databus.bootstrap._kept_stores import PhysicalStores
 from databus.bootstrap._noting import Stand
 from databus.client import FollowConfig
-from databus.core import CorruptData, DatabusError, DiskFull, ServiceUnavailable, StreamCut, TooManyRequests
+from databus.core import (
+    CorruptData,
+    DatabusError,
+    DiskFull,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    StreamCut,
+    TooManyRequests,
+)
 from databus.disk import LocalLocation, Storage, StoreLocation
 from databus.link import RelayClient
 from databus.stores import NoteFolder, StateRows, StoreTable, file_of
@@ -284,6 +292,17 @@ def test_a_relay_that_never_answers_holds_up_neither_answers_nor_the_end(tmp_pat
             began = time.monotonic()
             taker.close()
             assert time.monotonic() - began < 10, "well below the time that an answer may take"
+
+
+def test_a_service_that_takes_a_question_and_never_answers_is_named(shop):
+    """It is not called the relay, and whoever can do without it is told that it is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        service = RelayClient(shop.url, read_ms_max=100).bootstrap(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(
+            ServiceUnavailable, match=r"bootstrap service at 127.0.0.1:\d+/range: .* no answer"
+        ) as found:
+            service.range(PHYSICAL, SourceCheckpoint())
+        assert found.value.is_silent
 
 
 def test_a_relay_that_is_away_is_not_waited_for_where_another_names_the_service(shop):

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from databus.core import Checkpoint, InputError, PositionForeign, PositionPurged, SourceCheckpoint, UnknownSource
+from databus.core import (
+    Checkpoint,
+    InputError,
+    PositionForeign,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+)
 from databus.filters import TableChoice
 from databus.pipeline import Input, Shape
 from databus.pipeline.engine._begin import begin
@@ -195,3 +203,37 @@ def test_rows_that_were_made_in_another_way_stop_the_output(tmp_path):
     feed = bring(run.handle, *TABLES, way_of=lambda _: "new")
     with pytest.raises(InputError, match=r"what decides the rows of shop/main.orders "):
         begin([(feed, run.handle)], Offsets(tmp_path / "q", Relay(), "shop", "l"), None, lambda *_: None)
+
+
+class WithService(Relay):
+    """It names a bootstrap service, which answers so."""
+
+    def __init__(self, *, is_silent, **options):
+        super().__init__(**options)
+        self.is_silent, self.questions = is_silent, 0
+
+    def looks_back(self, *_):
+        self.questions += 1
+        error = ServiceUnavailable("bootstrap service at past:11111: no answer")
+        error.is_silent = self.is_silent
+        raise error
+
+
+def test_a_bootstrap_service_that_never_answers_is_waited_for_once_where_a_snapshot_does_as_well(tmp_path, caplog):
+    run = Run(tmp_path, WithService(is_silent=True, wants_all=True, floor=3))
+    assert (run.scn, run.relay.asked, run.relay.questions) == (LATEST, [*TABLES], 1)
+    assert "the bootstrap service is silent" in caplog.text
+
+
+def test_a_bootstrap_service_that_says_to_come_again_is_asked_again(tmp_path):
+    """It is being filled, or restarted."""
+    relay = WithService(is_silent=False, wants_all=True, floor=3)
+    with pytest.raises(ServiceUnavailable, match="past:11111"):
+        Run(tmp_path, relay)
+    assert relay.asked == []
+
+
+def test_an_output_whose_place_the_log_has_lost_waits_for_a_service_that_is_silent(tmp_path):
+    """No snapshot brings back what it lacks, and the service may have it."""
+    with pytest.raises(ServiceUnavailable, match="past:11111"):
+        Run(tmp_path, WithService(is_silent=True, floor=20), ledger=Position(at(9), choice(*TABLES)))

@@ -133,6 +133,8 @@ class ServiceUnavailable(TransientError):
     """
 
     bootstrap: str | None = None
+    is_silent: bool = False
+    """Whether it accepted the question, and gave no answer for as long as a client waits."""
 
 
 class TooManyRequests(TransientError):

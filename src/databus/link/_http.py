@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
@@ -46,6 +46,10 @@ _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     410: PositionPurged,
     429: TooManyRequests,
 }
+_HOW_TO_START: Final = {
+    "relay": "start it with `databus relay FILE`, or `databus run` if a pipeline starts its own",
+    "bootstrap service": "start it with `databus bootstrap run FILE`",
+}
 _HOW_TO_GIVE: Final = (
     f"set the environment variable {TOKEN_VARIABLE}, or give `token_file` (at the command line --token-file) or `token`"
 )
@@ -66,6 +70,8 @@ class Endpoint:
     read_ms_max: int
     client: str | None = None
     """A name for the relay's statistics."""
+    kind: str = "relay"
+    """What answers there, as errors call it."""
 
     @classmethod
     def of(
@@ -104,7 +110,7 @@ class Endpoint:
         prefix = parts.path.rstrip("/")
         return cls(parts.hostname, port, prefix, token, access, is_tls, connect_ms_max, read_ms_max, client)
 
-    def named_by(self, url: str, what: str, option: str) -> "Endpoint":
+    def named_by(self, url: str, what: str, option: str, *, kind: str = "relay") -> "Endpoint":
         """The same token and files at another address, which this relay names as something, by an option of its own.
 
         Raises `ConfigError` if they would go there in the clear.
@@ -114,7 +120,7 @@ class Endpoint:
                 f"{self.name}: it names {url[:200]} as {what}, without TLS, so that the token could be read on its "
                 f"way; write an address that begins with https:// into {option}"
             )
-        return Endpoint.of(
+        named = Endpoint.of(
             url,
             token=None if self.access.token_file is not None else self.token,
             access=self.access,
@@ -122,11 +128,12 @@ class Endpoint:
             read_ms_max=self.read_ms_max,
             client=self.client,
         )
+        return replace(named, kind=kind)
 
     @property
     def name(self) -> str:
         """How errors call it."""
-        return f"relay at {self.host}:{self.port}"
+        return f"{self.kind} at {self.host}:{self.port}"
 
     def headers(self, accept: str, content: bytes | None = None, *, keeps: bool = False) -> dict[str, str]:
         """What each request carries. content: JSON that it sends. keeps: whether the connection stays open for another.
@@ -162,9 +169,9 @@ def _connected(endpoint: Endpoint) -> Connection:
     try:
         connection.connect()
     except OSError as error:
+        start = _HOW_TO_START.get(endpoint.kind, "is it running?")
         raise ServiceUnavailable(
-            f"{endpoint.name} does not answer: {error.strerror or error}; start it with `databus relay FILE`, or "
-            f"`databus run` if a pipeline starts its own; is its address right?"
+            f"{endpoint.name} does not answer: {error.strerror or error}; {start}; is its address right?"
         ) from error
     connection.secure()
     return connection
@@ -215,9 +222,11 @@ class Body:
             ) from error
         except TimeoutError as error:
             self._release(connection)
-            raise ServiceUnavailable(
-                f"{self._where}: connected, but no answer within {read_s_max:g} s; is that a relay?"
-            ) from error
+            silent = ServiceUnavailable(
+                f"{self._where}: connected, but no answer within {read_s_max:g} s; is that a {endpoint.kind}?"
+            )
+            silent.is_silent = True
+            raise silent from error
         except (OSError, http.client.HTTPException) as error:
             self._release(connection)
             if (refused := alert_error(endpoint.name, endpoint.access, error)) is not None:

@@ -138,7 +138,8 @@ class RelayClient:
         """The bootstrap service that the relay names, asked with the same token and filter; closed with this one."""
         other = object.__new__(RelayClient)
         vars(other).update(vars(self))
-        named, how = self._peers.now.named_by(url, "its bootstrap service", "bootstrap.url"), how or self.look_back
+        kind, how = "bootstrap service", how or self.look_back
+        named = self._peers.now.named_by(url, f"its {kind}", "bootstrap.url", kind=kind)
         other.url, other._peers, other._service = url, Peers([named], self._is_closed), None
         other.look_back, other.asks = None, {} if how is None else how.query()
         return other

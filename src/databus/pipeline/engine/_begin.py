@@ -16,6 +16,7 @@ from databus.core import (
     InputError,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     SourceCheckpoint,
     UnknownSource,
     UnsupportedFeature,
@@ -87,6 +88,8 @@ class _View:
     """Full names of tables whose lost changes may come from a bootstrap service; none if the query cannot take its
     answers.
     """
+    silent: list[ServiceUnavailable] = field(default_factory=list)
+    """Filled where a bootstrap service was asked for tables from their beginning, and never answered."""
 
     @property
     def wants_all(self) -> bool:
@@ -95,7 +98,7 @@ class _View:
 
     def beginning(self) -> SourceCheckpoint | None:
         """See `LogView.beginning`."""
-        if self.wants_all and self.looks_back(SourceCheckpoint()):
+        if self.wants_all and self.looks_back_to_beginning():
             return SourceCheckpoint(self.uuid)
         beginning = self.origin.beginning(self.context, self.physical)
         return None if beginning is None else beginning.sources.get(self.physical, SourceCheckpoint())
@@ -119,6 +122,25 @@ class _View:
             return not self.looks_back(place)
         return False
 
+    def looks_back_to_beginning(self) -> bool:
+        """Whether tables come by an answer from their beginning. A bootstrap service that never answers is waited for
+        once: the relay's snapshot has the same rows.
+        """
+        if self.silent:
+            return False
+        try:
+            return self.looks_back(SourceCheckpoint())
+        except ServiceUnavailable as error:
+            if not error.is_silent:
+                raise
+            self.silent.append(error)
+            logger_of("databus.pipeline").warning(
+                "the bootstrap service is silent; what the relay's log has lost is read by a snapshot",
+                physical=self.physical,
+                message=str(error),
+            )
+            return False
+
     def looks_back(self, place: SourceCheckpoint) -> bool:
         """Whether a bootstrap service answers with what followed a place."""
         return bool(self.tables) and self.origin.looks_back(self.context, self.physical, self.tables, place)
@@ -134,12 +156,14 @@ class _Starts:
     fits: Fits
     asked: set[str] = field(default_factory=set)
     """Tables of which snapshots were asked for already."""
+    silent: list[ServiceUnavailable] = field(default_factory=list)
+    """See `_View.silent`; of all outputs of the query."""
 
     def begin(self, feed: Feed, handle: OutputHandle) -> SourceCheckpoint | None:
         """Where an output begins, which its ledger says from now on; None: by the options."""
         log = self.origin.log_of(self.context, self.physical)
         uuid, tables = self.origin.uuid_of(self.context, self.physical), self._tables(feed)
-        view = _View(self.origin, self.context, self.physical, log, uuid, tables)
+        view = _View(self.origin, self.context, self.physical, log, uuid, tables, self.silent)
         position, held = self._reconciled(feed, handle, view, tables)
         self._refuse_purged(handle, position)
         wants = {name for name, seed in position.seeds.items() if isinstance(seed, str) and name in tables}
@@ -231,7 +255,7 @@ class _Starts:
         logger = logger_of("databus.pipeline")
         self.origin.log_of(self.context, self.physical)  # raises while the source is starting and names no table
         self.fits(feed, handle, tables)
-        looks_back = view.looks_back(SourceCheckpoint())
+        looks_back = view.looks_back_to_beginning()
         coming = view.tables.intersection(tables) if looks_back else self._ask(handle, frozenset(tables))
         uncaptured = {*tables} - coming
         if uncaptured:
@@ -257,8 +281,12 @@ class _Starts:
             )
 
     def _refuse_purged(self, handle: OutputHandle, position: Position) -> None:
-        """Raises `PositionPurged` for an output of DataFrames, which cannot take a snapshot."""
+        """Raises `PositionPurged` for an output of DataFrames, which cannot take a snapshot; `ServiceUnavailable` if a
+        silent bootstrap service may have it.
+        """
         if position.seeds and handle.frames is not None:
+            if self.silent:
+                raise self.silent[0]
             raise PositionPurged(
                 f"outputs.{handle.name}: the relay's log of {self.physical} no longer has its beginning; say in "
                 f"the input from where on you want it: `starting_version: earliest`, `latest`, or a number"
