@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from databus.bootstrap import Ask, KeepSection, Kept, Kind, kinds_of, plan, standing_at
+from databus.bootstrap import Ask, KeepSection, Kept, Kind, NoteTaker, kinds_of, plan, standing_at
 from databus.bootstrap._keep import forgotten
-from databus.bootstrap._noting import _with_known, definitions_of
+from databus.bootstrap._noting import Stand, _with_known, definitions_of
 from databus.core import SEQ_DONE, ControlKind, PositionPurged, ServiceUnavailable, SourceCheckpoint, UnknownSource
 from databus.filters import StreamFilter
+from databus.link import RelayClient
 from databus.log import SchemaVersion
 from databus.schema import Column, TableSchema
-from databus.stores import HeadNote, KnownSchemas, LoggedControl, StateNote, StateTable, definition_at
+from databus.stores import HeadNote, KnownSchemas, LoggedControl, StateNote, StateTable, StoreTable, definition_at
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.followers import Follower
 from tests.bootstrap.test_service import TABLES, churn
@@ -196,3 +197,47 @@ def test_a_table_that_is_made_again_without_a_word_is_there_and_has_the_definiti
     for first, is_gone in ((None, True), ((8, 0), True), ((6, 0), False)):
         assert standing.is_gone(lambda _, first=first: first, (7, 0)) is is_gone
     assert not standing_at([drop, again], (9, 1)).is_gone(lambda _: None, (9, 1))
+
+
+def test_definitions_are_asked_for_only_where_one_was_seen_that_is_not_held(shop, monkeypatch):
+    """The relay has many tables, and the stores are looked at all the time; none is noted without its own."""
+    asked, register = [], RelayClient.register
+    monkeypatch.setattr(RelayClient, "register", lambda self, names: asked.append(names) or register(self, names))
+    taker = NoteTaker(shop.config)
+
+    def look(*statements):
+        shop.execute(*statements)
+        shop.fill()
+        del asked[:]
+        for _ in range(3):
+            taker._look(PHYSICAL, shop.written["log"], Stand(shop.written["state"]))
+        return len(asked)
+
+    try:
+        assert look("UPDATE orders SET total = 1") == 1, "nothing is held yet"
+        assert look("UPDATE orders SET total = 2") == 0
+        assert look("ALTER TABLE orders RENAME COLUMN total TO amount", "UPDATE orders SET amount = 3") == 1
+        assert look("ALTER TABLE orders RENAME COLUMN amount TO total", "UPDATE orders SET total = 4") == 1
+        assert look("CREATE TABLE more (id INTEGER PRIMARY KEY)", "INSERT INTO more VALUES (1)") == 1
+        assert look("UPDATE orders SET total = 5") == 0
+        names = {each.table.source: each.table.names for each in shop.head().definitions}
+        assert (names["main.more"], "total" in names["main.orders"]) == (("id",), True)
+    finally:
+        taker.close()
+
+
+def test_stores_that_nobody_has_written_to_are_not_opened_again_at_each_look(shop, monkeypatch):
+    """But where the relay is by then is noted, by which their lag is measured."""
+    taker, opened, refresh = NoteTaker(shop.config), [], StoreTable.refresh
+    monkeypatch.setattr(StoreTable, "refresh", lambda self: opened.append(self.folder) or refresh(self))
+    stands = shop.written["log"], Stand(shop.written["state"])
+    try:
+        taker._look(PHYSICAL, *stands)
+        assert opened
+        del opened[:]
+        shop.execute("UPDATE orders SET total = 1")
+        end = shop.captured()
+        taker._look(PHYSICAL, *stands)
+        assert (opened, shop.head().published[0]) == ([], end.scn)
+    finally:
+        taker.close()

@@ -36,6 +36,7 @@ from databus.sinks import drop_files
 from databus.stores import (
     HeadNote,
     KnownSchemas,
+    LogLook,
     LogStore,
     LogTableNote,
     NoteFolder,
@@ -76,12 +77,35 @@ class Noting:
         self._tables: dict[str, StoreTable] = {}
         self._log_tables: dict[str, LogTableNote] = {}  # as they were noted last, by source
         self._looked_s = time.monotonic()
+        self._looked_at: tuple[SourceCheckpoint, Stand] | None = None
+        """Where the stores stood at the last look."""
         self.relook_s = _RELOOK_S
         self._cut_s: float | None = None
         self.cut_every_s = _CUT_S
         self.unnamed_hours = UNNAMED_HOURS
         self.merge_ms = 0
         """How long the last merge took."""
+
+    def is_at_rest(self, log: SourceCheckpoint, state: "Stand", published: tuple[int, int]) -> bool:
+        """Whether the stores stand where they did at the last look, so that another one would note nothing but where
+        the relay is; that is noted. To open all tables again and again takes long where there are many.
+        """
+        before = self._folder.head()
+        if before is None or self._looked_at != (log, state) or self._is_relook_due:
+            return False
+        if before.published != published:
+            self._folder.put_head(replace(before, published=published))
+        return True
+
+    @property
+    def definitions(self) -> tuple[SchemaVersion, ...]:
+        """Those that are noted."""
+        head = self._folder.head()
+        return () if head is None else head.definitions
+
+    def open_log(self) -> LogLook:
+        """The log store as it is now, from where it begins to count."""
+        return self._store.look(self._folder.head())
 
     def look(
         self,
@@ -90,12 +114,13 @@ class Noting:
         definitions: tuple[SchemaVersion, ...],
         uuid: str,
         published: tuple[int, int] = (0, 0),
+        opened: LogLook | None = None,
     ) -> StateNote | None:
         """Note what is new. log, state: how far the stores are by their ledgers. uuid: of the relay's log. published:
-        where the relay is. Returns the state that was noted.
+        where the relay is. opened: the log store as it was after the ledgers. Returns the state that was noted.
         """
         before = self._folder.head()
-        self._log = self._store.look(before)  # after the ledgers
+        self._log = opened or self._store.look(before)
         sources = list(dict.fromkeys(each.table.source for each in definitions))
         self._note_files(sources)
         low = before.low if before is not None else self._log.first(sources) or log.pair
@@ -119,12 +144,16 @@ class Noting:
         is_same = bool(states) and states[-1].position.pair == state.position.pair
         # whoever stands below the cut is given tables whole, by a state that says so
         lags = bool(states) and any(each.horizon < head.low for each in states[-1].tables.values())
+        self._looked_at = None  # until all is noted
         if states and states[-1].position.pair >= state.position.pair and not (is_same and (lags or self._is_time())):
+            self._looked_at = log, state
             return None
         noted = self._note(state, head, sources, states)
         if is_same and noted.tables == states[-1].tables:
+            self._looked_at = log, state
             return None
         self._folder.add(noted)
+        self._looked_at = log, state
         crash_point("bootstrap.note.after")
         keep = self._config.options.keep
         self._folder.forget(forgotten([*states, noted], head, keep, noted.noted_us))
@@ -186,9 +215,13 @@ class Noting:
         """Whether to look again at what nothing was written to: somebody may have arranged its rows otherwise, and the
         files that were noted go some day.
         """
-        is_due = time.monotonic() - self._looked_s >= self.relook_s
+        is_due = self._is_relook_due
         self._looked_s = time.monotonic() if is_due else self._looked_s
         return is_due
+
+    @property
+    def _is_relook_due(self) -> bool:
+        return time.monotonic() - self._looked_s >= self.relook_s
 
     def _note(self, stand: "Stand", head: HeadNote, sources: Iterable[str], states: list[StateNote]) -> StateNote:
         position, tables, incomplete = stand.position, dict[str, StateTable](), set(stand.incomplete)
@@ -266,6 +299,7 @@ class NoteTaker:
         self._config = config
         self._relay = config.relay()
         self._noting: dict[str, Noting] = {}
+        self._definitions: dict[str, tuple[SchemaVersion, ...]] = {}  # by physical source, as the relay said them last
         self._pipeline: PipelineConfig | None = None
         self._closing = threading.Event()
         self._said = ""
@@ -318,7 +352,24 @@ class NoteTaker:
         noting.merge_ms = self._merge_ms.get(physical, 0)
         head = self._relay.head(physical)
         end = head.published.scn, head.published.ts_us
-        noting.look(log, state, definitions_of(self._relay, physical), head.log, end)
+        if not noting.is_at_rest(log, state, end):
+            opened = noting.open_log()
+            noting.look(log, state, self._definitions_of(noting, opened), head.log, end, opened)
+
+    def _definitions_of(self, noting: Noting, opened: LogLook) -> tuple[SchemaVersion, ...]:
+        """All definitions of a physical source. The relay is asked for them only where it has one in force, or the log
+        store one in a control, that is not held: with many tables they are large.
+        """
+        physical = noting.physical
+        held = self._definitions.get(physical, ())
+        last = {version.table.source: version.table.fingerprint for version in held}
+        there = [source for source in self._relay.sources() if source.physical == physical]
+        known = {version.table.fingerprint for version in (*held, *noting.definitions)}  # a relay may lack older ones
+        is_in_force = all(last.get(source.table) == source.fingerprint for source in there)
+        named = (control.table.fingerprint for source in last for control in opened.controls(source))
+        if not is_in_force or not known.issuperset(named):
+            held = self._definitions[physical] = definitions_of(self._relay, physical)
+        return held
 
 
 def definitions_of(relay: RelayClient, physical: str) -> tuple[SchemaVersion, ...]:
