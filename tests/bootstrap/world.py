@@ -376,7 +376,7 @@ class Consumer:
         if isinstance(found, EveryChange):
             self.kinds.add("every")
             log = kept.head.position.log
-            parts = every_change(found.start, kept.head.position, self.ask, self.world.stores(), 0)
+            parts = every_change(found.start, found.end, self.ask, self.world.stores(), 0)
         else:
             assert isinstance(found, Answer)
             self.kinds |= {str(each) for each in found.kinds.values()}

@@ -212,7 +212,7 @@ class Commands:
         outline, to = self._outline(ask, look), ask.given["to"]
         found, now_us = outline.found, time.time_ns() // 1000
         if isinstance(found, EveryChange):
-            parts = every_change(found.start, look.kept.head.position, outline.ask, look.stores, now_us, to)
+            parts = every_change(found.start, found.end, outline.ask, look.stores, now_us, to)
         else:
             parts = answered(found, outline.ask, look.stores, now_us, to if _is_inside(ask, look) else None)
         return outline.kind, outline.log, parts

@@ -154,12 +154,12 @@ class BootstrapConfig:
         given = {name: getattr(options, name) for name in ("listen", "token_file", "access", "tls", "serve")}
         return RelayConfig(**given, sources={}).below(self.folder)
 
-    def relay(self) -> RelayClient:
-        """The relay, to be asked."""
+    def relay(self, address: str | None = None) -> RelayClient:
+        """The relay, to be asked; where there are several, at one address."""
         relay = self.file.relay
         files = (relay.token_file, relay.ca_file, None, None)
         access = Access.of(*(None if each is None else self.folder / each for each in files))
-        return RelayClient(relay.url, access=access, name=f"{self.name}-bootstrap")
+        return RelayClient(address or relay.url, access=access, name=f"{self.name}-bootstrap")
 
     def pipeline(self, keyless: Collection[str]) -> dict[str, Any]:
         """The pipeline that fills the stores. keyless: tables, by full names, of which there can be no mirror."""

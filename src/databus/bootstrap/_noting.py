@@ -6,7 +6,8 @@ tables' commits. A table that is ahead is looked at in the version before.
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -26,7 +27,8 @@ from databus.core import (
     split_physical,
 )
 from databus.filters import matches
-from databus.link import RelayClient
+from databus.flow import log_number
+from databus.link import RelayClient, addresses_of
 from databus.log import SchemaVersion
 from databus.operate import logger_of
 from databus.pipeline import PipelineConfig, load_pipeline, positions_of
@@ -47,6 +49,8 @@ from databus.stores import (
     table_folder,
 )
 
+_UNNAMED: Final = "unnamed-"
+"""So begins the name of a log of which only the number is known."""
 _LOOK_S: Final = 0.5
 _RELOOK_S: Final = 60.0
 _VERSIONS_BACK_MAX: Final = 100
@@ -85,6 +89,8 @@ class Noting:
         self.unnamed_hours = UNNAMED_HOURS
         self.merge_ms = 0
         """How long the last merge took."""
+        self.other_logs: Callable[[], Iterable[str]] = tuple
+        """The logs of all relays that answer: one of these is meant where the log is not that of the relay asked."""
 
     def is_at_rest(self, log: SourceCheckpoint, state: "Stand", published: tuple[int, int]) -> bool:
         """Whether the stores stand where they did at the last look, so that another one would note nothing but where
@@ -126,11 +132,11 @@ class Noting:
         low = before.low if before is not None else self._log.first(sources) or log.pair
         if before is not None and self._is_wider(before, sources):  # of the tables that were added, it lacks the past
             low = max(low, (published[0], SEQ_DONE))
-        at = log if log.log is not None else replace(log, log=uuid)
-        known = before.definitions if before is not None else ()
-        head = HeadNote(at, low, _with_known(definitions, known), tuple(self._config.options.tables), published)
-        if before is not None:
-            head = replace(head, cut=before.cut)
+        logs = self._logs(before, sources, log.pair, uuid)
+        known, cut = (before.definitions, before.cut) if before is not None else ((), None)
+        kept = tuple(self._config.options.tables)
+        at = replace(log, log=logs[-1][1])
+        head = HeadNote(at, low, _with_known(definitions, known), kept, published, cut, logs)
         states, is_cutting = self._folder.states(), self._is_cutting()
         if is_cutting:
             head = self._cut(head, states)
@@ -158,6 +164,28 @@ class Noting:
         keep = self._config.options.keep
         self._folder.forget(forgotten([*states, noted], head, keep, noted.noted_us))
         return noted
+
+    def _logs(
+        self, before: HeadNote | None, sources: Iterable[str], reached: Pair, uuid: str
+    ) -> tuple[tuple[Pair, str], ...]:
+        """See `HeadNote.logs`. The relay that answers need not be the one that the newest rows came from: each table
+        says by a number which log that was. Where the log has changed since the last look, the rows since then may be
+        of both, and no position is compared with those by its numbers: they are of a log of their own.
+        """
+        application = f"databus/{self._config.name}/{LOG}/{{}}/{self.physical}"
+        written = (self._store.newest(source, application.format(source)) for source in sources)
+        newest = max((each for each in written if each is not None), default=None)
+        known = () if before is None else before.logs
+        if newest is None:
+            return known or (((0, -1), uuid),)
+        _, number = newest
+        if known and number == _number_of(known[-1][1]):
+            return known
+        names = (log for log in (uuid, *(log for _, log in known), *self.other_logs()) if log_number(log) == number)
+        log = next(names, f"{_UNNAMED}{number:x}")
+        if before is None or not known:
+            return (((0, -1), log),)
+        return (*known, (before.position.pair, f"{known[-1][1]}+{log}"), (reached, log))
 
     def _is_wider(self, before: HeadNote, sources: Iterable[str]) -> bool:
         """Whether tables are kept by now that were not before."""
@@ -349,12 +377,19 @@ class NoteTaker:
 
     def _look(self, physical: str, log: SourceCheckpoint, state: Stand) -> None:
         noting = self._noting.setdefault(physical, Noting(self._config, physical))
+        noting.other_logs = partial(self._logs_of_all, physical)
         noting.merge_ms = self._merge_ms.get(physical, 0)
         head = self._relay.head(physical)
         end = head.published.scn, head.published.ts_us
         if not noting.is_at_rest(log, state, end):
             opened = noting.open_log()
             noting.look(log, state, self._definitions_of(noting, opened), head.log, end, opened)
+
+    def _logs_of_all(self, physical: str) -> Iterator[str]:
+        for address in addresses_of(self._relay.url):
+            relay = self._config.relay(address)
+            with suppress(DatabusError), closing(relay):
+                yield relay.head(physical).log
 
     def _definitions_of(self, noting: Noting, opened: LogLook) -> tuple[SchemaVersion, ...]:
         """All definitions of a physical source. The relay is asked for them only where it has one in force, or the log
@@ -378,6 +413,10 @@ def definitions_of(relay: RelayClient, physical: str) -> tuple[SchemaVersion, ..
     return tuple(
         SchemaVersion(each.id, each.version, each.table) for each in sorted(there, key=lambda each: each.is_current)
     )
+
+
+def _number_of(log: str) -> int:
+    return int(log.removeprefix(_UNNAMED), 16) if log.startswith(_UNNAMED) else log_number(log)
 
 
 def _with_known(now: tuple[SchemaVersion, ...], known: Iterable[SchemaVersion]) -> tuple[SchemaVersion, ...]:

@@ -62,7 +62,7 @@ class Outline:
     def log(self) -> str:
         """By what name it comes."""
         if isinstance(self.found, EveryChange):
-            return self.kept.head.position.log or ""
+            return self.found.log
         return answer_log(str(self.found.name))
 
     @property
@@ -83,7 +83,7 @@ class Outline:
     def end(self) -> SourceCheckpoint:
         """Where it ends: there the relay goes on."""
         if isinstance(self.found, EveryChange):
-            return self.position(self.kept.head.position.pair)
+            return self.position(self.found.end.pair)
         state = self.found.state
         at = state.position
         return SourceCheckpoint(at.uuid, at.scn, seq=state.end, txid=at.txid, ts_us=at.ts_us, log=self.log)
@@ -129,7 +129,7 @@ class Outline:
         """What is still to come, in order. Raises `CorruptData` for a file that is not as it was noted."""
         if isinstance(self.found, EveryChange):
             wanted = dict.fromkeys(sorted(self.ask.sources), Wanted.ALL)
-            yield from self._of_log(wanted, self.found.start.pair, self.kept.head.position.pair)
+            yield from self._of_log(wanted, self.found.start.pair, self.found.end.pair)
             return
         answer, state = self.found, self.found.state
         needed = needed_of(answer, self.ask, self.stores)

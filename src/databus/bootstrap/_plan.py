@@ -26,7 +26,7 @@ from databus.core import (
 from databus.filters import matches
 from databus.schema import NEEDS_SNAPSHOT, TableSchema
 from databus.stores import HeadNote, LoggedControl, StateNote
-from databus.wire import answer_name, is_answer, is_inside_transaction, is_of_other_log
+from databus.wire import answer_name, is_answer, is_inside_transaction, is_of_other_log, seq_at
 
 NOTHING: Pair = (0, -1)
 
@@ -76,6 +76,9 @@ class EveryChange:
     """All that the log store holds after a position: as a relay would have given it."""
 
     start: SourceCheckpoint
+    end: SourceCheckpoint
+    log: str
+    """The relay's log that these changes came from; those of another one are another answer."""
 
 
 def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | EveryChange:
@@ -137,7 +140,7 @@ def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChan
             physical=ask.physical,
         )
     since = SourceCheckpoint(scn=0) if position is None else _compared(position, head)
-    if position is not None and is_of_other_log(position, head.position.log or "") and _has_open(position, ask):
+    if position is not None and is_of_other_log(position, head.log_at(position.pair)) and _has_open(position, ask):
         raise PositionPurged(
             f"{ask.physical}: at the position a snapshot was open in another log than the stores are filled from, and "
             "the rest of it is in neither. Begin anew, or ask without `look_back=all`",
@@ -155,7 +158,14 @@ def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChan
         )
     if since.pair >= head.position.pair:
         raise _later(ask, f"SCN {since.scn} is ahead of the log store, which is at {head.position.scn}")
-    return EveryChange(since)
+    return _changes_after(since, head)
+
+
+def _changes_after(since: SourceCheckpoint, head: HeadNote) -> EveryChange:
+    log, bound = head.log_after(since.pair)
+    if bound is None:
+        return EveryChange(since, head.position, log)
+    return EveryChange(since, replace(_position_of(bound), seq=seq_at(bound, continues=True), log=log), log)
 
 
 def _from_newest(
@@ -177,11 +187,11 @@ def _from_newest(
                 break
     if position is not None and since is not None and told == NOTHING and not is_below:
         is_above = state is not None and since.pair >= state.position.pair
-        is_of_other = is_of_other_log(position, kept.head.position.log or "")
+        is_of_other = is_of_other_log(position, kept.head.log_at(position.pair))
         if not is_of_other if state is None else is_above and not (is_of_other and position.snapshots):
             if since.pair >= kept.head.position.pair:
                 raise _later(ask, f"SCN {since.scn} is ahead of the log store, which is at {kept.head.position.scn}")
-            return EveryChange(since)
+            return _changes_after(since, kept.head)
     if state is None:
         raise _later(ask, f"no state may be served yet: {_progress(ask, kept)}")
     if position is not None and (state.position.scn, state.base) <= position.pair:
@@ -303,7 +313,7 @@ def _kind(
 
 def _compared(position: SourceCheckpoint, head: HeadNote) -> SourceCheckpoint:
     """A position as it compares with the log that the stores were filled from: another log counts otherwise."""
-    if not is_of_other_log(position, head.position.log or ""):
+    if not is_of_other_log(position, head.log_at(position.pair)):
         return position
     if is_inside_transaction(position.pair):
         return SourceCheckpoint(scn=position.scn - 1, snapshots={UNREAD_TABLES: 0})

@@ -10,7 +10,7 @@ from databus.link._follow import Arrived, Channel, Connected, Ended, Event, Foll
 from databus.link._frame_stream import FrameStream
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
-from databus.link._relay import ADDRESSES, LookBack, RelayClient, Start
+from databus.link._relay import ADDRESSES, LookBack, RelayClient, Start, addresses_of
 from databus.link._schema_registry import RegistryAccess, RegistryOptions
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
@@ -47,6 +47,7 @@ __all__ = [
     "SourceInfo",
     "Start",
     "Started",
+    "addresses_of",
     "any_of",
     "is_called",
     "is_copy",

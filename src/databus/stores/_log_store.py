@@ -93,6 +93,17 @@ class LogStore:
             table = self._tables.setdefault(source, StoreTable(table_folder(self.root, self.physical, source)))
             return table.schema() if table.refresh() else pa.schema([])
 
+    def newest(self, source: str, application: str) -> tuple[Pair, int] | None:
+        """The pair that a source's table has stored for an application, and the number of the log that its newest rows
+        came from. Of the table whose files were asked for last.
+        """
+        with self._lock:
+            table = self._tables.get(source)
+            if table is None or not self._checked_ids.get(source):
+                return None
+            stored, number = table.stored(application), table.log_number(application)
+            return None if stored is None or number is None else (stored, number)
+
     def table_id(self, source: str) -> str:
         """See `StoreTable.id`; empty where there is none. Of the table whose files were asked for last."""
         return self._checked_ids.get(source, "")

@@ -177,6 +177,21 @@ class HeadNote:
     """The SCN up to which the relay had come by then, and when that was committed, microseconds since 1970."""
     cut: LogCut | None = None
     """Where older changes were cut off, if any were. `low` is there, or above where tables were added since."""
+    logs: tuple[tuple[Pair, str], ...] = ()
+    """From which logs of relays the rows are: those above each pair, up to the next one. `position.log` is the last."""
+
+    def log_at(self, pair: Pair) -> str:
+        """The log by whose numbers the rows at a pair stand there, or the last before it."""
+        return next((log for since, log in reversed(self.logs) if since < pair), self._first_log)
+
+    def log_after(self, pair: Pair) -> tuple[str, Pair | None]:
+        """The log that the rows above a pair are of, and the pair up to which they are, if others follow."""
+        log = next((log for since, log in reversed(self.logs) if since <= pair), self._first_log)
+        return log, next((since for since, _ in self.logs[1:] if since > pair), None)
+
+    @property
+    def _first_log(self) -> str:
+        return self.logs[0][1] if self.logs else self.position.log or ""
 
     @property
     def sources(self) -> list[str]:
@@ -198,6 +213,7 @@ class HeadNote:
             "tables": list(self.tables),
             "published": list(self.published),
             "cut": None if self.cut is None else self.cut.to_json(),
+            "logs": [[*since, log] for since, log in self.logs],
             "definitions": [
                 {"id": version.source_id, "version": version.version, "table": version.table.to_json()}
                 for version in self.definitions
@@ -220,6 +236,7 @@ class HeadNote:
             tables,
             _pair(value.get("published", (0, 0))),
             None if cut is None else LogCut.from_json(cut),
+            tuple(((int(scn), int(seq)), str(log)) for scn, seq, log in value.get("logs", ())),
         )
 
 

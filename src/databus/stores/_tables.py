@@ -59,6 +59,12 @@ class StoreTable:
             seq = self._opened.transaction_version(f"{application}/seq")
         return None if scn is None or seq is None else (scn, seq)
 
+    def log_number(self, application: str) -> int | None:
+        """The number of the log that its newest rows came from; see `databus.flow.log_number`."""
+        with self._errors():
+            number = self._opened.transaction_version(f"{application}/log")
+        return None if number is None else int(number)
+
     def go_to(self, version: int) -> None:
         """See the table as it was at an older version, until the next `refresh`."""
         with self._errors():
