@@ -4,10 +4,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from databus.bootstrap import BootstrapServer, erase
+from databus.bootstrap import BootstrapServer, NoteTaker, erase, run_bootstrap
+from databus.bootstrap._erase import _output, _Record
 from databus.cli._app import app
 from databus.core import LockHeld
 from databus.pipeline import load_pipeline, while_stopped
+from databus.pipeline.engine import Ledger, ledger_path
 from databus.stores import NoteFolder
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
@@ -85,6 +87,28 @@ def test_a_kill_half_way_is_made_good_by_the_same_call(shop, monkeypatch):
     assert images(shop) == {}
     assert CliRunner().invoke(app, ["bootstrap", "verify", "-f", str(shop.config.path)]).exit_code == 0
     assert {each.position.pair for each in NoteFolder(shop.config.root, PHYSICAL).states()}
+
+
+def test_a_service_and_an_erasure_that_begin_at_once_do_not_both_write(shop, monkeypatch):
+    """Neither where the service has never run here, nor where it runs elsewhere, with another state."""
+    graph = load_pipeline(shop.config.pipeline_path)
+    elsewhere = Ledger.load(ledger_path(_output(shop.config, "state"), graph.config.state), graph.config.name, "state")
+    elsewhere.take()
+    shop.config.pipeline_path.unlink()
+    did = []
+
+    def begin_service(*_, **counts):
+        with pytest.raises(LockHeld, match="runs already"):
+            run_bootstrap(shop.config)
+        did.append("refused")
+
+    monkeypatch.setattr("databus.bootstrap._noting._LOOK_S", 0.0)
+    monkeypatch.setattr(NoteTaker, "look", lambda _: did.append("noted"))
+    monkeypatch.setattr(_Record, "put", begin_service)
+    erase(shop.config, ORDERS, "id = 6", "asked for")
+    assert did == ["refused", "refused"]
+    with pytest.raises(LockHeld, match="has begun to write"):
+        elsewhere.check_epoch()
 
 
 def test_a_service_that_runs_is_not_touched_and_a_row_that_is_there_is_said(shop):

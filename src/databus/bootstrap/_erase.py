@@ -14,7 +14,7 @@ from databus.bootstrap._look_back import Key
 from databus.bootstrap._table_past import TablePast
 from databus.core import BUS_SEQ_MIN, DatabusError, LockHeld
 from databus.disk import Location
-from databus.pipeline import load_pipeline, while_stopped
+from databus.pipeline import load_pipeline, while_nothing_writes
 from databus.sinks import DeltaOutput, Erased, replaced_in
 from databus.stores import NoteFolder, StateNote, StateTable, table_folder
 
@@ -40,19 +40,20 @@ def erase(config: BootstrapConfig, name: str, text: str, reason: str) -> Erasure
 
     Raises `LockHeld` while the service runs.
     """
-    past = TablePast.of(config, name)
-    key = Key.of(text, past)
-    record = _Record(config.root / "notes" / past.physical, name, key, reason)
+    if not config.pipeline_path.exists():  # the service has not run here; whoever starts it now finds it locked
+        config.write_pipeline(())
     with ExitStack() as held:
-        if config.pipeline_path.exists():
-            try:
-                held.enter_context(while_stopped(load_pipeline(config.pipeline_path).config.state, config.name))
-            except LockHeld as error:
-                raise LockHeld(
-                    f"{error}. It writes the files that `erase` rewrites, and a mirror has one writer: end `databus "
-                    f"bootstrap run {config.path.name}`, erase, and start it again. Meanwhile the relay keeps what the "
-                    "stores lack, and clients wait"
-                ) from None
+        try:
+            held.enter_context(while_nothing_writes(load_pipeline(config.pipeline_path)))
+        except LockHeld as error:
+            raise LockHeld(
+                f"{error}. It writes the files that `erase` rewrites, and a mirror has one writer: end `databus "
+                f"bootstrap run {config.path.name}`, erase, and start it again. Meanwhile the relay keeps what the "
+                "stores lack, and clients wait"
+            ) from None
+        past = TablePast.of(config, name)
+        key = Key.of(text, past)
+        record = _Record(config.root / "notes" / past.physical, name, key, reason)
         record.put(done=False)
         notes = NoteFolder(config.root, past.physical)
         states = notes.states()
@@ -77,9 +78,7 @@ def _has(states: list[StateNote], source: str) -> bool:
 
 
 def _output(config: BootstrapConfig, name: str) -> DeltaOutput:
-    pipeline = load_pipeline(
-        config.pipeline_path if config.pipeline_path.exists() else config.write_pipeline(())
-    ).config
+    pipeline = load_pipeline(config.pipeline_path).config
     node = pipeline.nodes[f"outputs.{name}"]
     made = node.plugin(node.config, pipeline.context_of(name))
     assert isinstance(made, DeltaOutput)  # noqa: S101 - as the service's file has them

@@ -69,7 +69,6 @@ def run_bootstrap(config: BootstrapConfig, ready: Callable[[str], None] | None =
         server = running.enter_context(BootstrapServer(config))
         notes = NoteTaker(config)
         running.callback(notes.close)
-        notes.start()
         if ready is not None:
             ready(server.url)
         return run(path, on_event=notes.on_event, **options)

@@ -50,6 +50,7 @@ from databus.pipeline.running import (
     run,
     shown,
     status_of,
+    while_nothing_writes,
 )
 from databus.pipeline.telling import STOP_S_MAX, read_batches, read_journal, unwell, worst_backlogs
 from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests, spark_on_demand
@@ -141,6 +142,7 @@ __all__ = [
     "trace",
     "unwell",
     "validate",
+    "while_nothing_writes",
     "while_stopped",
     "worst_backlogs",
 ]
