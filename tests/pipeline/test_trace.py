@@ -103,7 +103,7 @@ def test_what_cannot_be_traced_says_why(world):
     for table, key, why in (
         ("main.nothing", {"id": "1"}, "no one table"),
         ("main.orders", {"name": "x"}, "the key of main.orders is id"),
-        ("main.orders", {"id": "1 OR 1 = 1"}, "is no int64"),
+        ("main.orders", {"id": "1 OR 1 = 1"}, "is not of type int64"),
         ("main.orders", {"no": "1"}, "has no column no"),
     ):
         with pytest.raises((InputError, UnknownSource), match=why):
