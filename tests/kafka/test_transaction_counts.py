@@ -16,7 +16,7 @@ from databus.places import Position
 from databus.schema import Column, TableSchema
 from databus.sinks.kafka import BucketId, Encoding
 from databus.sinks.kafka._positions import Positions, Record, known_at
-from databus.sinks.kafka._transactions import Changes, Counts
+from databus.sinks.kafka._transactions import PlacedChanges, TransactionCounts
 from databus.testing._change_log import ORDERS, ChangeLog, random_log
 from tests.outputs.harnesses import order
 
@@ -84,7 +84,7 @@ def test_places_and_counts_are_those_of_one_change_after_the_other(seed):
     position, found, marks = None, {}, []
     for begin, end in itertools.pairwise(cuts):
         start = dice.choice([at for at in cuts if at <= begin])
-        changes, batch = Changes.of(log.batch(start, end), ENCODING.begins_change)
+        changes, batch = PlacedChanges.of(log.batch(start, end), ENCODING.begins_change)
         after, known = known_at(position, None)
         counted = changes.counted(after, known, batch.end.pair)
         found |= places_in(counted.placed(batch).above(partial(_at, after)))
@@ -110,8 +110,8 @@ def test_rows_of_one_pair_have_places_of_their_own_in_their_order():
     labels = ["delete", "update_preimage", "update_postimage", "insert"]
     rows = rows.set_column(rows.column_names.index("_change_type"), "_change_type", [labels])
     batch = replace(log.batch(0, 2), items=(TableRows(ORDERS, rows),))
-    changes, _ = Changes.of(batch, ENCODING.begins_change)
-    assert changes.counted((-1, -1), Counts(), batch.end.pair).total.tolist() == [1, 2, 2, 3]
+    changes, _ = PlacedChanges.of(batch, ENCODING.begins_change)
+    assert changes.counted((-1, -1), TransactionCounts(), batch.end.pair).total.tolist() == [1, 2, 2, 3]
 
 
 def test_changes_without_a_transaction_have_no_place():
@@ -121,8 +121,8 @@ def test_changes_without_a_transaction_have_no_place():
     (item,) = log.batch(0, 3).items
     rows = item.rows.set_column(item.rows.column_names.index("_txid"), "_txid", [["t1", None, "t1"]])
     batch = replace(log.batch(0, 3), items=(TableRows(ORDERS, rows),))
-    changes, _ = Changes.of(batch, ENCODING.begins_change)
-    assert changes.counted((-1, -1), Counts(), batch.end.pair).total.tolist() == [1, 0, 2]
+    changes, _ = PlacedChanges.of(batch, ENCODING.begins_change)
+    assert changes.counted((-1, -1), TransactionCounts(), batch.end.pair).total.tolist() == [1, 0, 2]
 
 
 def test_a_key_that_changes_its_zeros_sign_alone_is_two_messages_with_two_places():
@@ -131,8 +131,8 @@ def test_a_key_that_changes_its_zeros_sign_alone_is_two_messages_with_two_places
     log = ChangeLog().begin()
     log.update(table, {"at": 0.0}, {"at": -0.0})
     log.update(table, {"at": 1.0}, {"at": 1.0})
-    changes, batch = Changes.of(log.batch(0, 4), ENCODING.begins_change)
-    (item,) = changes.counted((-1, -1), Counts(), batch.end.pair).placed(batch).items
+    changes, batch = PlacedChanges.of(log.batch(0, 4), ENCODING.begins_change)
+    (item,) = changes.counted((-1, -1), TransactionCounts(), batch.end.pair).placed(batch).items
     (chunk,) = ENCODING.chunks("shop", item, "topic")
     found = [json.loads(each) for each in chunk.values if each is not None]
     assert [(each["op"], each["transaction"]["total_order"]) for each in found] == [("d", 1), ("c", 2), ("u", 3)]

@@ -22,7 +22,7 @@ from databus.schema import SchemaChange, TableSchema, sink_schema
 from databus.sinks import read_delta
 from databus.sinks.delta._output import DeltaConfig, DeltaOutput
 from databus.spark._schema import arrow_schema, typed_schema
-from databus.spark._typed import Bounds, TypedDecoder
+from databus.spark._typed import PieceBounds, TypedDecoder
 from databus.testing._staged_writes import write_here
 from databus.wire import FrameGroup
 from tests.pipeline.made_changes import SOURCE, Image, MadeTable, select
@@ -106,7 +106,7 @@ class Copy:
         decoder = TypedDecoder(
             schema,
             SOURCE,
-            Bounds(self.position, end),
+            PieceBounds(self.position, end),
             controls_as_rows=True,
             controls_ignored=False,
             changes=changes,

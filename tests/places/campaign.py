@@ -13,6 +13,7 @@ from databus.core import SEQ_DONE, ControlKind, PositionForeign
 from databus.filters import TableChoice
 from databus.places import (
     ASKED,
+    ChosenTables,
     ForeignTarget,
     LogPurged,
     MissingRows,
@@ -20,7 +21,6 @@ from databus.places import (
     PartOfTransaction,
     Position,
     Stopped,
-    Wanted,
     WayChanged,
     chosen_by,
     read_by,
@@ -185,7 +185,7 @@ class Engine:
         """Where an output is to begin, and what its target says."""
         names = [name_of(table) for table in sorted(self.chosen(out))]
         there = [name_of(table) for table in self.source.rows]
-        wanted = Wanted(
+        wanted = ChosenTables(
             out.choice, there, lambda name: str(out.ways[name.rpartition(".")[2]]), tells=out.target.tells,
             may_repeat=out.target.may_repeat, takes_other_ways=out.on_change == "continue",
         )  # fmt: skip

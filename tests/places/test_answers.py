@@ -6,7 +6,7 @@ import pytest
 
 from databus.core import ControlKind, SourceCheckpoint
 from databus.filters import TableChoice
-from databus.places import ASKED, Held, Noted, Position, Wanted, identity, place_at, reconcile, seed_after
+from databus.places import ASKED, ChosenTables, Held, Noted, Position, identity, place_at, reconcile, seed_after
 
 ANSWER = "bootstrap:state;9.5.7;;0.-1;aa"
 INSIDE = SourceCheckpoint("db", 9, seq=1 << 41, log=ANSWER, snapshots={"*": 0})
@@ -31,7 +31,7 @@ class Log:
 
 
 def begun(ledger, held=()):
-    return reconcile(ledger, dict(held), Log(), Wanted(ALL, [ORDERS, STOCK], lambda _: "way"))
+    return reconcile(ledger, dict(held), Log(), ChosenTables(ALL, [ORDERS, STOCK], lambda _: "way"))
 
 
 @pytest.mark.parametrize("log", [ANSWER, identity(ANSWER), identity("bootstrap:another")])

@@ -11,7 +11,7 @@ from databus.core import ControlKind, CorruptData, InputError, LockHeld, Service
 from databus.filters import TableChoice
 from databus.flow import Bucket, DirectFeed, Ways
 from databus.places import Position
-from databus.sinks.search import Cluster
+from databus.sinks.search import SearchCluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import ServerMissing, open_search_server
@@ -184,7 +184,7 @@ def test_rows_of_a_part_do_not_come_back_after_a_truncation_in_a_later_one(opens
 
 def test_outputs_that_ask_one_cluster_at_a_time_do_not_take_each_other_s_connection(opensearch):
     with SearchProxy(opensearch, instead=lambda _, path: (200, {"path": path})) as proxy, ThreadPoolExecutor() as pool:
-        cluster = Cluster((proxy.url,))
+        cluster = SearchCluster((proxy.url,))
 
         def ask(output):
             paths = [f"/{output}/{number}" for number in range(50)]
@@ -206,7 +206,9 @@ def test_a_server_that_answers_byte_by_byte_is_given_up():
     with taken_by(drip) as port:
         try:
             with pytest.raises(ServiceUnavailable, match=r"no whole answer within 0\.2 s"):
-                Cluster((f"http://127.0.0.1:{port}",), request_ms_max=200, retry_ms_max=0).client().ask("GET", "/")
+                SearchCluster((f"http://127.0.0.1:{port}",), request_ms_max=200, retry_ms_max=0).client().ask(
+                    "GET", "/"
+                )
         finally:
             is_over.set()
 

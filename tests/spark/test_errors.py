@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from databus.core import DatabusError, DiskFull, ServiceUnavailable, UnrepresentableValue
-from databus.sinks.kafka._cluster import Fenced, TooLarge
+from databus.sinks.kafka._cluster import ProducerFenced, TooLarge
 from databus.spark import error_of
 
 SAID = (
@@ -36,7 +36,7 @@ class _PluginDown(ServiceUnavailable):
     [
         (UnrepresentableValue("filters.short: told"), UnrepresentableValue),
         (TooLarge("outputs.a: told"), UnrepresentableValue),
-        (Fenced("Kafka at x:1: told"), ServiceUnavailable),
+        (ProducerFenced("Kafka at x:1: told"), ServiceUnavailable),
         (_PluginDown("told"), ServiceUnavailable),
     ],
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from databus.core import CorruptData, StreamCut
 from databus.schema import Column, TableSchema
-from databus.spark._runs import Run, RunCutter
+from databus.spark._runs import FrameRun, RunCutter
 from databus.wire import Commit, Rows
 from tests.spark.kit import encoded, parsed
 from tests.spark.strategies import batch_of
@@ -19,9 +19,9 @@ def _group(scn: int, rows: int, width: int = 1) -> bytes:
     return encoded([Rows(T, batch_of(T, images, scn))] if rows else [], Commit(scn, max(rows, 1), f"t{scn}", {}, 0))
 
 
-def _cut(raw: bytes, pieces: list[int], run_bytes: int) -> list[Run]:
+def _cut(raw: bytes, pieces: list[int], run_bytes: int) -> list[FrameRun]:
     cutter = RunCutter("relay", run_bytes)
-    runs: list[Run] = []
+    runs: list[FrameRun] = []
     at, turn = 0, 0
     while at < len(raw):
         space = cutter.space()

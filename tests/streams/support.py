@@ -4,7 +4,7 @@ import json
 import sys
 
 from databus.pipeline import OutputContext
-from databus.sinks.stream._output import StreamConfig, StreamOutput
+from databus.sinks.stream._output import StreamOutput, StreamOutputConfig
 from tests.outputs.harnesses import parsed
 
 ANSWERS = """
@@ -27,7 +27,7 @@ KEEP = {
 def output_of(folder, **options):
     how = options.get("acknowledge", "exit")
     given = {"type": "stream", "from": "shop", "command": KEEP[how], "batch_ms_max": 20_000, **options}
-    return StreamOutput(StreamConfig.model_validate(given), OutputContext("shop", "lines", folder))
+    return StreamOutput(StreamOutputConfig.model_validate(given), OutputContext("shop", "lines", folder))
 
 
 def kept(folder):

@@ -18,7 +18,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.sinks.stream._child import Child
-from databus.sinks.stream._output import StreamConfig
+from databus.sinks.stream._output import StreamOutputConfig
 from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import log_of, order
@@ -214,4 +214,4 @@ def test_changes_that_are_missing_stop_the_output(tmp_path):
 )
 def test_options_that_make_no_sense_are_told(given, says):
     with pytest.raises(ValueError, match=says):
-        StreamConfig.model_validate({"type": "stream", "from": "shop", "command": ["cat"], **given})
+        StreamOutputConfig.model_validate({"type": "stream", "from": "shop", "command": ["cat"], **given})

@@ -15,8 +15,8 @@ from databus.flow._batch import (
     TableRows,
     steps_at,
 )
-from databus.flow._change_filters import Dedupe, Outbox, Sample, Tombstones
-from databus.flow._counts import Counts, Dropped, RowCounts, Tally
+from databus.flow._change_filters import Dedupe, OutboxMessages, SampleOfKeys, Tombstones
+from databus.flow._counts import BatchTally, Counts, Dropped, RowCounts
 from databus.flow._data_file import (
     GROUP_ROWS_MAX,
     DataFile,
@@ -50,7 +50,7 @@ from databus.flow._direct import (
 )
 from databus.flow._fetch import Definitions, RangeDecoder, RelayTables, UnitedDecoder
 from databus.flow._filters import Mask, Project, Rename, TableFilter, Where
-from databus.flow._folders import Folders, FolderWriter, Named, quoted, spelled
+from databus.flow._folders import FolderName, Folders, FolderWriter, quoted, spelled
 from databus.flow._letters import DeadLetters, Letter, LetterFile, Letters, Taken, released_below
 from databus.flow._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.flow._lines import as_captured, control_text, row_lines
@@ -100,6 +100,7 @@ __all__ = [
     "Always",
     "AtOnce",
     "Batch",
+    "BatchTally",
     "Bucket",
     "BucketWriter",
     "ChangeBatch",
@@ -117,6 +118,7 @@ __all__ = [
     "Done",
     "Dropped",
     "FilterMapper",
+    "FolderName",
     "FolderWriter",
     "Folders",
     "Here",
@@ -130,9 +132,8 @@ __all__ = [
     "LineageOf",
     "Mapper",
     "Mask",
-    "Named",
     "NamedFilter",
-    "Outbox",
+    "OutboxMessages",
     "Parking",
     "PartWriter",
     "Project",
@@ -143,7 +144,7 @@ __all__ = [
     "RowCounts",
     "RowMask",
     "RowsOutOfOrder",
-    "Sample",
+    "SampleOfKeys",
     "SchemaAhead",
     "Stage",
     "StagedBatch",
@@ -155,7 +156,6 @@ __all__ = [
     "TableFilters",
     "TableRows",
     "Taken",
-    "Tally",
     "Tasks",
     "Tombstones",
     "TypedStage",

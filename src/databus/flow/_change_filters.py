@@ -31,7 +31,7 @@ _HASHES: Final = 1 << 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(TableFilter):
+class SampleOfKeys(TableFilter):
     """Lets a fraction of the keys pass, always the same ones."""
 
     fraction: float
@@ -246,7 +246,7 @@ _ROUTE: Final = "{route}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outbox(TableFilter):
+class OutboxMessages(TableFilter):
     """Makes messages of the rows that are inserted: their id, topic, key and payload, and the columns of `keep`.
 
     id, route, key, payload: the columns that these are made of. topic: the topic's name, in which `{route}` stands for

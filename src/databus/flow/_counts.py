@@ -77,7 +77,7 @@ class Counts:
 
 
 @dataclass
-class Tally:
+class BatchTally:
     """Counts one batch for one output, while it is filtered and written. found: what is known of it before."""
 
     found: Counts = field(default_factory=Counts)

@@ -113,7 +113,7 @@ def _cast(column: pa.ChunkedArray, wanted: pa.Field, table: TableSchema) -> pa.C
 
 
 @dataclass
-class _Run:
+class _TableRun:
     """What is collected of one table in one schema between two controls."""
 
     table: TableSchema
@@ -122,15 +122,15 @@ class _Run:
 
 
 @dataclass
-class _Collector:
+class _ItemCollector:
     """Puts groups, in order, together to the items of one physical source."""
 
     table_of: TableOf
     after: Pair
     until: Pair
     snapshots: Mapping[str, int] = field(default_factory=dict)
-    items: list[_Run | TableControl] = field(default_factory=list)
-    open: dict[str, _Run] = field(default_factory=dict)  # by source
+    items: list[_TableRun | TableControl] = field(default_factory=list)
+    open: dict[str, _TableRun] = field(default_factory=dict)  # by source
     commit: Commit | None = None
     position: Mapping[str, Any] | None = None
 
@@ -165,15 +165,15 @@ class _Collector:
             return
         run = self.open.get(table.source)
         if run is None or run.table.fingerprint != header.fingerprint:
-            run = self.open[table.source] = _Run(table, table.source in self.snapshots)
+            run = self.open[table.source] = _TableRun(table, table.source in self.snapshots)
             self.items.append(run)
         run.batches.append(batch)
 
     def finished(self) -> tuple[TableRows | TableControl, ...]:
-        return tuple(_closed(item) if isinstance(item, _Run) else item for item in self.items)
+        return tuple(_closed(item) if isinstance(item, _TableRun) else item for item in self.items)
 
 
-def _closed(run: _Run) -> TableRows:
+def _closed(run: _TableRun) -> TableRows:
     rows = pa.Table.from_batches(run.batches)
     run.batches.clear()
     return TableRows(run.table, to_user_rows(run.table, rows), run.is_being_read)
@@ -247,7 +247,7 @@ def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]]
         raise CorruptData(f"{physical}: one batch holds frames of {len(logs)} logs ({', '.join(logs)})")
     after = min(_bound(facts["after_scn"], facts["after_seq"]) for facts, _ in runs)
     until = max(_bound(facts["until_scn"], facts["until_seq"]) for facts, _ in runs)
-    collector = _Collector(table_of, after, until)
+    collector = _ItemCollector(table_of, after, until)
     for facts, frames in runs:
         where = f"{physical}, run up to ({facts['scn']}, {facts['seq']})"
         for group in _groups_of(frames, where):
@@ -298,7 +298,7 @@ def decode_groups(
 
     snapshots: open at `after`, by source. is_whole: whether they are all of a micro-batch.
     """
-    collector = _Collector(table_of, after, until, snapshots)
+    collector = _ItemCollector(table_of, after, until, snapshots)
     start = replace(_start_of(after, ""), snapshots=snapshots)
     size, log, clock = 0, "", _Clock()
     for groups, log in clock.fetching(pieces):
@@ -311,7 +311,7 @@ def decode_groups(
                 counts = clock.counts(size)
                 yield ChangeBatch(physical, replace(start, log=log), end, items, position=place, counts=counts)
                 clock.goes_on()
-                collector, size, start = _Collector(table_of, end.pair, until, end.snapshots), 0, end
+                collector, size, start = _ItemCollector(table_of, end.pair, until, end.snapshots), 0, end
                 is_whole = False
     end = replace(_end_of(until, collector.commit, log), snapshots=collector.snapshots)
     start, items, place = replace(start, log=log), collector.finished(), collector.position

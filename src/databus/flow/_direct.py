@@ -23,7 +23,7 @@ from databus.core import (
 )
 from databus.filters import TableChoice
 from databus.flow._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
-from databus.flow._counts import Counts, Tally
+from databus.flow._counts import BatchTally, Counts
 from databus.flow._decode import BATCH_BYTES, decode_typed
 from databus.flow._pairs import last_pair, log_number
 from databus.flow._stage import RECEIPTS, Decode, pieces_of, receipt_of, receipts_for, staged_rows
@@ -224,7 +224,7 @@ class DirectFeed:
                 left = batch.above(position.done, self.bucket.reads)
                 if not left.items and position.at is not None and batch.start.pair < batch.end.pair <= position.at.pair:
                     continue  # the output has all of it, others of its lane do not
-                tally = Tally(batch.counts)
+                tally = BatchTally(batch.counts)
                 passed = self._passed(batch, left, tally)
                 tables = [item.table for item in passed.items if isinstance(item, TableRows)]
                 for number, writer in zip(numbers, writers, strict=True):
@@ -233,7 +233,7 @@ class DirectFeed:
                     whole = writer.seen(passed) if isinstance(writer, SeesAllRows) else passed
                     given = self._given(whole, number)
                     controls = self._controls(left) if number == 0 else []
-                    mine = tally if number == 0 else Tally()  # each bucket's task reads and filters all rows
+                    mine = tally if number == 0 else BatchTally()  # each bucket's task reads and filters all rows
                     with mine.timing("write"):
                         written = writer.write(given)
                     mine.kept(writer.letters if isinstance(writer, CountsLetters) else {})
@@ -245,7 +245,7 @@ class DirectFeed:
         controls = (item for item in batch.items if isinstance(item, TableControl))
         return [item for item in controls if self.ways.selects(f"{batch.physical}/{item.table.source}")]
 
-    def _passed(self, batch: ChangeBatch, left: ChangeBatch, tally: Tally) -> ChangeBatch:
+    def _passed(self, batch: ChangeBatch, left: ChangeBatch, tally: BatchTally) -> ChangeBatch:
         """What is left behind the filters of what the output lacks of a batch."""
         dropped = {
             item.table.source: tally.came(item.table.source, item.rows.num_rows)

@@ -10,7 +10,7 @@ from databus.flow._batch import TableRows
 from databus.flow._data_file import DataFile, write_data_file
 
 
-class Named(Protocol):
+class FolderName(Protocol):
     """The part of a folder's name that stands for a name in the database; different for different ones."""
 
     def __call__(self, name: str, *, dots: bool = False) -> str: ...
@@ -42,7 +42,7 @@ class Folders:
     where: str
     root: Location
     below: str
-    named: Named = quoted
+    named: FolderName = quoted
 
     def of(self, physical: str, source: str) -> Location:
         """The folder of `source` (`db.table`).

@@ -28,7 +28,7 @@ from databus.core import (
     SourceCheckpoint,
 )
 from databus.flow._batch import AtOnce, ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
-from databus.flow._counts import Counts, Dropped, Tally
+from databus.flow._counts import BatchTally, Counts, Dropped
 from databus.flow._data_file import DataFile
 from databus.flow._decode import BATCH_BYTES, decode_typed, fitted_rows, in_order
 from databus.flow._lineage import LineageOf, SchemaAhead
@@ -127,7 +127,7 @@ def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBat
 
 
 def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
-    pieces, tally = Counter(item.table.source for item in batch.items), Tally(batch.counts)
+    pieces, tally = Counter(item.table.source for item in batch.items), BatchTally(batch.counts)
     items = [
         staged
         for item in batch.items
@@ -139,7 +139,7 @@ def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
 
 
 def _staged(
-    physical: str, item: TableRows | TableControl, feed: StagedFeed, tally: Tally, *, is_all: bool
+    physical: str, item: TableRows | TableControl, feed: StagedFeed, tally: BatchTally, *, is_all: bool
 ) -> Iterator[StagedRows | TableControl]:
     """is_all: whether the batch has nothing else of the table."""
     name = f"{physical}/{item.table.source}"

@@ -30,7 +30,7 @@ _BEGINNING: Final[Pair] = (0, SEQ_DONE)
 """Before everything. What snapshots read before the first commit is behind it, and has the same SCN."""
 
 
-class LogView(Protocol):
+class KnownLog(Protocol):
     """What a relay says of a physical source, and the options of who reads it."""
 
     @property
@@ -60,7 +60,7 @@ class LogView(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChosenTables:
     """What an output is to have."""
 
     choice: Choice
@@ -109,7 +109,7 @@ class WayChanged(Stopped):
     """Rows would come in another way than those that are there."""
 
 
-def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, wanted: Wanted) -> Position:
+def reconcile(ledger: Position | None, held: Mapping[str, Held], log: KnownLog, wanted: ChosenTables) -> Position:
     """Where an output begins. ledger: None where it says nothing of this physical source. held: what the target says of
     tables. Raises what this module's first lines say.
     """
@@ -138,7 +138,7 @@ def reconcile(ledger: Position | None, held: Mapping[str, Held], log: LogView, w
     return replace(position, ways={**position.ways, **{name: wanted.way_of(name) for name in mine}})
 
 
-def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection[str], log: LogView) -> Position:
+def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection[str], log: KnownLog) -> Position:
     """What the target says of tables of which it is ahead, and by what it is known from now on."""
     marks = dict(position.marks)
     for name, word in words.items():
@@ -159,7 +159,7 @@ def _with_words(position: Position, words: Mapping[str, Held], ahead: Collection
     return replace(position, marks=marks)
 
 
-def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogView) -> Position:
+def _begun(position: Position, unknown: Sequence[str], wanted: ChosenTables, log: KnownLog) -> Position:
     """The position where unknown tables have a place, and all together one."""
     is_first = position.at is None and position.least(wanted.choice) is None
     if position.at is None and not is_first:
@@ -188,7 +188,7 @@ def _begun(position: Position, unknown: Sequence[str], wanted: Wanted, log: LogV
 
 
 def _in_this_log(
-    position: Position, held: Mapping[str, Held], mine: Sequence[str], wanted: Wanted, log: LogView
+    position: Position, held: Mapping[str, Held], mine: Sequence[str], wanted: ChosenTables, log: KnownLog
 ) -> Position:
     """The position as places of this log. Another one numbers the rows of a transaction, and snapshots, otherwise."""
 
@@ -216,7 +216,9 @@ def _in_this_log(
     return position
 
 
-def _in_reach(position: Position, mine: Sequence[str], wanted: Wanted, log: LogView, *, is_known: bool) -> Position:
+def _in_reach(
+    position: Position, mine: Sequence[str], wanted: ChosenTables, log: KnownLog, *, is_known: bool
+) -> Position:
     """The position without places that the log has lost. is_known: whether a ledger says where the tables stand."""
     answers: dict[tuple[Pair, str], bool] = {}
     at, pair = position.at, (0, 0) if position.at is None else position.at.pair

@@ -32,7 +32,7 @@ class MockOutputConfig(OutputConfig):
 
 
 @dataclass
-class Counts:
+class MockCounts:
     """What came."""
 
     batches: int = 0
@@ -53,7 +53,7 @@ class MockOutput(Output):
 
     def __init__(self, config: MockOutputConfig, context: OutputContext) -> None:
         super().__init__(config, context)
-        self.counts = Counts()
+        self.counts = MockCounts()
         self._fails = config.fail_at_row is not None
 
     def write(self, batch: ChangeBatch) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from databus.core import ConfigError
 from databus.disk import Location
-from databus.flow import Folders, Named, quoted
+from databus.flow import FolderName, Folders, quoted
 from databus.plugins import OutputContext
 
 
-def path_of(template: str, context: OutputContext, physical: str, source: str, named: Named = quoted) -> Location:
+def path_of(template: str, context: OutputContext, physical: str, source: str, named: FolderName = quoted) -> Location:
     """The folder of `source` (`db.table`); see `Folders.of`."""
     return folders_of(template, context, named).of(physical, source)
 
@@ -26,7 +26,7 @@ def target_at(path: Location | str) -> tuple[str, str]:
     return f"{scheme}://{store}", below
 
 
-def folders_of(template: str, context: OutputContext, named: Named = quoted) -> Folders:
+def folders_of(template: str, context: OutputContext, named: FolderName = quoted) -> Folders:
     """The folders of a template. Without any of `{physical}`, `{db}`, `{table}`, `/{table}` is added."""
     return Folders(f"outputs.{context.output}.path", root_of(template, context), _below_root(template), named)
 
@@ -43,7 +43,7 @@ def _below_root(template: str) -> str:
 
 
 def remove_folders(
-    template: str, context: OutputContext, tables: Iterable[str], named: Named = quoted
+    template: str, context: OutputContext, tables: Iterable[str], named: FolderName = quoted
 ) -> list[Location]:
     """Remove the folders of tables, by full names; returns them. Raises `InputError` for one that stays."""
     parts = (name.partition("/") for name in tables)
@@ -56,7 +56,7 @@ def remove_folders(
 class TableFolders:
     """Remembers which source has which folder, since two must never share one."""
 
-    def __init__(self, template: str, context: OutputContext, named: Named = quoted) -> None:
+    def __init__(self, template: str, context: OutputContext, named: FolderName = quoted) -> None:
         self._template = template
         self._context = context
         self._named = named

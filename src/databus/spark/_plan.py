@@ -29,7 +29,7 @@ from databus.core import (
 from databus.link import Range, RangeControl, RelayClient, other_log, patiently
 from databus.schema import SchemaChange, TableSchema
 from databus.spark._options import DatabusOptions
-from databus.spark._target import Target, TypedTable, connect, resolve
+from databus.spark._target import ServedTable, Target, connect, resolve
 from databus.spark._typed import refusal
 from databus.wire import is_answer, is_inside_answer, is_inside_transaction, is_of_other_log, position_at, resumes_after
 
@@ -271,7 +271,7 @@ class Planner:
             self._changes = (start.pair, changes)
         return tuple(change for change in self._changes[1] if change.pair > start.pair)
 
-    def _find_changes(self, table: TypedTable, start: SourceCheckpoint) -> tuple[SchemaChange, ...]:
+    def _find_changes(self, table: ServedTable, start: SourceCheckpoint) -> tuple[SchemaChange, ...]:
         changes = find_changes(self._client, self.target, start, table.settled, self._options.retry_ms)
         wanted = table.schema.fingerprint
         if self._options.schema_fingerprint is not None:  # not today's: the first time that it came into force

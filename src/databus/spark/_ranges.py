@@ -66,7 +66,7 @@ class TypedRanges:
         if not parts:
             return None, end
         reader = PartitionReader(options, planner.target, arrow_schema(self._schema))
-        read = _Read(reader, parts, self._read, self._asked)
+        read = _RowsRead(reader, parts, self._read, self._asked)
         numbers = self._spark.range(0, len(parts), 1, len(parts))
         return numbers.mapInArrow(read, self._schema), end
 
@@ -85,7 +85,7 @@ class TypedRanges:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _RowsRead:
     """What a task does: it reads the ranges of the numbers that it is given, and counts rows in `counted`."""
 
     reader: PartitionReader

@@ -13,9 +13,9 @@ from databus.core import SchemaChanged
 from databus.link import FrameStream, RangeReader, RelayClient
 from databus.spark._options import DatabusOptions
 from databus.spark._plan import RangePartition
-from databus.spark._runs import Run, RunCutter
+from databus.spark._runs import FrameRun, RunCutter
 from databus.spark._target import Target, connect
-from databus.spark._typed import Bounds, TypedDecoder
+from databus.spark._typed import PieceBounds, TypedDecoder
 from databus.wire import FrameGroup, Header
 
 _PAUSE_S: Final = 0.05
@@ -57,7 +57,7 @@ class PartitionReader:
         decoder = TypedDecoder(
             self.schema,
             self.target.name,
-            Bounds(partition.after, partition.until),
+            PieceBounds(partition.after, partition.until),
             controls_as_rows=options.meta_full,
             controls_ignored=options.controls == "ignore",
             changes=partition.changes,
@@ -84,7 +84,7 @@ class PartitionReader:
         for run, stream in self._reader(partition).pieces(partition.start, partition.until, _runs_of):
             yield self._row_of(run, stream.log, partition)
 
-    def _row_of(self, run: Run, log: str, partition: RangePartition) -> pa.RecordBatch:
+    def _row_of(self, run: FrameRun, log: str, partition: RangePartition) -> pa.RecordBatch:
         offsets = pa.py_buffer(np.array([0, len(run.frames)], np.int32))
         frames = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(run.frames)])
         values = {
@@ -115,7 +115,7 @@ class PartitionReader:
         )
 
 
-def _runs_of(stream: FrameStream) -> Iterator[tuple[Run, Header]]:
+def _runs_of(stream: FrameStream) -> Iterator[tuple[FrameRun, Header]]:
     cutter = RunCutter(stream.where)
     while count := stream.read_into(cutter.space()):
         for run in cutter.received(count):

@@ -16,7 +16,7 @@ _LOOKAHEAD_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FrameRun:
     """Whole groups, one after the other, and the header of the last one's commit frame."""
 
     frames: memoryview
@@ -54,13 +54,13 @@ class RunCutter:
         arena[: self._end] = self._arena[: self._end]
         self._arena = arena
 
-    def received(self, count: int) -> list[Run]:
+    def received(self, count: int) -> list[FrameRun]:
         """Take note of `count` bytes written to `space()`; returns the runs that are complete now.
 
         Raises `CorruptData` for bytes that no relay wrote.
         """
         self._end += count
-        runs: list[Run] = []
+        runs: list[FrameRun] = []
         while (header := self._next_header()) is not None:
             body = self._frame + header.header_bytes
             self._frame += header.frame_bytes
@@ -77,9 +77,9 @@ class RunCutter:
         header = unpack_header(view, self._place())
         return header if len(view) >= header.frame_bytes else None
 
-    def _take(self) -> Run:
+    def _take(self) -> FrameRun:
         assert self._commit is not None  # noqa: S101 - a run ends with a commit frame
-        run = Run(self._arena[: self._run_end].toreadonly(), self._commit)
+        run = FrameRun(self._arena[: self._run_end].toreadonly(), self._commit)
         rest = self._arena[self._run_end : self._end]
         self._arena = np.empty(max(self._run_bytes, len(rest)) + _LOOKAHEAD_BYTES, np.uint8).data
         self._arena[: len(rest)] = rest
@@ -94,7 +94,7 @@ class RunCutter:
         """The commit frame's header of the last complete group that waits here; None if none does."""
         return self._commit
 
-    def finish(self) -> Run | None:
+    def finish(self) -> FrameRun | None:
         """The last run, when the stream has ended. Raises `StreamCut` if it ended inside a group."""
         if self._frame != self._end or self._run_end != self._end:
             raise StreamCut(f"{self._place()}: the stream ended inside a group; it is asked for again")

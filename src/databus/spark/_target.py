@@ -21,7 +21,7 @@ def connect(options: DatabusOptions) -> RelayClient:
 
 
 @dataclass(frozen=True, slots=True)
-class TypedTable:
+class ServedTable:
     """The table of a typed query."""
 
     schema: TableSchema
@@ -42,7 +42,7 @@ class Target:
     """How errors call it."""
     published: Pair
     """The end of the log then; controls up to it are history."""
-    table: TypedTable | None = None
+    table: ServedTable | None = None
     """With the shape `typed`."""
     log: str = ""
     """Which one says so; it alone numbers the table of a typed query like this."""
@@ -79,7 +79,7 @@ def resolve(client: RelayClient, options: DatabusOptions) -> Target:
     settled = client.head(source.physical)
     if settled.log != head.log:
         raise other_log(source.physical, head.log, settled.log)
-    table = TypedTable(chosen[0], frozenset(version.fingerprint for version in versions), settled.published.pair)
+    table = ServedTable(chosen[0], frozenset(version.fingerprint for version in versions), settled.published.pair)
     return Target(source.physical, (str(source.id),), source.name, head.published.pair, table, head.log)
 
 

@@ -33,7 +33,7 @@ BYTES_WORTH_SENDING: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PieceBounds:
     """What of the rows belongs to a batch: those above `after`, up to and including `until`."""
 
     after: Pair
@@ -65,7 +65,7 @@ class TypedDecoder:
         self,
         schema: pa.Schema,
         where: str,
-        bounds: Bounds,
+        bounds: PieceBounds,
         *,
         controls_as_rows: bool,
         controls_ignored: bool,

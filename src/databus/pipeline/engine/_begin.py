@@ -27,13 +27,13 @@ from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
 from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
 from databus.places import (
+    ChosenTables,
     Held,
     LogPurged,
     MissingRows,
     PartOfTransaction,
     Position,
     Stopped,
-    Wanted,
     WayChanged,
     chosen_by,
     reconcile,
@@ -77,7 +77,7 @@ def begin(feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits) -> Ch
 
 @dataclass
 class _View:
-    """A physical source, seen through a relay; see `LogView`."""
+    """A physical source, seen through a relay; see `KnownLog`."""
 
     origin: Input
     context: RunContext
@@ -93,18 +93,18 @@ class _View:
 
     @property
     def wants_all(self) -> bool:
-        """See `LogView.wants_all`."""
+        """See `KnownLog.wants_all`."""
         return self.origin.wants_all
 
     def beginning(self) -> SourceCheckpoint | None:
-        """See `LogView.beginning`."""
+        """See `KnownLog.beginning`."""
         if self.wants_all and self.looks_back_to_beginning():
             return SourceCheckpoint(self.uuid)
         beginning = self.origin.beginning(self.context, self.physical)
         return None if beginning is None else beginning.sources.get(self.physical, SourceCheckpoint())
 
     def joining(self, at: SourceCheckpoint | None) -> SourceCheckpoint | None:
-        """See `LogView.joining`."""
+        """See `KnownLog.joining`."""
         version = self.origin.starting_version
         if version:  # rows of earlier snapshots have the SCN before it
             return SourceCheckpoint(self.uuid, version - 1, seq=_SEQ_MAX)
@@ -115,7 +115,7 @@ class _View:
         return beginning if beginning is None or at is None else min(beginning, at, key=lambda place: place.pair)
 
     def lacks(self, place: SourceCheckpoint) -> bool:
-        """See `LogView.lacks`."""
+        """See `KnownLog.lacks`."""
         try:
             self.origin.check_position(self.context, self.physical, Checkpoint({self.physical: place}))
         except PositionPurged:
@@ -190,7 +190,7 @@ class _Starts:
             noted = {name: before.marks.get(name) if before else None for name in sorted(known | tables)}
             answer = handle.held(noted)
             held = answer or {}
-            wanted = Wanted(
+            wanted = ChosenTables(
                 choice,
                 self._all(tables),
                 partial(_way_but, handle.way_of(self.physical), staying),

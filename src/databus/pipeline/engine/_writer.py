@@ -31,6 +31,7 @@ from databus.core import (
 )
 from databus.flow import (
     Batch,
+    BatchTally,
     Bucket,
     ChangeBatch,
     Decode,
@@ -46,7 +47,6 @@ from databus.flow import (
     StagedRows,
     TableControl,
     TableRows,
-    Tally,
     TypedStage,
     Ways,
     decode_typed,
@@ -351,7 +351,7 @@ class Writer:
             if self.wants_stop.is_set():
                 raise ServiceUnavailable(f"{self.query}: the pipeline stops; the rest of this batch is repeated")
             for feed, handle in feeds:
-                tally = Tally(batch.counts)
+                tally = BatchTally(batch.counts)
                 own = self._for_feed(part, batch, feed, handle, tally)
                 with tally.timing("write"):
                     written = handle.write(own, part.span)
@@ -494,13 +494,13 @@ class Writer:
         return start, offsets.position(batch_id)
 
     def _for_feed(
-        self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle, tally: Tally | None = None
+        self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle, tally: BatchTally | None = None
     ) -> BatchT:
         """The part of a batch that an output gets. Tables that a mirror cannot follow behind filters are read again.
         tally: counts rows that tasks have not counted.
         """
         items: list[Item] = []
-        tally = tally or Tally()
+        tally = tally or BatchTally()
         for item in batch.items:
             name, output = f"{batch.physical}/{item.table.source}", handle.output
             if not feed.selects(name):

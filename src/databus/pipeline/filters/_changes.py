@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from databus.flow import Dedupe, Outbox, Sample, Tombstones
+from databus.flow import Dedupe, OutboxMessages, SampleOfKeys, Tombstones
 from databus.pipeline.filters._tablewide import PlainFilter, Texts
 from databus.plugins import FilterConfig, Names, TablesFilter, TablesFilterConfig
 
@@ -27,7 +27,7 @@ class SampleFilter(PlainFilter):
     """See `SampleConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = SampleConfig
-    step = Sample
+    step = SampleOfKeys
 
 
 class DedupeConfig(TablesFilterConfig):
@@ -146,7 +146,7 @@ class OutboxFilter(PlainFilter):
 
     config_model: ClassVar[type[FilterConfig]] = OutboxConfig
     config: OutboxConfig
-    step = Outbox
+    step = OutboxMessages
 
     def option_of(self, name: str) -> str:
         """See `TablesFilter.option_of`."""

@@ -103,7 +103,7 @@ def _is_foreign(actions: Sequence[dict[str, Any]]) -> bool:
 
 
 @dataclass
-class Seen:
+class SeenCommits:
     """version: the last of a table of which all commits up to there are ours or leave rows alone; -1 of none."""
 
     version: int = -1

@@ -54,7 +54,7 @@ def control_row(control: TableControl, *, has_body: bool) -> pa.Table:
     return pa.Table.from_pylist([row], schema=schema)
 
 
-class History:
+class HistoryTable:
     """The history of one table in a Delta table. all_controls: whether every control is a row. retypes: whether a
     column whose new type its values do not fit into goes on as a new column.
     """

@@ -215,7 +215,7 @@ class KeysInFiles:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TableParts:
     """A table divided, so that each key and each file belongs to one part, and a task can rewrite it alone."""
 
     layout: Layout
@@ -226,7 +226,7 @@ class Parts:
     owners: tuple[int, ...] = (0,)
     """The part of each bucket, where they hold buckets."""
 
-    def alone(self, number: int) -> "Parts":
+    def alone(self, number: int) -> "TableParts":
         """With the files of one part alone, for whoever rewrites that."""
         return replace(self, files=tuple(file if at == number else () for at, file in enumerate(self.files)))
 
@@ -242,7 +242,7 @@ class Parts:
         return np.array(self.owners, np.int64)[hashes % len(self.owners)]
 
 
-def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
+def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> TableParts:
     """Divide a table into as many parts as its files allow, at most `parts_max`."""
     if layout.is_ordered:
         return _by_range(files, layout, parts_max)
@@ -257,13 +257,13 @@ def divided(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
     shares: list[list[LiveFile]] = [[] for _ in numbers]
     for _, bucket, file in placed:
         shares[owners[bucket % count]].append(file)
-    return Parts(layout, tuple(map(tuple, shares)), owners=owners)
+    return TableParts(layout, tuple(map(tuple, shares)), owners=owners)
 
 
-def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Parts:
+def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> TableParts:
     known = [(file.bounds[0], file) for file in files if file.bounds[0] is not None]
     if len(known) < len(files) or not files:
-        return Parts(layout, (tuple(files),))
+        return TableParts(layout, (tuple(files),))
     share = sum(file.size_bytes for file in files) / parts_max
     parts: list[list[LiveFile]] = [[]]
     bounds: list[int] = []
@@ -274,7 +274,7 @@ def _by_range(files: Sequence[LiveFile], layout: Layout, parts_max: int) -> Part
             bounds.append(low)
         parts[-1].append(file)
         greatest = high if greatest is None else max(greatest, high)
-    return Parts(layout, tuple(map(tuple, parts)), bounds=tuple(bounds))
+    return TableParts(layout, tuple(map(tuple, parts)), bounds=tuple(bounds))
 
 
 def _size(files: Iterable[LiveFile]) -> int:

@@ -42,10 +42,10 @@ from databus.plugins import Delivery, Output, OutputConfig, OutputContext, Writt
 from databus.schema import TableSchema
 from databus.sinks._paths import TableFolders, folders_of, path_of, remove_folders, root_of, target_at
 from databus.sinks.delta._at_once import KnownMirrors, KnownTable, MirrorWriter
-from databus.sinks.delta._commits import Mark, Seen, commit_path, still_holds
+from databus.sinks.delta._commits import Mark, SeenCommits, commit_path, still_holds
 from databus.sinks.delta._config import DeltaConfig
 from databus.sinks.delta._erase import Erased, Finds, erase_rows
-from databus.sinks.delta._history import History
+from databus.sinks.delta._history import HistoryTable
 from databus.sinks.delta._known import Known
 from databus.sinks.delta._mirror import Mirror, mirror_schema
 from databus.sinks.delta._read import dataset_of, opened_delta, pairs_in
@@ -92,11 +92,11 @@ _CRASH_POINTS: Final = {
 
 
 @dataclass(frozen=True)
-class _Copy:
+class _TableCopy:
     """The copy of one source, in one of the two modes."""
 
     target: DeltaTarget
-    kind: Mirror | History
+    kind: Mirror | HistoryTable
 
 
 class DeltaOutput(Output):
@@ -108,11 +108,11 @@ class DeltaOutput(Output):
 
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
         super().__init__(config, context)
-        self._copies: dict[tuple[str, str], _Copy] = {}
+        self._copies: dict[tuple[str, str], _TableCopy] = {}
         self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
         self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
-        self._seen: dict[Location, Seen] = {}
+        self._seen: dict[Location, SeenCommits] = {}
         self._already: Counter[str] = Counter()  # by source, rows of the batch under way that it had before
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_mirrors = KnownMirrors()
@@ -342,14 +342,14 @@ class DeltaOutput(Output):
         self._note(name, copy, new[-1].table)
         return sum(count_of(item) for item in new)
 
-    def _make(self, copy: _Copy, said: Stored, table: TableSchema, *, is_new: bool) -> None:
+    def _make(self, copy: _TableCopy, said: Stored, table: TableSchema, *, is_new: bool) -> None:
         """Have the table be there."""
         if not copy.target.exists:
             copy.target.create(self._schema(table))
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
             copy.target.append(copy.target.schema().empty_table(), said)
 
-    def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
+    def _note(self, name: str, copy: _TableCopy, table: TableSchema) -> None:
         """Have the next task hear how this mirror stands. One that shares its table is rewritten in its turn."""
         stored = copy.target.stored()
         self._known_mirrors.forget(name)
@@ -360,7 +360,7 @@ class DeltaOutput(Output):
         layout = copy.kind.layout(files, key)
         self._known_mirrors.add(name, KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout))
 
-    def _apply_item(self, kind: Mirror | History, item: StagedItem, stored: Stored) -> Work[None]:
+    def _apply_item(self, kind: Mirror | HistoryTable, item: StagedItem, stored: Stored) -> Work[None]:
         if isinstance(item, TableControl):
             if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
                 yield from kind.control(item, stored)
@@ -370,7 +370,7 @@ class DeltaOutput(Output):
             yield from kind.commit(item, stored)
 
     def _follow_ahead(
-        self, copy: _Copy, batch: StagedBatch, said: Stored, table: TableSchema, *, is_new: bool
+        self, copy: _TableCopy, batch: StagedBatch, said: Stored, table: TableSchema, *, is_new: bool
     ) -> Work[Pair]:
         """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
         stored = copy.target.stored() or said
@@ -385,7 +385,9 @@ class DeltaOutput(Output):
                 copy.target.append(copy.target.schema().empty_table(), following)
         return through
 
-    def _new_items(self, copy: _Copy, batch: StagedBatch, source: str, items: Sequence[StagedItem]) -> list[StagedItem]:
+    def _new_items(
+        self, copy: _TableCopy, batch: StagedBatch, source: str, items: Sequence[StagedItem]
+    ) -> list[StagedItem]:
         """What is above the stored pair, without controls that change nothing here."""
         stored = copy.target.stored() if copy.target.exists else None
         if stored is not None:
@@ -409,7 +411,7 @@ class DeltaOutput(Output):
                 self._already[source] += item.count
         return new
 
-    def _check_new(self, known: Known, copy: _Copy, batch: StagedBatch, first: StagedItem) -> None:
+    def _check_new(self, known: Known, copy: _TableCopy, batch: StagedBatch, first: StagedItem) -> None:
         """Refuse to make a table that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if self.config.on_gap == "continue" or owner in batch.seeds or begins(first):
@@ -459,7 +461,7 @@ class DeltaOutput(Output):
         logger_of("databus.pipeline").warning(f"{message}: older rows stay", output=self.context.output)
         return True
 
-    def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
+    def _check_log(self, copy: _TableCopy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
         if stored.is_part and stored.log != log_number(end.log):
             raise UnsupportedFeature(
                 f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {physical}/{source}, "
@@ -480,7 +482,7 @@ class DeltaOutput(Output):
             f"Have {what} rebuilt: `databus rebuild FILE {self.context.output}{table}` (FILE is the pipeline's file)."
         )
 
-    def _copy(self, physical: str, source: str) -> _Copy:
+    def _copy(self, physical: str, source: str) -> _TableCopy:
         copy = self._copies.get((physical, source))
         if copy is not None:
             return copy
@@ -504,17 +506,17 @@ class DeltaOutput(Output):
         if config.pins is not None:
             notes = NoteFolder(self.context.locate(config.pins), physical)
             given["pinned"] = partial(notes.pinned, source)
-        kind: Mirror | History
+        kind: Mirror | HistoryTable
         if self.config.merge:
             path = self.table_path(physical, source)
             owner = _owner_of_several(self.context)
-            seen = self._seen.setdefault(path, Seen())
+            seen = self._seen.setdefault(path, SeenCommits())
             target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, seen=seen, **given)
             kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **history)
         else:
             target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, **given)
-            kind = Mirror(target, **rules) if is_mirror else History(target, **history)
-        copy = self._copies[physical, source] = _Copy(target, kind)
+            kind = Mirror(target, **rules) if is_mirror else HistoryTable(target, **history)
+        copy = self._copies[physical, source] = _TableCopy(target, kind)
         return copy
 
     def _schema(self, table: TableSchema) -> pa.Schema:

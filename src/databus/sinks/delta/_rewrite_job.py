@@ -22,7 +22,7 @@ from databus.flow import (
     write_data_pieces,
     write_marked_file,
 )
-from databus.sinks.delta._layout import Layout, LiveFile, Parts, divided, mark_of
+from databus.sinks.delta._layout import Layout, LiveFile, TableParts, divided, mark_of
 from databus.sinks.delta._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened_file, rewrite
 
 _PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
@@ -32,7 +32,7 @@ _PIECE_BYTES: Final = 16 << 20  # of rows, of a row group
 T = TypeVar("T")
 
 
-class Part(Protocol):
+class RewritePart(Protocol):
     """What one task does of a job; travels there as it is."""
 
     def __call__(self) -> Rewritten:
@@ -42,7 +42,7 @@ class Part(Protocol):
 class Job(Protocol):
     """A rewrite of one table."""
 
-    def parts(self, tasks: Tasks) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[RewritePart]:
         """What can be done at the same time, in as many parts as are worth it, or few more."""
 
 
@@ -57,7 +57,7 @@ def run_jobs(jobs: Sequence[Job], tasks: Tasks) -> list[Rewritten]:
     return [_joined(rewritten) for rewritten in done]
 
 
-def _run_parts(parts: Sequence[Part], count: int, number: int) -> list[Rewritten]:
+def _run_parts(parts: Sequence[RewritePart], count: int, number: int) -> list[Rewritten]:
     """What one of so many tasks does."""
     return [part() for part in parts[number::count]]
 
@@ -132,7 +132,7 @@ class MergeJob:
     lacks: bool = False
     """Whether rows may lack columns of the table, which are null then."""
 
-    def parts(self, tasks: Tasks) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[RewritePart]:
         """See `Job.parts`."""
         count = max(min(tasks.slots, self.rows // tasks.rows_min), 1)
         layout = replace(self.layout, buckets_min=1 << (count.bit_length() - 1))
@@ -146,7 +146,7 @@ class MergeJob:
 @dataclass(frozen=True)
 class _MergePart:
     folder: Location
-    parts: Parts
+    parts: TableParts
     number: int
     staged: tuple[str, ...]
     lacks: bool
@@ -193,7 +193,7 @@ class RemakeJob:
     group_rows_max: int = GROUP_ROWS_MAX
     """Of a row group."""
 
-    def parts(self, tasks: Tasks) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[RewritePart]:
         """See `Job.parts`."""
         share = max(sum(file.size_bytes for file in self.files) // tasks.slots, _PART_BYTES_MIN)
         shares: list[list[LiveFile]] = [[]]
@@ -249,7 +249,7 @@ class JoinJob:
     schema: pa.Schema
     """Of the files, which may lack columns."""
 
-    def parts(self, tasks: Tasks) -> Sequence[Part]:
+    def parts(self, tasks: Tasks) -> Sequence[RewritePart]:
         """See `Job.parts`: a group is one."""
         del tasks
         return [_JoinPart(self.folder, group, self.schema) for group in self.groups]

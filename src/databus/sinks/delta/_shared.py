@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.flow import CopySteps, KeyChoice, Stored
 from databus.schema import TableSchema, converts_exactly, widens_to
-from databus.sinks.delta._history import History
+from databus.sinks.delta._history import HistoryTable
 from databus.sinks.delta._mirror import PAIR_FIELDS, Mirror, mirror_schema
 from databus.sinks.delta._moves import SharedPlan
 from databus.sinks.delta._rewrite_job import Work
@@ -31,7 +31,7 @@ def with_source(rows: pa.Table, source: str) -> pa.Table:
     return rows.append_column(SOURCE_FIELD, pa.repeat(pa.scalar(source), rows.num_rows))
 
 
-class SharedHistory(History):
+class SharedHistory(HistoryTable):
     """The history of one source in a table that it shares."""
 
     def __init__(
@@ -49,7 +49,7 @@ class SharedHistory(History):
 
     @property
     def partition(self) -> dict[str, str]:
-        """See `History.partition`."""
+        """See `HistoryTable.partition`."""
         return {SOURCE: self._source}
 
 

@@ -29,7 +29,7 @@ from databus.disk import Location, finished_name
 from databus.flow import GROUP_ROWS_MAX, DataFile, Stored, is_data_file, write_data_file
 from databus.operate import logger_of
 from databus.places import ASKED, Held, place_at
-from databus.sinks.delta._commits import Mark, Seen, check_commits, commit_path, is_commit
+from databus.sinks.delta._commits import Mark, SeenCommits, check_commits, commit_path, is_commit
 from databus.sinks.delta._layout import LiveFile, live_files
 from databus.sinks.delta._read import BATCH_ROWS, dataset_of, opened_delta
 from databus.sinks.delta._rewrite_job import Change, JoinJob, RemakeJob, Work, groups_to_join
@@ -202,14 +202,14 @@ class DeltaTarget:
         *,
         is_shared: bool = False,
         named: dict[str, int] | None = None,
-        seen: Seen | None = None,
+        seen: SeenCommits | None = None,
         may_change: bool = False,
         pinned: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.path = path
         self._pinned = pinned
         self._named = {} if named is None else named
-        self._seen = seen or Seen()
+        self._seen = seen or SeenCommits()
         self._is_shared = is_shared
         self._may_change = may_change
         self._crash_points = crash_points

@@ -73,7 +73,7 @@ _BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one messag
 
 
 @dataclass(frozen=True)
-class Request:
+class BodyRequest:
     """What is sent at once: some of the messages that go to an address."""
 
     bodies: "_Bodies"
@@ -105,7 +105,7 @@ class Request:
         """How many it has."""
         return self.end - self.begin
 
-    def halves(self) -> "tuple[Request, Request]":
+    def halves(self) -> "tuple[BodyRequest, BodyRequest]":
         """Two in its place; of more than one message."""
         middle = (self.begin + self.end) // 2
         return replace(self, end=middle), replace(self, begin=middle)
@@ -115,7 +115,7 @@ class Request:
         """Which item of the batch its first message is of, and which row of it; -1 for a control."""
         return int(self.bodies.part.items[self.begin]), int(self.bodies.part.rows[self.begin])
 
-    def without(self, holds: Holds) -> "list[Request]":
+    def without(self, holds: Holds) -> "list[BodyRequest]":
         """Those in its place, in order, that have the messages which are not held back."""
         part = self.bodies.part
         is_held = holds(part.items[self.begin : self.end], part.rows[self.begin : self.end])
@@ -148,9 +148,9 @@ class BodyForm:
 
     def requests(
         self, batch: ChangeBatch, takes_controls_of: Callable[[TableSchema], bool], holds: Holds | None = None
-    ) -> Iterator[Request]:
+    ) -> Iterator[BodyRequest]:
         """The requests of a batch, in order, without what is held back."""
-        by_url: dict[str, list[_Part]] = {}
+        by_url: dict[str, list[_BodyPart]] = {}
         for number, item in enumerate(batch.items):
             source = item.table.source
             if isinstance(item, TableRows):
@@ -172,7 +172,7 @@ class BodyForm:
             url = url.replace(f"{{{name}}}", quote(value, safe=""))
         return url
 
-    def _rows(self, physical: str, number: int, item: TableRows) -> "_Part":
+    def _rows(self, physical: str, number: int, item: TableRows) -> "_BodyPart":
         if self.column is not None:
             return _texts(number, item, self.column)
         rows = as_captured(item.table, item.rows)
@@ -181,15 +181,15 @@ class BodyForm:
         newest: int | None = pc.max(batch.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
         made = _FORMATS[self.format](item.table, batch, physical, newest or 0, self.big_integers)
         scns, seqs = (batch.column(name).take(made.rows).to_numpy() for name in (COMMIT_VERSION, SEQ))
-        return _Part(made.values, scns, seqs, np.full(len(scns), number), made.rows.to_numpy())
+        return _BodyPart(made.values, scns, seqs, np.full(len(scns), number), made.rows.to_numpy())
 
-    def _control(self, name: str, control: TableControl) -> "_Part":
+    def _control(self, name: str, control: TableControl) -> "_BodyPart":
         line = control_line(name, control.body, control.pair, self.big_integers).encode()
         scn, seq = (np.array([number], np.int64) for number in control.pair)
         nowhere = np.array([-1])
-        return _Part(pa.array([line], pa.large_binary()), scn, seq, nowhere, nowhere)
+        return _BodyPart(pa.array([line], pa.large_binary()), scn, seq, nowhere, nowhere)
 
-    def _cut(self, url: str, part: "_Part") -> Iterator[Request]:
+    def _cut(self, url: str, part: "_BodyPart") -> Iterator[BodyRequest]:
         """Requests of messages one after the other."""
         count = len(part.values)
         if not count:
@@ -200,7 +200,7 @@ class BodyForm:
         while begin < count:
             fits = int(np.searchsorted(bodies.ends, bodies.ends[begin] + self.bytes_max - 1, "right")) - 1
             end = min(max(fits, begin + 1), begin + rows_max, count)
-            yield Request(bodies, begin, end)
+            yield BodyRequest(bodies, begin, end)
             begin = end
 
 
@@ -209,7 +209,7 @@ class _Bodies:
     """Messages side by side in memory, a separator of one byte behind each."""
 
     url: str
-    part: "_Part"
+    part: "_BodyPart"
     opens: bytes
     closes: bytes
     ends: Int
@@ -217,7 +217,7 @@ class _Bodies:
     memory: pa.Buffer
 
     @classmethod
-    def of(cls, url: str, part: "_Part", form: str) -> "_Bodies":
+    def of(cls, url: str, part: "_BodyPart", form: str) -> "_Bodies":
         """The bodies of messages, in the form of this name."""
         opens, between, closes = {"array": (b"[", b",", b"]"), "lines": (b"", b"\n", b"\n")}.get(form, (b"", b" ", b""))
         pieces = pc.binary_join_element_wise(
@@ -233,7 +233,7 @@ class _Bodies:
         return self.opens + inside + self.closes
 
 
-class _Part(NamedTuple):
+class _BodyPart(NamedTuple):
     """Messages, their pairs, and of which item of the batch and which row of it each is; -1 for a control."""
 
     values: pa.LargeBinaryArray
@@ -246,15 +246,15 @@ class _Part(NamedTuple):
         """Of a message."""
         return int(self.scns[place]), int(self.seqs[place])
 
-    def take(self, places: Int) -> "_Part":
+    def take(self, places: Int) -> "_BodyPart":
         """The messages at these places."""
         if len(places) == len(self.scns) and (np.diff(places) == 1).all():
             return self
         values, *others = self
-        return _Part(values.take(pa.array(places)), *(other[places] for other in others))
+        return _BodyPart(values.take(pa.array(places)), *(other[places] for other in others))
 
 
-def _texts(number: int, item: TableRows, name: str) -> _Part:
+def _texts(number: int, item: TableRows, name: str) -> _BodyPart:
     """A column's text, of all rows but those from before an update; empty where it is null."""
     if name not in item.rows.column_names:
         raise ConfigError(f"{item.table.source}: has no column {name}, which `column` names")
@@ -267,15 +267,15 @@ def _texts(number: int, item: TableRows, name: str) -> _Part:
             f"of it by a filter (`sql`), or have lines of JSON"
         )
     texts = pc.fill_null(text, "").cast(pa.large_binary())
-    return _Part(texts, *pairs_of(rows), np.full(len(places), number), places)
+    return _BodyPart(texts, *pairs_of(rows), np.full(len(places), number), places)
 
 
-def _in_order(parts: Sequence[_Part]) -> _Part:
+def _in_order(parts: Sequence[_BodyPart]) -> _BodyPart:
     """All messages in the order of their pairs; two of one row stay as they stand."""
     if len(parts) == 1:
         return parts[0]
     values, *others = zip(*parts, strict=True)
-    whole = _Part(pa.concat_arrays(values), *map(np.concatenate, others))
+    whole = _BodyPart(pa.concat_arrays(values), *map(np.concatenate, others))
     return whole.take(np.lexsort((whole.seqs, whole.scns)))
 
 

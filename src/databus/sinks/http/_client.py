@@ -21,7 +21,7 @@ _SHOWN: Final = 200
 
 
 @dataclass(frozen=True)
-class Target:
+class HttpTarget:
     """How a target is asked; travels to tasks. What is secret is shown nowhere."""
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -34,18 +34,18 @@ class Target:
     retry_after_ms_max: int = 60_000
     """The longest wait that the target may ask for (`Retry-After`)."""
 
-    def client(self) -> "Client":
+    def client(self) -> "TargetClient":
         """The one client that this thread has for it."""
         return _client(self, threading.get_ident())
 
 
 @lru_cache(maxsize=16)
-def _client(target: Target, thread: int) -> "Client":
+def _client(target: HttpTarget, thread: int) -> "TargetClient":
     del thread
-    return Client(target)
+    return TargetClient(target)
 
 
-class Answer(NamedTuple):
+class TargetAnswer(NamedTuple):
     """What a request was answered."""
 
     status: int
@@ -68,15 +68,15 @@ class Answer(NamedTuple):
         return f"status {self.status}" + (f": {shown}" if shown else "")
 
 
-class Client:
+class TargetClient:
     """Sends requests. One thread at a time."""
 
-    def __init__(self, target: Target, clock: Clock | None = None) -> None:
+    def __init__(self, target: HttpTarget, clock: Clock | None = None) -> None:
         self._target = target
         self._clock = clock or SystemClock()
         self._connections: dict[tuple[str, str, int], KeptConnection] = {}
 
-    def post(self, url: str, body: bytes, kind: str, headers: Callable[[], Mapping[str, str]]) -> Answer:
+    def post(self, url: str, body: bytes, kind: str, headers: Callable[[], Mapping[str, str]]) -> TargetAnswer:
         """Send a body until the target has answered with something else than that it is busy.
 
         headers: asked for before each attempt; what it raises ends them. Raises `ServiceUnavailable` after
@@ -99,7 +99,7 @@ class Client:
                 raise ServiceUnavailable(f"{connection.name} takes no requests: {why}. The batch is tried again")
             self._clock.sleep_ms(max(backoff.next_ms() - asked_ms, 0))
 
-    def _answer(self, connection: KeptConnection, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _answer(self, connection: KeptConnection, path: str, body: bytes, headers: Mapping[str, str]) -> TargetAnswer:
         received = connection.ask(
             "POST",
             path,
@@ -109,7 +109,7 @@ class Client:
             dropped_bytes_max=_DROPPED_BYTES_MAX,
         )
         text = without_secrets(received.content.decode(errors="replace"), _secrets(self._target, path))
-        return Answer(received.status, text, _seconds(received.headers.get("Retry-After")))
+        return TargetAnswer(received.status, text, _seconds(received.headers.get("Retry-After")))
 
     def _connection(self, url: str) -> tuple[KeptConnection, str]:
         parts = urlsplit(url)
@@ -130,7 +130,7 @@ class Client:
         return connection, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-def _secrets(target: Target, path: str) -> list[str]:
+def _secrets(target: HttpTarget, path: str) -> list[str]:
     """What a request has that errors are not to say, whole and in parts."""
     url = urlsplit(path)
     values = [value for _, value in target.headers]

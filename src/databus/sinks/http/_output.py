@@ -14,7 +14,7 @@ from databus.plugins import Delivery, OutputConfig
 from databus.schema import TableSchema
 from databus.sinks._letters import LettersConfig, LettersOutput, refuse_gaps
 from databus.sinks.http._bodies import BodyForm
-from databus.sinks.http._client import Target
+from databus.sinks.http._client import HttpTarget
 from databus.sinks.http._signature import key_of_secret
 from databus.sinks.http._writer import HttpWriter
 from databus.sources import SourceName
@@ -195,7 +195,7 @@ class HttpOutput(LettersOutput):
         config = self.config
         return HttpWriter(
             config.buckets,
-            Target(
+            HttpTarget(
                 tuple((name, value.get_secret_value()) for name, value in config.headers.items()),
                 Access.of(None, config.ca_file, config.certificate_file, config.key_file),
                 connect_ms_max=config.connect_ms_max,

@@ -23,8 +23,8 @@ from databus.core import (
 )
 from databus.flow import Bucket, BucketWriter, ChangeBatch, DeadLetters, KeyChoice, Letter, Letters, Parking, TableRows
 from databus.link import TOO_LARGE
-from databus.sinks.http._bodies import BodyForm, Request
-from databus.sinks.http._client import Answer, Target
+from databus.sinks.http._bodies import BodyForm, BodyRequest
+from databus.sinks.http._client import HttpTarget, TargetAnswer
 from databus.sinks.http._signature import headers_of_request
 
 _DENIED: Final = frozenset({401, 403})
@@ -37,7 +37,7 @@ class HttpWriter:
     """Travels to tasks."""
 
     buckets: int
-    target: Target
+    target: HttpTarget
     form: BodyForm
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """That requests are signed with."""
@@ -107,7 +107,7 @@ class _BucketOfRequests:
             for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
                 self._deliver(batch, request, parking)
 
-    def _deliver(self, batch: ChangeBatch, request: Request, parking: Parking | None) -> None:
+    def _deliver(self, batch: ChangeBatch, request: BodyRequest, parking: Parking | None) -> None:
         """Send a request until it is taken, or each of its changes is held back that the target refuses; what is too
         large for the target goes in smaller ones, and so does what is refused, until that is one change.
         """
@@ -127,7 +127,7 @@ class _BucketOfRequests:
             parking.refuse(number, row, str(answer))
             left = [piece for one in left for piece in reversed(one.without(parking.holds))]
 
-    def _send(self, batch: ChangeBatch, request: Request) -> Answer:
+    def _send(self, batch: ChangeBatch, request: BodyRequest) -> TargetAnswer:
         writer, body = self._writer, request.body
         request_id = self._id_of(batch, request, body)
 
@@ -138,14 +138,14 @@ class _BucketOfRequests:
 
         return self._client.post(request.url, body, writer.form.content_type, headers)
 
-    def _id_of(self, batch: ChangeBatch, request: Request, body: bytes) -> str:
+    def _id_of(self, batch: ChangeBatch, request: BodyRequest, body: bytes) -> str:
         """The same for the same bytes from the same place, and another for all else."""
         bucket = self._bucket
         place = [bucket.pipeline, bucket.output, batch.physical, batch.end.log, bucket.number, bucket.buckets]
         identity = json.dumps([*place, request.first, request.last]).encode()
         return hashlib.sha256(identity + b"\n" + body).hexdigest()[:32]
 
-    def _error(self, request: Request, answer: Answer) -> DatabusError:
+    def _error(self, request: BodyRequest, answer: TargetAnswer) -> DatabusError:
         output = self._bucket.output
         where = (
             f"outputs.{output}: the request with the {request.messages} changes from {request.first} to {request.last} "
@@ -168,6 +168,6 @@ class _BucketOfRequests:
         )
 
 
-def _is_of_the_rows(answer: Answer) -> bool:
+def _is_of_the_rows(answer: TargetAnswer) -> bool:
     """Whether the target refuses a request for what is in it."""
     return answer.status >= 400 and answer.status not in _DENIED | _NOT_THE_ROWS_FAULT

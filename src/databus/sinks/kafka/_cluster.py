@@ -108,7 +108,7 @@ OWN_SETTINGS: Final = {
 """Settings of Kafka's client that are not the user's, with the reason."""
 
 
-class Fenced(ServiceUnavailable):
+class ProducerFenced(ServiceUnavailable):
     """Another attempt of this bucket has begun to write: perhaps one given up for dead, so it is tried again."""
 
 
@@ -340,7 +340,7 @@ class Cluster:
         name = str(error.name())
         message = f"{self.name}: {what}: {_text(error)}"
         if name in _FENCED:
-            return Fenced(f"{message}. Another attempt of this bucket has begun to write; this one ends")
+            return ProducerFenced(f"{message}. Another attempt of this bucket has begun to write; this one ends")
         if name in _SILENT:
             return self._unanswered(message)
         for names, kind, advice in _MEANINGS:

@@ -72,7 +72,7 @@ class SubjectOptions(RegistryOptions):
     )
 
 
-class KafkaConfig(LettersConfig):
+class KafkaOutputConfig(LettersConfig):
     """Options of the output `kafka`."""
 
     catch_up_default: ClassVar[Literal["together", "apart"]] = "together"
@@ -208,7 +208,7 @@ class KafkaConfig(LettersConfig):
         return settings
 
     @model_validator(mode="after")
-    def _have_names(self) -> "KafkaConfig":
+    def _have_names(self) -> "KafkaOutputConfig":
         where = self.where_controls_go
         if where == INLINE and self.format != OWN_FORMAT:
             raise ValueError(f"`controls: inline` goes with `format: {OWN_FORMAT}`; give them a topic of their own")
@@ -232,7 +232,7 @@ class KafkaConfig(LettersConfig):
         return self
 
     @model_validator(mode="after")
-    def _leave_messages_as_they_are(self) -> "KafkaConfig":
+    def _leave_messages_as_they_are(self) -> "KafkaOutputConfig":
         for name in _OF_ROWS if self.format == MESSAGE else ():
             if name in self.model_fields_set:
                 raise ValueError(
@@ -249,7 +249,7 @@ class KafkaConfig(LettersConfig):
         return self
 
     @model_validator(mode="after")
-    def _have_a_registry(self) -> "KafkaConfig":
+    def _have_a_registry(self) -> "KafkaOutputConfig":
         is_avro = self.format in AVRO_FORMATS
         if is_avro and self.registry is None:
             raise ValueError(
@@ -263,7 +263,7 @@ class KafkaConfig(LettersConfig):
         return self
 
     @model_validator(mode="after")
-    def _can_count_transactions(self) -> "KafkaConfig":
+    def _can_count_transactions(self) -> "KafkaOutputConfig":
         topic = self.debezium.transaction_topic
         if topic is None:
             return self

@@ -31,7 +31,7 @@ _OTHERS_S_MAX: Final = 1.0
 """Longer than most transactions of other buckets are open."""
 
 
-class Answers:
+class AnsweredCommits:
     """Which transactions this process was answered that they are committed, as far as they stand last for some key."""
 
     def __init__(self) -> None:

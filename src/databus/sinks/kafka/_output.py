@@ -28,7 +28,7 @@ from databus.sinks._letters import LettersOutput
 from databus.sinks.kafka._avro import AvroSubjects
 from databus.sinks.kafka._buckets import rename_buckets, switch_buckets
 from databus.sinks.kafka._cluster import Cluster
-from databus.sinks.kafka._config import KafkaConfig
+from databus.sinks.kafka._config import KafkaOutputConfig
 from databus.sinks.kafka._encoding import Encoding
 from databus.sinks.kafka._mirror import MESSAGE, MESSAGE_KEY, PARTITION, Mirroring, check_messages
 from databus.sinks.kafka._offsets import pairs_between
@@ -41,11 +41,11 @@ from databus.sinks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter
 class KafkaOutput(LettersOutput):
     """Writes each row of the log as a message."""
 
-    config_model: ClassVar[type[OutputConfig]] = KafkaConfig
+    config_model: ClassVar[type[OutputConfig]] = KafkaOutputConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
-    config: KafkaConfig
+    config: KafkaOutputConfig
 
-    def __init__(self, config: KafkaConfig, context: OutputContext) -> None:
+    def __init__(self, config: KafkaOutputConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         if not config.transactions:
             self.delivery = Delivery.AT_LEAST_ONCE  # type: ignore[misc]  # the class says what it does by default

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from databus.core import ConfigError, CorruptData, DatabusError, Pair, ServiceUnavailable
 from databus.places import Position
 from databus.sinks.kafka._cluster import Cluster
-from databus.sinks.kafka._lost_markers import Answers, advice, commit_again, last_messages, says_it_is_there
+from databus.sinks.kafka._lost_markers import AnsweredCommits, advice, commit_again, last_messages, says_it_is_there
 from databus.sinks.kafka._topics import NewTopics, topics_of
-from databus.sinks.kafka._transactions import Counts, OpenTransaction
+from databus.sinks.kafka._transactions import OpenTransaction, TransactionCounts
 from databus.wire import is_inside_transaction
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Record:
     """Where the tables stand in it."""
     buckets: int
     """How many there were."""
-    counts: Counts | None = None
+    counts: TransactionCounts | None = None
     """What is known at `at` of the transaction's counts; None where they were not counted, or not all."""
 
     @property
@@ -95,7 +95,7 @@ class Record:
         counts = None
         if "transaction" in content:
             is_open = content["transaction"] is not None
-            counts = Counts(OpenTransaction.from_json(content["transaction"]) if is_open else None)
+            counts = TransactionCounts(OpenTransaction.from_json(content["transaction"]) if is_open else None)
         return cls(Position.from_json(content, where), int(content["buckets"]), counts)
 
 
@@ -109,7 +109,7 @@ class Positions:
         self._consumer: Any = None
         self._next: dict[int, int] = {}
         self._known: dict[BucketId, Record] = {}
-        self.answers = Answers()
+        self.answers = AnsweredCommits()
 
     def make(self, replication_factor: int) -> int:
         """See to it that the topic is there; returns the number of its partitions."""
@@ -274,7 +274,7 @@ class Positions:
         return {number: end for (_, number), end in ends.items()}
 
 
-def known_at(record: Record | None, reached: Pair | None) -> tuple[Pair, Counts]:
+def known_at(record: Record | None, reached: Pair | None) -> tuple[Pair, TransactionCounts]:
     """After which pair the changes of a bucket are counted, and what is known there of its transaction's counts.
 
     reached: the end of what the ledger knows to be written, for a bucket without a record. Without either nothing was
@@ -282,11 +282,11 @@ def known_at(record: Record | None, reached: Pair | None) -> tuple[Pair, Counts]
     """
     known = None if record is None else record.position.at
     if known is None and reached is None:
-        return _NOTHING, Counts()
+        return _NOTHING, TransactionCounts()
     at = known.pair if known is not None else reached or _NOTHING
     if record is not None and record.counts is not None:
         return at, record.counts
-    return at, Counts(is_whole=at[0] <= 0 or not is_inside_transaction(at))
+    return at, TransactionCounts(is_whole=at[0] <= 0 or not is_inside_transaction(at))
 
 
 @lru_cache(maxsize=8)

@@ -66,7 +66,7 @@ class Overtaken(Exception):
     """What was to be replayed is forgotten meanwhile."""
 
 
-class Refusals:
+class RefusedRows:
     """Of one batch, over all attempts to write it."""
 
     def __init__(
@@ -268,7 +268,7 @@ class Refusals:
 class RowReport:
     """What Kafka's client calls back for a message of a row."""
 
-    refusals: Refusals
+    refusals: RefusedRows
     row: Row
     others: Report
 
@@ -293,7 +293,7 @@ def _reason(error: "KafkaError") -> str:
     return f"{error.str()} ({error.name()})"
 
 
-def rows_written(batch: ChangeBatch, refusals: Refusals | None) -> tuple[Counter[str], Counter[str]]:
+def rows_written(batch: ChangeBatch, refusals: RefusedRows | None) -> tuple[Counter[str], Counter[str]]:
     """How many rows of each source were, and how many are held back."""
     written, letters = Counter[str](), Counter[str]()
     for number, item in enumerate(batch.items):

@@ -5,7 +5,7 @@ output writes, behind its filters. What was counted of a transaction that goes o
 bucket's position, which is committed with its rows; so a repeat, or other boundaries of batches, count on exactly.
 
 A transaction that began before the count did is not counted: its changes have no place, and it has no begin or end.
-Snapshots' rows are not counted, as in Debezium. Start with `Changes.counted`.
+Snapshots' rows are not counted, as in Debezium. Start with `PlacedChanges.counted`.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True)
-class Counts:
+class TransactionCounts:
     """What is known of the transaction in which a bucket stands."""
 
     open: OpenTransaction | None = None
@@ -58,7 +58,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedChanges:
     """What counting from a place on gives. total, own: for each row of the batch, the place of its change in its
     transaction and among those of its table there, 0 for none. after: what is known at the batch's end.
     """
@@ -66,7 +66,7 @@ class Counted:
     total: Int
     own: Int
     marks: TransactionMarks | None
-    after: Counts
+    after: TransactionCounts
 
     def placed(self, batch: ChangeBatch) -> ChangeBatch:
         """Some rows of the batch, with the places of their changes for the messages' makers."""
@@ -93,7 +93,7 @@ class _Groups:
 
 
 @dataclass(frozen=True)
-class Changes:
+class PlacedChanges:
     """The rows of all tables of a batch, one table's behind the other's. of each: its pair, its table's number,
     whether it is the first row of a change, and whether that belongs to a transaction.
     """
@@ -108,7 +108,7 @@ class Changes:
     times: pa.ChunkedArray = field(repr=False)
 
     @classmethod
-    def of(cls, batch: ChangeBatch, is_first: Callable[[TableRows], RowMask]) -> tuple["Changes", ChangeBatch]:
+    def of(cls, batch: ChangeBatch, is_first: Callable[[TableRows], RowMask]) -> tuple["PlacedChanges", ChangeBatch]:
         """Those of a batch, and the batch with each row's place. is_first: which rows begin a change."""
         parts = [item for item in batch.items if isinstance(item, TableRows)]
         names = tuple(sorted({item.table.source for item in parts}))
@@ -139,7 +139,7 @@ class Changes:
             items.append(replace(item, rows=item.rows.append_column(PLACE, pa.array(places))))
         return replace(batch, items=tuple(items))
 
-    def counted(self, after: Pair, known: Counts, end: Pair) -> Counted:
+    def counted(self, after: Pair, known: TransactionCounts, end: Pair) -> CountedChanges:
         """Count what is above `after`, where `known` holds, up to the batch's end."""
         is_above = (self.scns > after[0]) | ((self.scns == after[0]) & (self.seqs > after[1]))
         is_counted = is_above & self.is_first & self.is_logged
@@ -161,8 +161,11 @@ class Changes:
         marks = _marks(groups, totals, per_table, begins_open=known.open is not None, ends_open=is_open)
         left_out = not known.is_whole and end[0] == after[0] and is_inside_transaction(end)
         open_ = _open(groups, per_table) if is_open else None
-        return Counted(
-            self._for_rows(changes, total), self._for_rows(changes, own), marks, Counts(open_, is_whole=not left_out)
+        return CountedChanges(
+            self._for_rows(changes, total),
+            self._for_rows(changes, own),
+            marks,
+            TransactionCounts(open_, is_whole=not left_out),
         )
 
     def _groups(self, changes: Int, known: OpenTransaction | None) -> _Groups:

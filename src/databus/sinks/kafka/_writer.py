@@ -25,14 +25,14 @@ from databus.flow import Bucket, BucketWriter, ChangeBatch, Letter, Letters, Tab
 from databus.formats import TransactionMarks
 from databus.places import Position
 from databus.schema import TableSchema
-from databus.sinks.kafka._cluster import Cluster, Fenced, OtherBuckets, Refused, TopicMissing
+from databus.sinks.kafka._cluster import Cluster, OtherBuckets, ProducerFenced, Refused, TopicMissing
 from databus.sinks.kafka._encoding import Chunk, Encoding, objects_of
 from databus.sinks.kafka._mirror import MirroredChunk, Mirroring
 from databus.sinks.kafka._positions import BucketId, Record, known_at
-from databus.sinks.kafka._refusals import Holding, Interrupted, Overtaken, Refusals, Report, rows_written
+from databus.sinks.kafka._refusals import Holding, Interrupted, Overtaken, RefusedRows, Report, rows_written
 from databus.sinks.kafka._session import ABORT_S_MAX, KEPT, Session
 from databus.sinks.kafka._topics import NewTopics, TopicNames, partitions_now, topic_name, topics_of
-from databus.sinks.kafka._transactions import Changes, Counts
+from databus.sinks.kafka._transactions import PlacedChanges, TransactionCounts
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException, Producer
@@ -103,9 +103,9 @@ class _BucketOfKafka:
         self.session = session
         self._is_inherited = is_inherited
         self._deadline = 0.0
-        self._refusals: Refusals | None = None  # of the batch that is written; None where these are errors
+        self._refusals: RefusedRows | None = None  # of the batch that is written; None where these are errors
         self._replayed: Letters | None = None
-        self._changes: Changes | None = None
+        self._changes: PlacedChanges | None = None
         self._marks: TransactionMarks | None = None  # of the batch that is written
         self.letters: Counter[str] = Counter()
         """See `CountsLetters`."""
@@ -117,7 +117,7 @@ class _BucketOfKafka:
         encoding = self._writer.encoding
         if self._writer.transactions is None or isinstance(encoding, Mirroring):
             return batch
-        self._changes, placed = Changes.of(batch, encoding.begins_change)
+        self._changes, placed = PlacedChanges.of(batch, encoding.begins_change)
         return placed
 
     def expect(self, physical: str, tables: Sequence[TableSchema]) -> None:
@@ -134,7 +134,7 @@ class _BucketOfKafka:
             if self._writer.retries:
                 raise ServiceUnavailable(f"{message}. It is tried again") from error
             raise type(error)(message) from error
-        except (Fenced, OtherBuckets, UnsupportedFeature) as error:  # an inherited session may be out of date
+        except (ProducerFenced, OtherBuckets, UnsupportedFeature) as error:  # an inherited session may be out of date
             if not self._is_inherited:
                 raise self._outlasted(error) from error
         except TopicMissing as error:
@@ -150,7 +150,7 @@ class _BucketOfKafka:
 
     def _outlasted(self, error: DatabusError) -> DatabusError:
         """Whoever takes longer than a transaction may is shut out by the broker, though no other has begun to write."""
-        if not isinstance(error, Fenced) or time.monotonic() < self._deadline:
+        if not isinstance(error, ProducerFenced) or time.monotonic() < self._deadline:
             return error
         cluster = self._writer.cluster
         return ServiceUnavailable(
@@ -167,7 +167,7 @@ class _BucketOfKafka:
         assert holding is not None  # noqa: S101 - it is given
         batch = ChangeBatch(given.physical, nowhere, nowhere, (TableRows(given.table, given.rows()),))
         parking = holding.parking(batch, given)
-        self._refusals = Refusals(parking, batch, self._writer.encoding, self._writer.topics, self._writer.cluster)
+        self._refusals = RefusedRows(parking, batch, self._writer.encoding, self._writer.topics, self._writer.cluster)
         self.session.begin()
         try:
             while not self._attempt(batch, None):
@@ -191,7 +191,7 @@ class _BucketOfKafka:
         if writer.holding is not None:
             parking = writer.holding.parking(left)
             parking.release()  # before a control is sent: behind it, no replay may write a letter from before
-            self._refusals = Refusals(parking, left, writer.encoding, writer.topics, writer.cluster)
+            self._refusals = RefusedRows(parking, left, writer.encoding, writer.topics, writer.cluster)
         left, counts = self._counted(left)
         while not self._attempt(left, Record(self._bucket.after(self._own, batch), self._bucket.buckets, counts)):
             session.begin()
@@ -319,7 +319,7 @@ class _BucketOfKafka:
         if given is not None and holding is not None and not holding.letters.has(given):
             raise Overtaken
 
-    def _counted(self, batch: ChangeBatch) -> tuple[ChangeBatch, Counts | None]:
+    def _counted(self, batch: ChangeBatch) -> tuple[ChangeBatch, TransactionCounts | None]:
         """The batch with the places of its changes in their transactions; one bucket says where these begin and end."""
         if self._changes is None:
             return batch, None

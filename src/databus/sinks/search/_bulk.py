@@ -41,7 +41,7 @@ _MISSING: Final = 404
 
 
 @dataclass(frozen=True)
-class Operations:
+class BulkOperations:
     """Lines for rows of one table. texts: of each row, with its line feeds. ids, scns, seqs: of each; rows: where in
     the table that they were made of the row of each stands.
     """
@@ -55,14 +55,14 @@ class Operations:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, places: Int) -> "Operations":
+    def take(self, places: Int) -> "BulkOperations":
         """Those at these places."""
         chosen = pa.array(places)
-        return Operations(
+        return BulkOperations(
             self.texts.take(chosen), self.ids.take(chosen), self.scns[places], self.seqs[places], self.rows[places]
         )
 
-    def without_equals(self, places: RowMask) -> "Operations":
+    def without_equals(self, places: RowMask) -> "BulkOperations":
         """The same, where those at these places take nothing over a document that has their version already."""
         texts = pc.if_else(pa.array(places), pc.replace_substring(self.texts, _OR_EQUAL, _GREATER), self.texts)
         return replace(self, texts=texts)
@@ -89,7 +89,7 @@ class Operations:
 
 def operations(
     table: TableSchema, rows: pa.Table, key: Sequence[str], index: str, *, soft: bool = False, typed: bool = False
-) -> Operations:
+) -> BulkOperations:
     """The lines for rows of a table, which are in the order of their pairs. soft: whether a deleted row's document
     stays and says so. typed: whether the server wants a type with each.
     """
@@ -117,7 +117,7 @@ def operations(
         places = np.concatenate([puts, deletes])
         ids = ids if not len(deletes) else ids.take(pa.array(places))
     scns, seqs = (batch.column(name).to_numpy()[places] for name in (COMMIT_VERSION, SEQ))
-    return Operations(texts, ids, scns, seqs, last[places])
+    return BulkOperations(texts, ids, scns, seqs, last[places])
 
 
 def _one_batch(rows: pa.Table) -> pa.RecordBatch:

@@ -34,7 +34,7 @@ _PORT: Final = 9200
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SearchCluster:
     """Where a cluster is and how it is asked; travels to tasks. urls: of its nodes, each tried in turn.
 
     user, password, api_key: who we are; what is secret is shown nowhere. ca_file: of the authority that its
@@ -50,7 +50,7 @@ class Cluster:
     request_ms_max: int = 30_000
     retry_ms_max: int = 30_000
 
-    def client(self) -> "Client":
+    def client(self) -> "SearchClient":
         """The one client that this thread has for it: several outputs of a pipeline may ask one cluster at a time."""
         return _client(self, threading.get_ident())
 
@@ -65,12 +65,12 @@ class Cluster:
 
 
 @lru_cache(maxsize=16)
-def _client(cluster: Cluster, thread: int) -> "Client":
+def _client(cluster: SearchCluster, thread: int) -> "SearchClient":
     del thread
-    return Client(cluster)
+    return SearchClient(cluster)
 
 
-class Answer(NamedTuple):
+class SearchAnswer(NamedTuple):
     """What a request was answered."""
 
     status: int
@@ -95,13 +95,13 @@ class Answer(NamedTuple):
         return "type" in error if isinstance(error, dict) else not answer.keys().isdisjoint(_OF_SERVER)
 
 
-class Client:
+class SearchClient:
     """Asks a cluster. One thread at a time."""
 
-    def __init__(self, cluster: Cluster, clock: Clock | None = None) -> None:
+    def __init__(self, cluster: SearchCluster, clock: Clock | None = None) -> None:
         self.cluster = cluster
         self._clock = clock or SystemClock()
-        self._nodes = [_Node(url, cluster) for url in cluster.urls]
+        self._nodes = [_SearchNode(url, cluster) for url in cluster.urls]
         self._at = 0
 
     @property
@@ -133,7 +133,7 @@ class Client:
             raise self.error_of(answer, f"{method} {path}")
         return value
 
-    def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
+    def send(self, method: str, path: str, content: bytes | None, kind: str) -> SearchAnswer:
         """Send a body and return the answer, whatever its status, unless all nodes are gone or busy for too long."""
         backoff = self.backoff()
         while True:
@@ -150,7 +150,7 @@ class Client:
             self._at = (self._at + 1) % len(self._nodes)
             backoff.sleep()
 
-    def error_of(self, answer: Answer, what: str) -> Exception:
+    def error_of(self, answer: SearchAnswer, what: str) -> Exception:
         """What a status that is none of success means."""
         message = f"{self.name}: {what.partition('?')[0]}: status {answer.status}: {reason_of(answer)}"
         if answer.status in (401, 403) and "cluster_block" not in message:
@@ -166,7 +166,7 @@ class Client:
         return InputError(message) if answer.status in (400, 404, 405, 413) else FatalError(message)
 
 
-def reason_of(answer: Answer) -> str:
+def reason_of(answer: SearchAnswer) -> str:
     """What an answer says is wrong, in a line."""
     try:
         error = answer.json()["error"]
@@ -175,14 +175,14 @@ def reason_of(answer: Answer) -> str:
         return answer.content[:200].decode(errors="replace") or "no reason given"
 
 
-class AnswerTooLarge(ServiceUnavailable):
+class SearchAnswerTooLarge(ServiceUnavailable):
     """More bytes than an answer may have, of which nothing is known; fewer documents may be asked for."""
 
 
-class _Node:
+class _SearchNode:
     """One address and the connection to it."""
 
-    def __init__(self, url: str, cluster: Cluster) -> None:
+    def __init__(self, url: str, cluster: SearchCluster) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise ConfigError(
@@ -200,16 +200,16 @@ class _Node:
         )
         self.name = self._connection.name
 
-    def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
-        """One request. Raises as `KeptConnection.ask`, and `AnswerTooLarge`."""
+    def send(self, method: str, path: str, content: bytes | None, kind: str) -> SearchAnswer:
+        """One request. Raises as `KeptConnection.ask`, and `SearchAnswerTooLarge`."""
         headers = {**self._headers, "Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = kind
         received = self._connection.ask(method, f"{self._prefix}{path}", content, headers, bytes_max=_ANSWER_BYTES_MAX)
         if not received.is_whole:
-            raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            raise SearchAnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
         is_good = received.status < 300
-        return Answer(received.status, received.content if is_good else self._without_secrets(received.content))
+        return SearchAnswer(received.status, received.content if is_good else self._without_secrets(received.content))
 
     def _without_secrets(self, content: bytes) -> bytes:
         """What an error says, for logs: gateways repeat the header that they do not understand."""

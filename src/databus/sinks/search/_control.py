@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from databus.core import ServiceUnavailable
-from databus.sinks.search._client import Client
+from databus.sinks.search._client import SearchClient
 from databus.sinks.search._indices import TYPE, path_of
 from databus.sinks.search._sweep import Sweep
 
@@ -37,7 +37,7 @@ _REMOVED: Final[Mapping[str, Any]] = {"removed": True}
 class ControlIndex:
     """Its documents. owner: the output. typed: whether the server has types."""
 
-    def __init__(self, client: Client, owner: str, *, typed: bool) -> None:
+    def __init__(self, client: SearchClient, owner: str, *, typed: bool) -> None:
         self._client = client
         self._owner = owner
         self._typed = typed

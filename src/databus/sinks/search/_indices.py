@@ -13,7 +13,7 @@ from urllib.parse import quote
 from databus.core import COMMIT_VERSION, SEQ, InputError, Pair, ServiceUnavailable, UnsupportedFeature
 from databus.flow import KeyChoice
 from databus.schema import TableSchema
-from databus.sinks.search._client import Client
+from databus.sinks.search._client import SearchClient
 from databus.sinks.search._document_change import META, meta_of
 from databus.sinks.search._mapping import DELETED, OWN_FIELDS, check_names, index_name, mapping_of
 
@@ -74,7 +74,7 @@ class IndexPlan:
 class Indices:
     """Of a plan, in one process. It remembers which are ready."""
 
-    def __init__(self, client: Client, plan: IndexPlan) -> None:
+    def __init__(self, client: SearchClient, plan: IndexPlan) -> None:
         self._client = client
         self._plan = plan
         self._ready: set[tuple[str, int]] = set()
@@ -273,7 +273,7 @@ def _check_found(name: str, mapping: Mapping[str, Any]) -> None:
 
 
 def pairs_of_documents(
-    client: Client, index: str, ids: Sequence[str], *, typed: bool, only_alive: bool = False
+    client: SearchClient, index: str, ids: Sequence[str], *, typed: bool, only_alive: bool = False
 ) -> dict[str, Pair]:
     """The pairs of those documents of an index that are there, by their ids. only_alive: without soft deletes."""
     kind = {"_type": TYPE} if typed else {}

@@ -29,7 +29,7 @@ from databus.places import Choice, Held, Noted, Position, Seed, place_at
 from databus.plugins import Delivery, OutputConfig, OutputContext, Written
 from databus.schema import SchemaChange, TableSchema
 from databus.sinks._letters import LettersOutput
-from databus.sinks.search._client import Cluster
+from databus.sinks.search._client import SearchCluster
 from databus.sinks.search._config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.sinks.search._control import CLAIM, EMPTIED, FENCE, HELD, PLACE, ControlIndex
 from databus.sinks.search._document_change import DocumentChange
@@ -55,7 +55,7 @@ class SearchOutput(LettersOutput):
 
     def __init__(self, config: SearchConfig, context: OutputContext) -> None:
         super().__init__(config, context)
-        self._cluster = Cluster(
+        self._cluster = SearchCluster(
             tuple(config.url),
             config.user,
             None if config.password is None else config.password.get_secret_value(),

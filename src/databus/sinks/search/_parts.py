@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from databus.core import CorruptData, InputError, Pair
 from databus.flow import Bucket, Int
-from databus.sinks.search._bulk import Operations, line
-from databus.sinks.search._client import Client
+from databus.sinks.search._bulk import BulkOperations, line
+from databus.sinks.search._client import SearchClient
 from databus.sinks.search._control import HELD, ControlIndex
 from databus.sinks.search._indices import TYPE, Indices, path_of
 from databus.sinks.search._sweep import Hit, Sweep
@@ -38,7 +38,7 @@ HASHES: Final = 1 << 31
 
 
 @dataclass(frozen=True)
-class Part:
+class TransactionPart:
     """Whose rows are held: those of one transaction, into one output."""
 
     owner: str
@@ -54,7 +54,7 @@ class Part:
 class HeldRows:
     """The index in which rows are held. typed: whether the server has types. before: called before each request."""
 
-    def __init__(self, client: Client, *, typed: bool, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, client: SearchClient, *, typed: bool, before: Callable[[], None] = lambda: None) -> None:
         self.typed = typed
         self._client = client
         self._sweep = Sweep(client, PARTS_INDEX, typed=typed, soft=False, before=before)
@@ -86,7 +86,7 @@ class HeldRows:
             for hit in page:
                 document = {**hit.document, "owner": owner}
                 (action,) = json.loads(_unpacked(document["packed"]).partition("\n")[0]).values()
-                index, part = action["_index"], Part(owner, document["log"], document["scn"])
+                index, part = action["_index"], TransactionPart(owner, document["log"], document["scn"])
                 name = _held_name(part, document["source"], index, uuid_of(index), action["_id"])
                 given.append(_held_line(name, document, typed=self.typed))
             self.send(given)
@@ -113,7 +113,7 @@ class HeldRows:
             )
 
 
-class Parts:
+class HeldParts:
     """What a bucket holds, and puts once its transaction has ended."""
 
     def __init__(self, held: HeldRows, indices: Indices, control: ControlIndex, bucket: Bucket) -> None:
@@ -122,7 +122,7 @@ class Parts:
         self._control = control
         self._bucket = bucket
 
-    def hold(self, part: Part, source: str, index: str, rows: Operations, hashes: Int) -> None:
+    def hold(self, part: TransactionPart, source: str, index: str, rows: BulkOperations, hashes: Int) -> None:
         """Hold rows of a table that were turned away. hashes: of their keys."""
         self._held.make()
         uuid, here = self._indices.uuid(index), self._indices.uuid(PARTS_INDEX)
@@ -139,12 +139,20 @@ class Parts:
         self._check(source, self._control.read(HELD, source), part)
 
     def _line(
-        self, part: Part, source: str, index: str, uuid: str | None, text: str, name: str, seq: int, number: int
+        self,
+        part: TransactionPart,
+        source: str,
+        index: str,
+        uuid: str | None,
+        text: str,
+        name: str,
+        seq: int,
+        number: int,
     ) -> str:
         document = {**part.fields(), "source": source, "seq": seq, "hash": number, "packed": _packed(text)}
         return _held_line(_held_name(part, source, index, uuid, name), document, typed=self._held.typed)
 
-    def settle(self, part: Part) -> None:
+    def settle(self, part: TransactionPart) -> None:
         """Put what the bucket holds of a transaction that has ended into its indices.
 
         An index that has gone on since then keeps what it has.
@@ -162,7 +170,7 @@ class Parts:
         for name, document in noted.items():
             self._check(name, document, part)
 
-    def _check(self, name: str, noted: Mapping[str, Any] | None, part: Part) -> None:
+    def _check(self, name: str, noted: Mapping[str, Any] | None, part: TransactionPart) -> None:
         """Raises `CorruptData` where the index is gone in which rows of a part were held. A table whose own index was
         rebuilt since then has come again.
         """
@@ -177,7 +185,7 @@ class Parts:
             )
 
 
-def _held_name(part: Part, source: str, index: str, uuid: str | None, name: str) -> str:
+def _held_name(part: TransactionPart, source: str, index: str, uuid: str | None, name: str) -> str:
     """What a held row is called. name: its document."""
     return sha256(json.dumps([*part.fields().values(), source, index, uuid, name]).encode()).hexdigest()
 
@@ -198,7 +206,7 @@ def _unpacked(packed: str) -> str:
     return zlib.decompress(base64.b64decode(packed)).decode()
 
 
-def _is_of(part: Part, noted: Mapping[str, Any]) -> bool:
+def _is_of(part: TransactionPart, noted: Mapping[str, Any]) -> bool:
     return (noted["log"], noted["scn"]) == (part.log, part.scn)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from databus.core import COMMIT_VERSION, SEQ, FatalError, Pair, ServiceUnavailable
 from databus.link import TOO_LARGE
 from databus.sinks.search._bulk import FILTER, NDJSON, line, sort_answer
-from databus.sinks.search._client import AnswerTooLarge, Client
+from databus.sinks.search._client import SearchAnswerTooLarge, SearchClient
 from databus.sinks.search._indices import path_of
 from databus.sinks.search._mapping import DELETED, below
 
@@ -30,7 +30,7 @@ class Sweep:
     """Over one index. typed, soft: see `operations`. before: called before each bulk request."""
 
     def __init__(
-        self, client: Client, index: str, *, typed: bool, soft: bool, before: Callable[[], None] = lambda: None
+        self, client: SearchClient, index: str, *, typed: bool, soft: bool, before: Callable[[], None] = lambda: None
     ) -> None:
         self._client = client
         self._index = index
@@ -109,7 +109,7 @@ class Sweep:
         while True:
             try:
                 yield from self._pages_of(size, query, fields)
-            except AnswerTooLarge:
+            except SearchAnswerTooLarge:
                 if size == 1:
                     raise
                 size = max(size // 10, 1)

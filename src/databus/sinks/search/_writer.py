@@ -1,9 +1,9 @@
 """What tasks do for a search output: the rows of a bucket of keys become documents, by bulk requests.
 
 `version` is the SCN of a row's image, `version_type` external_gte: the server refuses what is older than what is there,
-whoever sends it and whenever. Two images of one key and one SCN are told apart by nobody, so of a batch only the last
-is sent; where a transaction comes in parts, its rows wait for its end where they cannot be told apart (`Parts`), and a
-fence keeps out whoever began before (`Fence`).
+whoever sends it and whenever. Two images of one key and one SCN look the same to it, so of a batch only the last is
+sent; where a transaction comes in parts, its rows wait for its end where they cannot be told apart (`HeldParts`), and
+a fence keeps out whoever began before (`Fence`).
 """
 
 from collections import Counter
@@ -43,11 +43,11 @@ from databus.flow import (
 )
 from databus.link import TOO_LARGE
 from databus.schema import key_buckets, key_bytes
-from databus.sinks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
-from databus.sinks.search._client import Client, Cluster, reason_of
+from databus.sinks.search._bulk import FILTER, NDJSON, BulkOperations, Refusal, Sorted, operations, sort_answer
+from databus.sinks.search._client import SearchClient, SearchCluster, reason_of
 from databus.sinks.search._control import CLAIM, FENCE, PLACE, ControlIndex
 from databus.sinks.search._indices import IndexPlan, Indices, pairs_of_documents
-from databus.sinks.search._parts import HASHES, HeldRows, Part, Parts
+from databus.sinks.search._parts import HASHES, HeldParts, HeldRows, TransactionPart
 from databus.wire import is_inside_transaction
 
 _STANDS_BESIDE: Final = (
@@ -66,7 +66,7 @@ class SearchWriter:
     """Travels to tasks."""
 
     buckets: int
-    cluster: Cluster
+    cluster: SearchCluster
     plan: IndexPlan
     letters: DeadLetters
     """Where they are kept with `dead_letter`, and may be from when it was that."""
@@ -107,7 +107,7 @@ class SearchWriter:
 
 
 @lru_cache(maxsize=16)
-def _indices(client: Client, plan: IndexPlan) -> Indices:
+def _indices(client: SearchClient, plan: IndexPlan) -> Indices:
     """One for each process, which serves many batches."""
     return Indices(client, plan)
 
@@ -116,7 +116,7 @@ class Fence:
     """Keeps those out who began before, where a transaction comes in parts: two rows of one key have one version then.
 
     Whoever writes a part says so first, and looks before each request whether somebody has come after him. A request
-    that is on its way then does no harm, however late it is carried out: see `Parts`.
+    that is on its way then does no harm, however late it is carried out: see `HeldParts`.
     """
 
     def __init__(self, control: ControlIndex, physical: str, number: int) -> None:
@@ -159,7 +159,7 @@ class _BucketOfSearch:
         self,
         writer: SearchWriter,
         bucket: Bucket,
-        client: Client,
+        client: SearchClient,
         indices: Indices,
         fence: Fence,
         control: ControlIndex,
@@ -171,7 +171,7 @@ class _BucketOfSearch:
         self._fence = fence
         self._control = control
         held = HeldRows(client, typed=writer.plan.typed, before=fence.check)
-        self._parts = Parts(held, indices, control, bucket)
+        self._parts = HeldParts(held, indices, control, bucket)
         self._claims: set[str] = set()
         self._taken: dict[str, Taken] = {}  # of this batch, or has something newer of
         self.letters: Counter[str] = Counter()
@@ -208,8 +208,8 @@ class _BucketOfSearch:
         known = [places(f"{batch.physical}/{item.table.source}") for item in batch.items]
         return _inside(max([batch.start.pair, *([min(known)] if known else [])])), _inside(batch.end.pair)
 
-    def _part(self, batch: ChangeBatch, scn: int) -> Part:
-        return Part(self._writer.plan.owner, batch.end.log or "", scn)
+    def _part(self, batch: ChangeBatch, scn: int) -> TransactionPart:
+        return TransactionPart(self._writer.plan.owner, batch.end.log or "", scn)
 
     def _claim(self, name: str, index: str, batch: ChangeBatch) -> None:
         """Where the ledger says nothing, rows may be of another database, whose versions say nothing here: whoever
@@ -283,7 +283,9 @@ class _BucketOfSearch:
         self.already[item.table.source] += count - left + stale
         return left - stale - len(refused)
 
-    def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
+    def _refuse(
+        self, source: str, index: str, item: TableRows, made: BulkOperations, refused: Sequence[Refusal]
+    ) -> None:
         are_kept = self._writer.on_error == "dead_letter"
         if not are_kept or any(refusal.status in _NOT_THE_ROWS_FAULT for refusal in refused):
             raise self._error(source, index, made, refused)
@@ -295,7 +297,7 @@ class _BucketOfSearch:
         ]
         self._writer.letters.put(source, item.table, item.rows.take(made.rows[places]), reasons)
 
-    def _error(self, source: str, index: str, made: Operations, refused: Sequence[Refusal]) -> Exception:
+    def _error(self, source: str, index: str, made: BulkOperations, refused: Sequence[Refusal]) -> Exception:
         first = refused[0]
         message = (
             f"{source}: index {index} refuses {len(refused)} rows of a batch; of them the row at "
@@ -332,14 +334,14 @@ def _rows_left(batch: ChangeBatch) -> list[TableRows]:
 class BulkSender:
     """Sends operations until each row is in the index, stale or refused."""
 
-    def __init__(self, client: Client, writer: SearchWriter, fence: Fence | None) -> None:
+    def __init__(self, client: SearchClient, writer: SearchWriter, fence: Fence | None) -> None:
         self._client = client
         self._writer = writer
         self._fence = fence
         self._path = f"/_bulk?{FILTER}" + ("" if writer.refresh == "false" else f"&refresh={writer.refresh}")
         self._hint = _WAITS_FOR_REFRESH if writer.refresh == "wait_for" else ""
 
-    def send(self, made: Operations) -> tuple[list[int], list[Refusal]]:
+    def send(self, made: BulkOperations) -> tuple[list[int], list[Refusal]]:
         """Returns which were stale, and those refused, by their places in `made`.
 
         Raises `ServiceUnavailable` if rows are turned away for want of room for `retry_ms_max`.
@@ -352,7 +354,7 @@ class BulkSender:
             refused += refusals
         return stale, refused
 
-    def _send(self, made: Operations, places: Int, body: bytes) -> tuple[list[int], list[Refusal]]:
+    def _send(self, made: BulkOperations, places: Int, body: bytes) -> tuple[list[int], list[Refusal]]:
         stale: list[int] = []
         refused: list[Refusal] = []
         backoff = self._client.backoff()
@@ -375,7 +377,7 @@ class BulkSender:
             body = _body(made.take(places))
 
     def _in_halves(
-        self, made: Operations, places: Int, stale: list[int], refused: list[Refusal]
+        self, made: BulkOperations, places: Int, stale: list[int], refused: list[Refusal]
     ) -> tuple[list[int], list[Refusal]]:
         """Send rows in two requests that were too large as one."""
         for half in np.array_split(places, 2):
@@ -406,7 +408,7 @@ class BulkSender:
             raise ServiceUnavailable(f"{self._client.name}: {error}. All rows are sent again") from error
 
 
-def _body(rows: Operations) -> bytes:
+def _body(rows: BulkOperations) -> bytes:
     return b"".join(body for _, _, body in rows.requests(1 << 62, len(rows)))
 
 

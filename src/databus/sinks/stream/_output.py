@@ -27,7 +27,7 @@ from databus.sinks.stream._child import Child
 _WRITE_BYTES: Final = 1 << 20
 
 
-class StreamConfig(OutputConfig):
+class StreamOutputConfig(OutputConfig):
     """Lines to the standard input of a process. See docs/streams.md."""
 
     catch_up_default: ClassVar[Literal["together", "apart"]] = "together"
@@ -105,7 +105,7 @@ class StreamConfig(OutputConfig):
         return given
 
     @model_validator(mode="after")
-    def _goes_together(self) -> "StreamConfig":
+    def _goes_together(self) -> "StreamOutputConfig":
         if self.controls and (self.format != "own" or self.column is not None):
             raise ValueError("`controls` have a form in `format: own` alone")
         if self.column is not None and self.format != "own":
@@ -116,11 +116,11 @@ class StreamConfig(OutputConfig):
 class StreamOutput(Output):
     """Writes lines to a process."""
 
-    config_model: ClassVar[type[OutputConfig]] = StreamConfig
+    config_model: ClassVar[type[OutputConfig]] = StreamOutputConfig
     delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
-    config: StreamConfig
+    config: StreamOutputConfig
 
-    def __init__(self, config: StreamConfig, context: OutputContext) -> None:
+    def __init__(self, config: StreamOutputConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         self._form = BodyForm(
             "",
