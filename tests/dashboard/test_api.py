@@ -207,6 +207,23 @@ def test_an_output_is_throttled_until_it_is_resumed(world):
     assert {"outputs": ["hook"], "rows": 500, "reason": "the target is slow"} in asked
 
 
+def test_a_thousand_tables_of_an_output_are_found_by_name_and_page_by_page(world):
+    plan = next(plan for plan in world.shop._plans if any("hook" in feed.output for feed in plan.feeds))
+    tables = {f"main.t{number:04}": 1 for number in range(1_000)}
+    told = {"event": "batch", "query": plan.name, "output": "hook", "rows": 1_000, "at_us": 1, "physical": "shop_db"}
+    world.shop.published.take({**told, "tables": tables, "changes": [], "lag_ms": 1.0})
+    path = "/outputs/shop/hook/tables"
+    wait_until(lambda: world.api("ann", path)[1]["count"] == 1_000)
+    assert world.api("ann", f"{path}?offset=950&limit=100")[1]["tables"] == [f"shop_db/{each}" for each in tables][950:]
+    found = world.api("ann", f"{path}?like=T099&limit=3")[1]
+    assert (found["count"], found["tables"][0], len(found["tables"])) == (10, "shop_db/main.t0990", 3)
+    assert world.api("foreign", path)[0] == 404
+    (output,) = [each for each in world.api("ann", "/status")[1]["outputs"] if each["node"] == "shop/outputs.hook"]
+    assert "tables" not in output, "each tab is sent the status once a second"
+    found = world.api("ann", "/sources/erp-relay/erp?like=STOCK")[1]
+    assert ([each["table"] for each in found["tables"]], found["count"]) == (["main.stock"], 1)
+
+
 def test_a_table_is_made_anew_by_who_has_typed_its_name_and_may(world):
     table = "shop_db/main.events"
     path, body = f"/tables/shop/copy/{quote(table, safe='')}/rebuild", {"reason": "it is wrong", "confirm": table}

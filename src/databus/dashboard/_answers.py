@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -216,7 +216,14 @@ class Answers:
         """GET /sources/{relay}/{source}."""
         source = ask.path["source"]
         _, watch = self.board.source(ask.path["relay"], source, ask.principal)
-        return json_answer(await self._ask(watch, ask.principal, partial(watch.part.show_source, source)))
+        found = await self._ask(watch, ask.principal, partial(watch.part.show_source, source))
+        return json_answer({**found, **_page(found["tables"], ask.given, lambda one: str(one["table"]))})
+
+    async def tables(self, ask: Ask) -> web.Response:
+        """GET /outputs/{pipeline}/{output}/tables."""
+        output = ask.path["output"]
+        watch, _ = self.board.output(ask.path["pipeline"], output, ask.principal)
+        return json_answer(_page(watch.seen.status["outputs"][output].get("tables") or [], ask.given, str))
 
     async def journal(self, ask: Ask) -> web.Response:
         """GET /journal."""
@@ -440,6 +447,13 @@ def _rows(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
+def _page(tables: Sequence[Any], given: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Some of a list of tables, which is in the order of their names, and how many there are of those."""
+    like, offset = (given["like"] or "").casefold(), given["offset"]
+    chosen = [one for one in tables if like in name_of(one).casefold()]
+    return {"tables": chosen[offset : offset + given["limit"]], "count": len(chosen)}
+
+
 def _unanswered(found: Mapping[str, Any]) -> dict[str, str]:
     return {where: answer["error"] for where, answer in found.items() if "error" in answer}
 
@@ -464,6 +478,7 @@ def _answer_of(endpoint: Endpoint) -> Answer:
         "GET /events": Answers.events,
         "GET /metrics": Answers.metrics,
         "GET /sources/{relay}/{source}": Answers.source,
+        "GET /outputs/{pipeline}/{output}/tables": Answers.tables,
         "GET /journal": Answers.journal,
         "GET /audit": Answers.audit,
         "GET /letters": Answers.letters,

@@ -33,7 +33,6 @@ _OUTPUT: Final = (
     "last_batch_us",
     "refused",
     "throttle",
-    "tables",
     "visible",
 )
 _SOURCE: Final = (

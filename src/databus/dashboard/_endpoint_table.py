@@ -37,6 +37,11 @@ IF_FILE: Final = Parameter(
     "if_file", "the `hash` of the file in `GET /config`: 412 if it is another file by now", text(64, "HASH")
 )
 _WHY: Final = (REASON, IF_SEEN)
+_PAGE: Final = (
+    Parameter("like", "of those alone whose names have this text in them", text(_NAME_MAX)),
+    Parameter("limit", "so many tables at most, by name", whole(1, 1_000), 100),
+    Parameter("offset", "without so many before them", whole(0, 1_000_000), 0),
+)
 
 
 def _get(
@@ -86,8 +91,15 @@ ENDPOINTS: Final = (
     ),
     _get(
         "/sources/{relay}/{source}",
-        "its tables with every version of their schemas, and who reads it",
+        "its tables with every version of their schemas, how many there are (`count`), and who reads it",
+        *_PAGE,
         errors=_TARGET,
+    ),
+    _get(
+        "/outputs/{pipeline}/{output}/tables",
+        "the tables that an output has written since its pipeline started, 1,000 at most, and how many they are",
+        *_PAGE,
+        errors=(404,),
     ),
     _get(
         "/journal",

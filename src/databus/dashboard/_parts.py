@@ -34,7 +34,6 @@ _PATHS: Final = {"status": "/status/light", "backlog": "/status"}
 _ACT_S_MAX: Final = 150.0
 """A reload examines the whole file, a replay asks the target for each row, and a trace reads a log."""
 _CONSUMERS_MAX: Final = 50
-_TABLES_MAX: Final = 500
 _QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
 """What is asked each second or so."""
 _CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "throttle", "rebuild", "reload", "replay", "drop"})
@@ -208,8 +207,8 @@ def show_source(url: str, access: Access, source: str) -> dict[str, Any]:
         for stream in told["streams"]
         if stream["physical"] == source
     ]  # fmt: skip
-    listed = [{"table": name, "versions": versions} for name, versions in sorted(tables.items())[:_TABLES_MAX]]
-    return {"tables": listed, "more_tables": max(len(tables) - _TABLES_MAX, 0), "consumers": consumers}
+    listed = [{"table": name, "versions": versions} for name, versions in sorted(tables.items())]
+    return {"tables": listed, "consumers": consumers}
 
 
 def _client(url: str, access: Access, name: str = "dashboard") -> RelayClient:

@@ -5,7 +5,7 @@ import { pathOf } from "/api.js";
 import { Actions } from "/actions.js";
 import { Charts } from "/chart.js";
 import { Lineage } from "/lineage.js";
-import { State, Table, Time, Trouble, Unseen, useAnswer } from "/parts.js";
+import { State, Table, Time, Trouble, Unseen, useTables } from "/parts.js";
 import { History } from "/lists.js";
 import { bytes, count, rate, seconds } from "/words.js";
 
@@ -61,13 +61,14 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
     ]} />
     ${refused.length > 0 && html`<${Table} label="Tables that it refuses" rows=${refused} columns=${[["table", (row) => row[0]], ["why", (row) => row[1]]]} />`}
     <${Charts} key=${found.node} node=${found.node} />
-    <${Tables} pipeline=${pipeline} output=${output} state=${found.state} tables=${found.tables || []} more=${found.more_tables} rights=${rights} onDone=${onDone} />
+    <${Tables} pipeline=${pipeline} output=${output} state=${found.state} rights=${rights} onDone=${onDone} />
     <h2>Journal</h2>
     <${History} pipeline=${pipeline} output=${output} />`;
 }
 
 // Tables of which something was written since the start, each of which can be made anew.
-function Tables({ pipeline, output, state, tables, more, rights, onDone }) {
+function Tables({ pipeline, output, state, rights, onDone }) {
+  const [found, error, chooser] = useTables(`/outputs${pathOf(pipeline, output)}/tables`, 10_000);
   const actions = (table) => [{
     verb: "rebuild", title: "Rebuild", name: `${table} of ${pipeline} / ${output}`, says: REBUILT, confirm: table, right: "admin",
     path: `/tables${pathOf(pipeline, output, table)}/rebuild`,
@@ -76,8 +77,8 @@ function Tables({ pipeline, output, state, tables, more, rights, onDone }) {
     ["table", (row) => row],
     ["actions", (row) => html`<${Actions} list=${actions(row)} rights=${rights} state=${state} onDone=${onDone} />`],
   ];
-  return html`<h2>Tables</h2><${Table} label="Tables that it has written" columns=${columns} rows=${tables} empty="Nothing was written since the pipeline started." />
-    ${more > 0 && html`<p>And ${count(more)} more; the command <code>databus rebuild</code> takes those too.</p>`}`;
+  return html`<h2>Tables</h2><${Trouble} text=${error} />${chooser}
+    <${Table} label="Tables that it has written" columns=${columns} rows=${found ? found.tables : []} empty=${found ? "Nothing was written since the pipeline started." : "Asking…"} />`;
 }
 
 const CONSUMERS = [
@@ -114,7 +115,7 @@ const SCHEMAS = (actions) => [
 ];
 
 function SourceTables({ relay, source, status, reading, rights, onDone }) {
-  const [found, error] = useAnswer(`/sources${pathOf(relay, source)}`, {}, 10_000);
+  const [found, error, chooser] = useTables(`/sources${pathOf(relay, source)}`, 10_000);
   const list = (table) => {
     const more = { name: table, path: `/sources${pathOf(relay, source)}/snapshot`, fields: [{ name: "tables", label: "Table", value: table }] };
     const read = { verb: "snapshot", title: "Read again", says: "The table is read whole, while changes go on.", ...more };
@@ -123,9 +124,8 @@ function SourceTables({ relay, source, status, reading, rights, onDone }) {
   };
   const actions = (row) => html`<${Actions} list=${list(row.table)} rights=${rights} state=${status} onDone=${onDone} />`;
   const rows = (found ? found.tables : []).map((each) => ({ ...each, version: each.versions[each.versions.length - 1] }));
-  return html`<h2>Tables</h2><${Trouble} text=${error} />
+  return html`<h2>Tables</h2><${Trouble} text=${error} />${chooser}
     <${Table} label="Tables, with the versions of their schemas" columns=${SCHEMAS(actions)} rows=${rows} empty=${found ? "Nothing is captured yet." : "Asking…"} />
-    ${found && found.more_tables > 0 && html`<p>And ${found.more_tables} more.</p>`}
     <h2>Consumers</h2>
     <${Table} label="Who reads it now" columns=${CONSUMERS} rows=${found ? found.consumers : []} empty=${found ? "Nobody follows it now." : "Asking…"} />`;
 }

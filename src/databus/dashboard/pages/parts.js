@@ -51,6 +51,22 @@ export function useAnswer(path, query, every = 0, version = "") {
   return found[2] === of ? found : [null, ""]; // never the answer about something else
 }
 
+const PAGE = 100;
+
+// Tables, of which the API gives some at a time: [answer, error, what chooses those].
+export function useTables(path, every) {
+  const [{ like, offset }, choose] = useState({ like: "", offset: 0 });
+  const [found, error] = useAnswer(path, { like, offset, limit: PAGE }, every);
+  const count = found ? found.count : null;
+  const turn = (title, by, isOver) => html`<button type="button" disabled=${isOver} onClick=${() => choose({ like, offset: offset + by })}>${title}</button>`;
+  const chooser = html`<div class="actions" role="group" aria-label="Which tables">
+    <label>Name has <input type="search" value=${like} autocomplete="off" onInput=${(event) => choose({ like: event.target.value, offset: 0 })} /></label>
+    ${turn("Previous", -PAGE, offset === 0)}${turn("Next", PAGE, count === null || offset + PAGE >= count)}
+    <span role="status">${count === null ? "" : count === 0 ? "no table" : `${offset + 1} to ${Math.min(offset + PAGE, count)} of ${count} tables`}</span>
+  </div>`;
+  return [found, error, chooser];
+}
+
 // Parts that do not answer, and since when their numbers are old.
 export function Unseen({ parts }) {
   const silent = parts.filter((each) => each.unseen);
