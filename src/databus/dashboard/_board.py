@@ -160,7 +160,6 @@ class Board:
                 "pipeline": watch.name,
                 "output": name,
                 **told,
-                "more_tables": max(len(output.get("tables") or ()) - _ITEMS_MAX, 0),
                 **lag_of(seen.backlog.get(name, {})),
                 "lag_us": seen.backlog_us,
                 **self.numbers.of(node),
