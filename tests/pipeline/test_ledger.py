@@ -15,6 +15,9 @@ from databus.core import (
 )
 from databus.disk import located
 from databus.filters import TableChoice
+from databus.pipeline import load_pipeline
+from databus.pipeline.checks._check_options import check_targets
+from databus.pipeline.engine import ledger_path, plan_queries, way_of
 from databus.pipeline.engine._begin import advised
 from databus.pipeline.engine._handle import OutputHandle, Span
 from databus.pipeline.engine._ledger import Ledger
@@ -262,3 +265,27 @@ def test_an_output_that_keeps_nothing_is_not_sent_to_a_rebuild(tmp_path):
 
 class Nowhere:
     bootstrap = "127.0.0.1:9"
+
+
+def test_a_filter_over_tables_of_a_relay_elsewhere_is_checked_before_a_reload_stops_its_output(tmp_path):
+    text = """\
+name: shop
+relay: {{url: 'http://127.0.0.1:1'}}
+inputs: {{rows: {{type: databus, tables: [shop/main.*]}}}}
+filters: {{large: {{type: sql, from: rows, table: {table}, where: total > {least}}}}}
+outputs: {{large: {{type: files, from: large, format: json, path: large}}}}
+"""
+    path = tmp_path / "databus.yml"
+    path.write_text(text.format(table=ORDERS.source, least=1))
+    graph = load_pipeline(path)
+    output = graph.config.output_of("large")
+    (plan,) = plan_queries(graph, ["shop"])
+    written = Ledger.load(ledger_path(output, graph.config.state), "shop", "large")
+    written.take()
+    ways = {NAME: way_of(graph, plan.feeds[0], output)(NAME)}
+    written.put("shop", Position(at(7), ALL, ways=ways, marks={NAME: Noted((7, 0), "m")}))
+    assert list(check_targets(graph)) == []
+
+    path.write_text(text.format(table=ORDERS.source, least=2))
+    (problem,) = check_targets(load_pipeline(path))
+    assert "what decides the rows of shop/main.orders" in problem.message

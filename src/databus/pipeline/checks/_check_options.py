@@ -302,7 +302,8 @@ def _check_ways(graph: Graph, node: NodeSpec, output: Output) -> Iterator[Proble
         yield Problem(node.path, str(error))
         return
     changed: set[str] = set()
-    for plan in plan_queries(graph, [*config.sources]):
+    # The ledger names the sources of a relay elsewhere, which the file does not.
+    for plan in plan_queries(graph, sorted({*config.sources, *ledger.positions})):
         feed = plan.feed_of(node.path)
         if feed is not None:
             way = way_of(graph, feed, output)
