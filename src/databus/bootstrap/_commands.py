@@ -369,10 +369,12 @@ def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
     }
 
 
-def _lag_ms(position: SourceCheckpoint, head: HeadNote) -> int:
-    """Between the commits up to which a store and the relay have come; 0 where these are one."""
+def _lag_ms(position: SourceCheckpoint, head: HeadNote) -> int | None:
+    """Between the commits up to which a store and the relay have come; 0 where these are one, None before the first."""
     scn, us = head.published
-    return max(us - position.ts_us, 0) // 1000 if scn > position.scn else 0
+    if scn <= position.scn:
+        return 0
+    return max(us - position.ts_us, 0) // 1000 if position.ts_us else None
 
 
 def status_of(config: BootstrapConfig) -> dict[str, dict[str, Any]]:

@@ -35,5 +35,6 @@ def metrics_text(
     for name, help_ in _BY_PHYSICAL.items():
         gauge = Gauge(f"databus_bootstrap_{name}", help_, ["physical"], registry=registry)
         for physical, standing in physicals.items():
-            gauge.labels(physical).set(standing[name])
+            if standing[name] is not None:  # what is unknown is absent
+                gauge.labels(physical).set(standing[name])
     return generate_latest(registry)

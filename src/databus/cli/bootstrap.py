@@ -23,7 +23,7 @@ File = Annotated[Path, typer.Argument(help="The service's file.")]
 
 @bootstrap_app.command(epilog="Example: databus bootstrap run bootstrap.yml")
 def run(
-    file: File,
+    file: File = SERVICE_FILE,
     master: Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077.")] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
@@ -104,7 +104,7 @@ def erase(
 
 
 @bootstrap_app.command(epilog="Example: databus bootstrap status bootstrap.yml")
-def status(file: File, as_json: AsJson = False) -> None:
+def status(file: File = SERVICE_FILE, as_json: AsJson = False) -> None:
     """How far the stores are and how many states are kept, by the notes beside them; the service need not run.
 
     Where the server answers, also how many answers it is giving, and what it has given since it started.
@@ -124,7 +124,7 @@ def status(file: File, as_json: AsJson = False) -> None:
         [
             {
                 "physical": name,
-                **store,
+                **{column: "unknown" if value is None else value for column, value in store.items()},
                 "oldest": _time_text(store["oldest_us"]),
                 "incomplete": ", ".join(store["incomplete"]),
             }

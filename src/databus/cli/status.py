@@ -66,9 +66,9 @@ def _headline(page: Mapping[str, Any]) -> str:
             return f"{page['pipeline']} does not run, and its last run left no status; its targets say this"
         if page["code"] is None:
             return (
-                f"{page['pipeline']} does not run, and its last run left no exit code: it was killed, or its end "
-                f"could not be written, as where the disk is full. Its log may say. What follows is of "
-                f"{utc(page['written_us'])}"
+                f"{page['pipeline']} does not run, and its last run left no exit code: it was killed, "
+                f"or ended by a second Ctrl-C, or its end could not be written, as where the disk is full. "
+                f"Its log may say. What follows is of {utc(page['written_us'])}"
             )
         why = f": {page['failure']}" if page.get("failure") else ""
         return f"{page['pipeline']} does not run; its exit code was {page['code']}{why}"

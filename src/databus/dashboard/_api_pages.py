@@ -32,7 +32,8 @@ _HEAD: Final = """\
 Generated from the code by `make docs`; do not edit.
 
 Below `{prefix}` of a [dashboard](dashboard.md). A program sends its token: `Authorization: Bearer TOKEN`. What changes
-something needs the header `{mark}: 1` too, and its parameters as a JSON object; it answers 202 with an operation, whose
+something needs the header `{mark}: 1` too (by a cookie, `Origin` as well), and its parameters as a JSON object; it
+answers 202 with an operation, whose
 end `GET /operations/ID` tells. With an `Idempotency-Key` the same request does a thing once, however often it is sent.
 An error is JSON: `{{"error": ..., "message": ...}}`.
 """

@@ -65,7 +65,8 @@ ENDPOINTS: Final = (
         "POST",
         "/session",
         None,
-        "signs in by a token: the answer sets a cookie for eight hours",
+        "signs in by a token, or by the one behind `#once=` in the link that the start prints: the answer sets a "
+        "cookie for eight hours",
         (Parameter("token", "yours, or that of the link", text(_NAME_MAX), is_required=True),),
     ),
     Endpoint("DELETE", "/session", None, "signs out"),

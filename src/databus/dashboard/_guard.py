@@ -56,7 +56,10 @@ class Guard:
         if headers.get(MARK) != "1":
             raise RightMissing(f"what changes something needs the header {MARK}: 1")
         if has_cookie and "Origin" not in headers:
-            raise RightMissing("what changes something by a cookie needs the header Origin; programs send their token")
+            raise RightMissing(
+                "what changes something by a cookie needs the header Origin with this dashboard's address, as browsers "
+                "send it; programs send their token instead"
+            )
         if has_body and headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
             raise MalformedRequest("send JSON, and the header Content-Type: application/json")
 

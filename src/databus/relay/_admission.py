@@ -97,6 +97,8 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
     allow: the methods that there are instead.
     """
     message = str(error)[:_MESSAGE_LENGTH_MAX]
+    if isinstance(error, PositionPurged) and error.bootstrap is not None:
+        message += f". A bootstrap service has it: {error.bootstrap}, which databus's clients ask by themselves"
     name = type(error).__name__
     value: dict[str, Any] = {"error": name, "message": message, **_details(error)}
     headers = {"x-dbus-error": name, "x-dbus-error-message": _header_text(message)}

@@ -149,7 +149,9 @@ def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
         branches = behind
     ways = [way for way in branches if test.from_ in (None, way.input.partition(".")[2]) and way.takes(full)]
     if not ways:
-        raise ConfigError(f"{where}.to: no row of {full} comes to {test.to}; see `databus graph`")
+        is_guess = "/" not in test.table and not graph.config.sources
+        source = "; this file has no `sources`: name it in `table`, such as shop/main.orders" if is_guess else ""
+        raise ConfigError(f"{where}.to: no row of {full} comes to {test.to}; see `databus graph`{source}")
     if len({way.input for way in ways}) > 1:
         inputs = ", ".join(sorted({way.input.partition(".")[2] for way in ways}))
         raise ConfigError(f"{where}.from: missing: {full} comes to {test.to} from {inputs}; name one of them")
