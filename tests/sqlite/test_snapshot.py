@@ -11,7 +11,7 @@ from databus.core import BUS_SEQ_MIN, UnknownSource
 from databus.sources.sqlite import _cuts, _session
 from databus.wire import Group
 from tests.sqlite.conftest import Shop
-from tests.sqlite.model import assert_identical, controls_of, drain, drain_until, make_source
+from tests.sqlite.model import assert_identical, controls_of, drain, drain_until
 
 TABLE = "CREATE TABLE t(id INTEGER PRIMARY KEY, v INTEGER)"
 FILL = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40) INSERT INTO t SELECT i, 0 FROM n"
@@ -310,10 +310,7 @@ def test_a_key_of_another_collation_is_read_from_its_beginning(shop: Shop, resta
 
 def test_nothing_waits_for_an_idle_source(shop: Shop) -> None:
     shop.run(TABLE)
-    source = make_source(shop.path)
-    shop.opened.append(source)
-    source.identify()
-    source.start(shop.log.resume())
+    source = shop.start()
     drain(source, shop.log)
     assert source.lag().changes == 0
     assert source.poll(0) is None
@@ -322,10 +319,7 @@ def test_nothing_waits_for_an_idle_source(shop: Shop) -> None:
 def test_what_waits_while_nobody_polls_has_an_age_that_the_source_does_not_know(shop: Shop) -> None:
     """As while capture is paused: it is not 0."""
     shop.run(TABLE)
-    source = make_source(shop.path)
-    shop.opened.append(source)
-    source.identify()
-    source.start(shop.log.resume())
+    source = shop.start()
     drain(source, shop.log)
     assert (source.lag().behind_ms, source.lag().changes) == (0.0, 0)
     shop.run("INSERT INTO t VALUES (1000, 1)")

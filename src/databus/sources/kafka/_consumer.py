@@ -22,8 +22,8 @@ from databus.sources.kafka._places import Next, Partition
 
 _SLICE: Final = 4_096
 _ROW_BYTES: Final = 64  # of a message beside its key, value and headers: its place, times, and the bus's columns
-_MESSAGES_MAX: Final = 1 << 20
-_FETCH_WAIT_MS: Final = 100
+_MESSAGES_MAX: Final = 1 << 20  # of one poll
+_FETCH_WAIT_MS: Final = 100  # how long a broker may hold back few bytes
 _DOWN: Final = own_error("_ALL_BROKERS_DOWN")
 _REFUSED: Final = own_error("_AUTHENTICATION")
 _END: Final = own_error("_PARTITION_EOF")

@@ -37,7 +37,7 @@ from databus.core import (
 from databus.log import Resume
 from databus.operate import logger_of
 from databus.schema import TableSchema, frame_schema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import bus_columns, gap_body
 from databus.sources._capabilities import Finding
 from databus.sources._contract import ScnCounter, SourceLag
 from databus.sources.kafka._cluster import KafkaCluster, missing_topics
@@ -50,10 +50,10 @@ from databus.sources.kafka._tables import Block, TopicTables
 from databus.wire import Commit, Control, Group, Rows
 
 _NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
-_PROGRESS_NS: Final = 1_000_000_000
+_PROGRESS_NS: Final = 1_000_000_000  # between two commits that only say how far partitions were read
 _SHOWN_MAX: Final = 3
-_LOOK_AGAIN_MS: Final = 1_000
-_POLLED_NS: Final = 2_000_000_000
+_LOOK_AGAIN_MS: Final = 1_000  # while a topic is absent
+_POLLED_NS: Final = 2_000_000_000  # without `poll` for so long it is unknown what brokers hold
 
 
 class KafkaSource:
@@ -185,8 +185,34 @@ class KafkaSource:
 
     @staticmethod
     def check(config: KafkaConfig) -> Sequence[Finding]:
-        """See `Checkable.check`."""
-        return check_cluster(config)
+        """See `Checkable.check`. A cluster that does not answer is a finding too."""
+        server = config.servers
+        try:
+            cluster = KafkaCluster("check", config)
+            cluster.id()
+            topics = cluster.topics()
+            states = cluster.states(topics)
+        except DatabusError as error:
+            return [Finding("error", "connect", server, str(error).removeprefix("check: "))]
+        findings = [
+            Finding("error", "topics", server, f"no topic fits {topic!r}", "create it, or correct `topics`")
+            for topic in missing_topics(config, list(topics))
+        ]
+        findings += [
+            Finding(
+                "warning",
+                "topic_ids",
+                server,
+                f"the cluster has no id for the topic {name}: a topic that is deleted and created again is "
+                "noticed only by its offsets",
+            )
+            for name, state in states.items()
+            if not state.id
+        ]
+        partitions = sum(len(state.earliest) for state in states.values())
+        messages = sum(sum(state.latest) - sum(state.earliest) for state in states.values())
+        what = f"{len(topics)} topics with {partitions} partitions, which hold at most {messages} messages"
+        return [*findings, Finding("info", "topics", server, what)]
 
     @staticmethod
     def warm_up(physical: str, say: Any) -> None:
@@ -376,14 +402,8 @@ class KafkaSource:
         for number, (table, topic) in enumerate(tables.items(), 1):
             self._seq = next_bus_seq(self._seq, self._clock.now_ns())
             scn = self._counter.scn
-            body = {
-                "kind": ControlKind.GAP,
-                "source": table.source,
-                "from": scn,
-                "to": scn,
-                "reason": "; ".join(reasons[topic][:_SHOWN_MAX]),
-                "resnapshot": False,
-            }
+            reason = "; ".join(reasons[topic][:_SHOWN_MAX])
+            body = gap_body(table.source, scn, scn, reason, is_read_again=False)
             control = Control(ControlKind.GAP, table, scn, self._seq, body)
             commit = self._commit(continues=number < len(tables))
             self._waiting.append(Group(commit, (), control, unrepeatable=True))
@@ -419,34 +439,3 @@ def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     return rows.take(pc.sort_indices(rows.column(SEQ)))
-
-
-def check_cluster(config: KafkaConfig) -> Sequence[Finding]:
-    """All findings, the worst first. A cluster that does not answer is a finding too."""
-    server = config.servers
-    try:
-        cluster = KafkaCluster("check", config)
-        cluster.id()
-        topics = cluster.topics()
-        states = cluster.states(topics)
-    except DatabusError as error:
-        return [Finding("error", "connect", server, str(error).removeprefix("check: "))]
-    findings = [
-        Finding("error", "topics", server, f"no topic fits {topic!r}", "create it, or correct `topics`")
-        for topic in missing_topics(config, list(topics))
-    ]
-    findings += [
-        Finding(
-            "warning",
-            "topic_ids",
-            server,
-            f"the cluster has no id for the topic {name}: a topic that is deleted and created again is noticed only by "
-            "its offsets",
-        )
-        for name, state in states.items()
-        if not state.id
-    ]
-    partitions = sum(len(state.earliest) for state in states.values())
-    messages = sum(sum(state.latest) - sum(state.earliest) for state in states.values())
-    what = f"{len(topics)} topics with {partitions} partitions, which hold at most {messages} messages"
-    return [*findings, Finding("info", "topics", server, what)]

@@ -30,7 +30,7 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import begin_body, bus_columns, end_body
 from databus.sources._contract import SourceLag
 from databus.sources.mock._config import MockConfig
 from databus.sources.mock._generate import Int, Shares, TableMaker
@@ -325,7 +325,7 @@ class MockSource:
         table = next(maker.table for maker in self._makers if maker.table.source == name)
         begin = (self._scn(self._next - 1), seq)
         self._snapshots[name] = OpenSnapshot(seq, None, begin)
-        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": name, "generation": seq}
+        body = begin_body(name, seq)
         return Group(self._bus_commit(), (), Control(ControlKind.SNAPSHOT_BEGIN, table, *begin, body), snapshot=True)
 
     def _chunk(self, name: str) -> Group:
@@ -351,13 +351,7 @@ class MockSource:
     def _end_snapshot(self, name: str, table: TableSchema, opened: OpenSnapshot) -> Group:
         seq = self._bus_seq()
         del self._snapshots[name]
-        body = {
-            "kind": ControlKind.SNAPSHOT_END,
-            "source": name,
-            "generation": opened.generation,
-            "begin": list(opened.begin),
-            "complete": True,
-        }
+        body = end_body(name, opened, is_complete=True)
         control = Control(ControlKind.SNAPSHOT_END, table, self._scn(self._next - 1), seq, body)
         return Group(self._bus_commit(), (), control, snapshot=True)
 

@@ -6,16 +6,16 @@ there.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from databus.core import ChangeType, ConfigError, ControlKind, UnsupportedFeature, crash_point, name_parts
 from databus.schema import TableSchema, frame_schema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import begin_body, bus_columns, end_body, gap_body
 from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
@@ -71,14 +71,8 @@ class BusGroups:
         groups: list[Group] = []
         if gap is not None:
             for name in sorted(self._tables.in_force):
-                body = {
-                    "kind": ControlKind.GAP,
-                    "source": name,
-                    "from": gap.from_scn,
-                    "to": self._position.place.scn,
-                    "reason": gap.reason,
-                    "resnapshot": name in names or name in self._tables.held,
-                }
+                is_read = name in names or name in self._tables.held
+                body = gap_body(name, gap.from_scn, self._position.place.scn, gap.reason, is_read_again=is_read)
                 groups.append(self._position.control(ControlKind.GAP, self._tables.in_force[name], body))
         for name in [name for name in names if self._task(name) is None]:  # dropped in what was lost
             names.remove(name)
@@ -285,7 +279,7 @@ class BusGroups:
         task = self._task(source)
         if tells_reader and self._reader is not None and task is not None:
             self._reader.begin(task)
-        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": source, "generation": seq}
+        body = begin_body(source, seq)
         return self._position.control(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
 
     def refuse_class3(self, source: str) -> None:
@@ -335,14 +329,8 @@ class BusGroups:
     def _end(self, table: TableSchema, *, is_cancelled: bool = False) -> Group:
         where = self._where(table.source)
         opened = self._position.snapshots.pop(table.source)
-        body: Mapping[str, Any] = {
-            "kind": ControlKind.SNAPSHOT_END,
-            "source": table.source,
-            "generation": opened.generation,
-            "begin": list(opened.begin),
-            "complete": where is None and not is_cancelled,
-            "as_configured": opened.where is None and not is_cancelled,
-        }
+        body = end_body(table.source, opened, is_complete=where is None and not is_cancelled)
+        body["as_configured"] = opened.where is None and not is_cancelled
         return self._position.control(ControlKind.SNAPSHOT_END, table, body)
 
     def _rows_group(self, placed: Placed) -> Group:

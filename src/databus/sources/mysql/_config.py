@@ -46,7 +46,26 @@ def _check_charsets(charsets: dict[str, str]) -> dict[str, str]:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-class MysqlConfig(SourceConfig):
+class _LogConfig(SourceConfig):
+    """What options of servers and of files have in common."""
+
+    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
+        """See `SourceConfig.unmatched`. An entry that differs from a captured table's name in case only is matched: the
+        server's `lower_case_table_names` decides whether such two names are one table.
+        """
+        absent = super().unmatched(captured)
+        folded = self.model_copy(update={"tables": [entry.lower() for entry in absent]})
+        unmatched = SourceConfig.unmatched(folded, [table.lower() for table in captured])
+        return {entry: option for entry, option in absent.items() if entry.lower() in unmatched}
+
+    @property
+    def merging(self) -> Sequence[str]:
+        """See `SourceConfig.merging`."""
+        lossy = {"zero_dates": "null", "invalid_text": "replace", "on_large_row": "marker"}
+        return [f"{option}: {value}" for option, value in lossy.items() if getattr(self, option) == value]
+
+
+class MysqlConfig(_LogConfig):
     """A MySQL or MariaDB server, captured from its binary log as a replica does."""
 
     type: Literal["mysql"] = Field("mysql", description="`mysql`, for MariaDB too.")
@@ -178,17 +197,8 @@ class MysqlConfig(SourceConfig):
         """How large an event of the log may be."""
         return self.row_bytes_read_max + _EVENT_HEAD_BYTES
 
-    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
-        """See `SourceConfig.unmatched`."""
-        return _unmatched(self, captured, super().unmatched(captured))
 
-    @property
-    def merging(self) -> Sequence[str]:
-        """See `SourceConfig.merging`."""
-        return _merging(self)
-
-
-class BinlogConfig(SourceConfig):
+class BinlogConfig(_LogConfig):
     """A binary log file, or a folder of them, without a server: for replay, for tests, for archives."""
 
     type: Literal["binlog"] = Field("binlog", description="`binlog`.")
@@ -240,26 +250,3 @@ class BinlogConfig(SourceConfig):
     progress_bytes: int = Field(16 << 20, ge=1024, le=1 << 34, description="As for `mysql`.")
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="As for `mysql`.")
     prepared_bytes_max: int = Field(16 << 30, ge=1 << 20, le=1 << 44, description="As for `mysql`.")
-
-    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
-        """See `SourceConfig.unmatched`."""
-        return _unmatched(self, captured, super().unmatched(captured))
-
-    @property
-    def merging(self) -> Sequence[str]:
-        """See `SourceConfig.merging`."""
-        return _merging(self)
-
-
-def _unmatched(config: SourceConfig, captured: Sequence[str], absent: Mapping[str, str]) -> Mapping[str, str]:
-    """The absent entries, without those that differ from a captured table's name in case only: the server's
-    `lower_case_table_names` decides whether such two names are one table.
-    """
-    folded = config.model_copy(update={"tables": [entry.lower() for entry in absent]})
-    unmatched = SourceConfig.unmatched(folded, [table.lower() for table in captured])
-    return {entry: option for entry, option in absent.items() if entry.lower() in unmatched}
-
-
-def _merging(config: "MysqlConfig | BinlogConfig") -> Sequence[str]:
-    lossy = {"zero_dates": "null", "invalid_text": "replace", "on_large_row": "marker"}
-    return [f"{option}: {value}" for option, value in lossy.items() if getattr(config, option) == value]

@@ -54,6 +54,15 @@ BINARY: Final = "binary"
 """The character set of columns that hold bytes."""
 
 
+def identifier(*names: str) -> str:
+    """A name in SQL, qualified where there are several.
+
+    >>> identifier("shop", "or`ders")
+    '`shop`.`or``ders`'
+    """
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
     """One column."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pymysql
 
 from databus.core import ServiceUnavailable, SourceChanged, source_name
+from databus.sources.mysql._definition import identifier
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.binlog import LoggedStatement, LogPosition, Scanner
 from databus.sources.mysql.binlog._position import file_number
@@ -21,9 +22,9 @@ from databus.sources.mysql.tables import Catalogue, ServerKind, TableState, touc
 
 Name = tuple[str, str]
 
-_READ_S_MAX: Final = 120.0
+_READ_S_MAX: Final = 120.0  # for the log up to its end
 _TAKE_S: Final = 0.1
-_LOCK_S_MAX: Final = 5
+_LOCK_S_MAX: Final = 5  # for a statement that holds the table
 _LOCK_WAIT_TIMEOUT: Final = 1205
 
 
@@ -192,11 +193,10 @@ def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> N
     """Wait until what is logged of a table is in the catalogue as well: a statement is logged first, and the table is
     locked until it is done. Raises `NotProven` where it is locked for longer.
     """
-    table = ".".join(f"`{part.replace('`', '``')}`" for part in name)
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_S_MAX}")
-            cursor.execute(f"SELECT 1 FROM {table} LIMIT 0")  # noqa: S608 - quoted
+            cursor.execute(f"SELECT 1 FROM {identifier(*name)} LIMIT 0")  # noqa: S608 - quoted
     except pymysql.MySQLError as error:
         if error.args[0] == _LOCK_WAIT_TIMEOUT:
             raise NotProven(f"{source_name(*name)} is locked") from error

@@ -29,7 +29,7 @@ from databus.sources.mysql.tables import (
     read_catalogue,
 )
 
-_LONG_BYTES: Final = 4 << 20
+_LONG_BYTES: Final = 4 << 20  # a larger file is compacted
 
 Describe = Callable[[TableDefinition], TableSchema]
 

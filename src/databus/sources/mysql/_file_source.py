@@ -53,7 +53,7 @@ _NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
 _NUMBERED: Final = re.compile(r".+\.\d+$")
 _READ_BYTES: Final = 4 << 20
 _EVENT_BYTES_MAX: Final = 128 << 20  # or twice row_bytes_max, if that is more
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.05  # between two looks for more bytes
 _HEAD_BYTES: Final = 4 + 4  # magic number, the time of the first event
 _OTHER_FOLDER: Final = (
     "the server's log was reset (RESET MASTER), or the files are another server's. Put the files back that were "

@@ -17,6 +17,7 @@ import numpy as np
 from databus.core import ControlKind, source_name
 from databus.operate import logger_of
 from databus.schema import TableSchema
+from databus.sources._bus_frames import gap_body
 from databus.sources.mysql._bus_groups import BusGroups
 from databus.sources.mysql._captured_tables import CapturedTables
 from databus.sources.mysql._charsets import shown
@@ -30,8 +31,8 @@ from databus.sources.mysql.binlog import LoggedStatement, LogPosition, LogRun, T
 from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Unknown
 from databus.wire import Group
 
-_READ_S_MAX: Final = 20.0
-_AGAIN_S: Final = 60.0
+_READ_S_MAX: Final = 20.0  # for the log up to its end: capture waits meanwhile
+_AGAIN_S: Final = 60.0  # until the next try
 
 
 def held_after(held: dict[str, HeldTable], events: Iterable[TableEvent], scn: int) -> None:
@@ -204,13 +205,6 @@ class HeldTables:
 
     def _gap(self, held: HeldTable, table: TableSchema) -> Group:
         """The gap of a table: its rows were not captured while it was held."""
-        body = {
-            "kind": ControlKind.GAP,
-            "source": table.source,
-            "from": held.scn,
-            "to": self._position.place.scn,
-            "reason": "a statement that was not understood: until it was known what the table is, its rows were left "
-            "out",
-            "resnapshot": True,
-        }
+        reason = "a statement that was not understood: until it was known what the table is, its rows were left out"
+        body = gap_body(table.source, held.scn, self._position.place.scn, reason, is_read_again=True)
         return self._position.control(ControlKind.GAP, table, body)

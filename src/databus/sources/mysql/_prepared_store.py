@@ -35,8 +35,8 @@ _MARK: Final = b"xa\r\n"
 _PREPARED, _ENDED, _ALTERED = 1, 2, 3
 _MEMORY_BYTES_MAX: Final = 1 << 20  # of one transaction that is not in the file yet
 _PIECE_BYTES: Final = 1 << 20
-_OPEN_MAX: Final = 1 << 16
-_GARBAGE_BYTES_MAX: Final = 16 << 20
+_OPEN_MAX: Final = 1 << 16  # transactions that are prepared and not decided
+_GARBAGE_BYTES_MAX: Final = 16 << 20  # of ended transactions, before the file is compacted
 
 
 @dataclass(slots=True)
@@ -308,13 +308,13 @@ class PreparedStore:
             kind, entry, selection, at = record
             if entry.scn > scn or entry.scn >> 55 != self._timeline:
                 continue
-            if kind == _ENDED:
+            if kind in (_ENDED, _ALTERED):
                 for older in entries.values():
-                    if older.xid == entry.xid and older.scn <= entry.scn and not older.ended:
+                    if older.xid != entry.xid or older.scn > entry.scn or older.ended:
+                        continue
+                    if kind == _ENDED:
                         older.ended = entry.scn
-            elif kind == _ALTERED:
-                for older in entries.values():
-                    if older.xid == entry.xid and older.scn <= entry.scn and not older.ended:
+                    else:
                         older.altered = os.pread(self._file.fileno(), entry.size_bytes, entry.offset).decode()
                         older.altered_scn = entry.scn
             elif entry.is_whole or selection == self._selection:

@@ -6,9 +6,10 @@ again: the log is cut back to right before the transaction, and the second time 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class LeftOut:
                 f"{self.origin.file} at {self.origin.start}: a transaction was rolled back after parts of it went out, "
                 f"and without a folder this cannot be remembered; raise `group_bytes_max` above its size"
             )
-        value = {"origin": _to_json(self.origin), "selection": self._selection, "ranges": self.ranges}
+        value = {"origin": asdict(self.origin), "selection": self._selection, "ranges": self.ranges}
         make_folder(folder)
         replace_file(folder / _NAME, [json.dumps(value).encode()], durable=True)
 
@@ -82,7 +83,9 @@ class LeftOut:
             return None
         try:
             value = json.loads((folder / _NAME).read_text())
-            left_out = cls(_origin(value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]])
+            left_out = cls(
+                TransactionOrigin(**value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]]
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(
                 f"{folder / _NAME}: {error!r}; delete it: capture finds out by itself what it held"
@@ -150,11 +153,3 @@ def taking_back(physical: str, config: SourceConfig, resume: Resume) -> TakingBa
 def selection_of(config: SourceConfig) -> str:
     """What is captured, as text: of a prepared transaction only such events are counted."""
     return json.dumps([config.tables, config.exclude])
-
-
-def _to_json(origin: TransactionOrigin) -> Mapping[str, Any]:
-    return {"server_uuid": origin.server_uuid, "file": origin.file, "start": origin.start, "ordinal": origin.ordinal}
-
-
-def _origin(value: Mapping[str, Any]) -> TransactionOrigin:
-    return TransactionOrigin(value["server_uuid"], value["file"], value["start"], value["ordinal"])

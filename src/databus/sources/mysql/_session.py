@@ -58,7 +58,7 @@ from databus.sources.mysql.tables import TableState, altered_names
 from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
-_POLLED_S: Final = 1.0
+_POLLED_S: Final = 1.0  # without `poll` for so long capture is paused, and the log's end unknown
 
 
 class LogFeed(Protocol):
@@ -389,7 +389,7 @@ class BinlogSession:
             table_state = lookup.table_at(table_map.database, table_map.name, position)
             plan = self._tables.prepare(slot, table_map, table_state.definition)
         except SourceChanged as error:
-            raise SourceChanged(f"{why}. The server does not say what it was: {error}") from error
+            raise SourceChanged(f"{why}. The server cannot tell what it was: {error}") from error
         self._looked_up[slot] = table_state
         return plan
 

@@ -18,7 +18,7 @@ from databus.wire import Group
 _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _MYSQL: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::[a-z_][a-z0-9_]*)?):(\d+)")
 _ANONYMOUS: Final = re.compile(r"(.*\.\d+):(\d+)")
-_WARN_EVERY_S: Final = 600.0
+_WARN_EVERY_S: Final = 600.0  # between two warnings about one table
 C = TypeVar("C", bound=SourceConfig)
 
 

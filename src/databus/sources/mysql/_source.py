@@ -33,6 +33,7 @@ from databus.sources._contract import SourceLag
 from databus.sources._oracle import Oracle
 from databus.sources.mysql._captured_tables import CapturedTables, TableSelection, json_form_of
 from databus.sources.mysql._config import MysqlConfig, check_start
+from databus.sources.mysql._definition import identifier
 from databus.sources.mysql._definition_lookup import TableLookup, tables_there
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._held_tables import held_after
@@ -77,10 +78,10 @@ from databus.sources.mysql.tables import ServerKind, TableHistory, UnreadableSta
 from databus.sources.snapshots import Progress, SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
-_WARN_EVERY_S: Final = 600.0
-_PROGRESS_EVERY_S: Final = 10.0
+_WARN_EVERY_S: Final = 600.0  # between two warnings that a purge is near
+_PROGRESS_EVERY_S: Final = 10.0  # between two lines about snapshots
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
-_REASON_CHARACTERS_MAX: Final = 1_000
+_REASON_CHARACTERS_MAX: Final = 1_000  # of a gap's reason, which each table's control repeats
 _READS_AT_FIRST: Final = frozenset({"initial", "when_needed", "only"})
 
 
@@ -625,7 +626,7 @@ def _try_condition(physical: str, config: MysqlConfig, facts: ServerFacts, sourc
     with closing(connect_again(config, facts)) as connection, connection.cursor() as cursor:
         try:
             for source in sources:
-                table = ".".join("`" + name.replace("`", "``") + "`" for name in name_parts(source))
+                table = identifier(*name_parts(source))
                 cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
         except pymysql.MySQLError as error:
             raise InputError(f"{physical}: where: the server does not take {where!r}: {error_of(error)[1]}") from error

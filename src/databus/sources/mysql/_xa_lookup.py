@@ -21,7 +21,7 @@ from databus.sources.mysql.server import Dump, Fault, ServerFacts, Trouble, sche
 
 _NAME: Final = "prepared-wanted.json"
 _LOOK_BYTES_MAX: Final = 64 << 30  # of the log are looked through, the newest first
-_WAIT_S_MAX: Final = 30.0
+_WAIT_S_MAX: Final = 30.0  # for more of a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from databus.sources.snapshots._tracker import KeyTracker
 Ints = npt.NDArray[np.int64]
 
 _CHUNKS_WAITING_MAX: Final = 2  # chunks that wait for their place, besides one for each connection
-_PAUSE_MS: Final = (100, 5_000)
-_JOIN_S: Final = 1.0
-_LOCK_PAUSE_S: Final = 2.0
+_PAUSE_MS: Final = (100, 5_000)  # after failures in a row: the first pause, and the longest
+_JOIN_S: Final = 1.0  # for threads that end; they are daemons
+_LOCK_PAUSE_S: Final = 2.0  # until a locked table is tried again
 _WAITING_MAX: Final = 24  # tables that take no room while they wait
 
 

@@ -19,7 +19,7 @@ TableT = TypeVar("TableT", bound=Readable)
 
 _FIRST_ROWS: Final = 1_024  # until it is known how large rows are
 _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
-_PAUSE_MS: Final = (500, 60_000)
+_PAUSE_MS: Final = (500, 60_000)  # between two readings of a table that is written meanwhile
 
 
 class Reading(Generic[TableT]):

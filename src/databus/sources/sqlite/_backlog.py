@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from databus.core import make_scn
 from databus.schema import TableSchema, frame_schema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import bus_columns
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._decode import decode_columns, fetch
 from databus.sources.sqlite._store import Cut, TableVersion, read_version

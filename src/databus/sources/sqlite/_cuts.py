@@ -9,10 +9,10 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from databus.core import ConfigError, ServiceUnavailable, crash_point, next_bus_seq
 from databus.sources.sqlite._config import SqliteConfig
@@ -30,8 +30,8 @@ from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, scratch_name
 
 _STATEMENTS_CACHED: Final = 512
-_RETRY_S: Final = 0.0001
-_RETRY_OFTEN_S: Final = 0.1
+_RETRY_S: Final = 0.0001  # between two tries for the write lock
+_RETRY_OFTEN_S: Final = 0.1  # after that, less often
 _RETRY_LATER_S: Final = 0.002
 
 
@@ -161,11 +161,11 @@ def add_cut(db: sqlite3.Connection, changes: int, events: Sequence[Event]) -> Cu
     return cut
 
 
-def add_event(db: sqlite3.Connection, cut: int, seq: int, event: Event, body: dict[str, object]) -> None:
+def add_event(db: sqlite3.Connection, cut: int, seq: int, event: Event, body: Mapping[str, Any]) -> None:
     """Write a control that is delivered at the end of a cut, inside the caller's transaction."""
     db.execute(
         f"INSERT INTO {OWN_PREFIX}event(cut, seq, kind, t, body) VALUES (?, ?, ?, ?, ?)",
-        (cut, seq, event.kind, event.version.t, json.dumps(body, ensure_ascii=False)),
+        (cut, seq, event.kind, event.version.t, json.dumps(dict(body), ensure_ascii=False)),
     )
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from databus.core import ConfigError
-from databus.schema import TableSchema
+from databus.schema import Column, TableSchema
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._tables import TableShape
-from databus.sources.sqlite._types import Kind, checked_kind, kind_of, typed_column
+from databus.sources.sqlite._types import Kind, checked_kind, kind_of
 
 _COLUMNS_OF_SQLITE: Final = 2_000
 """In one table, as SQLite is built everywhere (SQLITE_MAX_COLUMN)."""
@@ -36,11 +36,12 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
     if in_key:
         raise ConfigError(f"columns.{source}.exclude: {in_key[0]!r} is part of the key; a row needs its key")
     names = {column.name.lower() for column in shape.columns}
-    for asked, columns in config.types.items():
-        unknown = sorted(name for name in columns if asked.lower() == source.lower() and name.lower() not in names)
+    for asked, types in config.types.items():
+        unknown = sorted(name for name in types if asked.lower() == source.lower() and name.lower() not in names)
         if unknown:
             raise ConfigError(f"types.{asked}: no column {unknown[0]!r}; there are {', '.join(sorted(names))}")
-    typed = []
+    columns: list[Column] = []
+    kinds: list[Kind] = []
     for column in shape.columns:
         if column.name.lower() in excluded:
             continue
@@ -48,14 +49,15 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
         where = f"types.{source}.{column.name}"
         kind = kind_of(column.declared) if override is None else checked_kind(override, where)
         nullable = not column.not_null and column.name not in shape.primary_key
-        typed.append(typed_column(column.name, column.declared, kind, nullable=nullable))
+        ours, declared = ("string", "ANY (as a literal)") if kind == "any" else (kind, column.declared)
+        columns.append(Column(column.name, ours, nullable, declared))
+        kinds.append(kind)
     key_columns = sum(len(key.parts) for key in (shape.identity, *shape.uniques))
     columns_max = _COLUMNS_OF_SQLITE - max(_BESIDE_A_CHANGE, _BESIDE_A_COPY + key_columns)
-    if len(typed) > columns_max:
+    if len(columns) > columns_max:
         raise ConfigError(
-            f"{source}: {len(typed):,} columns, of which {columns_max:,} can be captured, since SQLite's tables have "
-            f"{_COLUMNS_OF_SQLITE:,} at most and each change is a row of one; name {len(typed) - columns_max} that are "
-            f"not needed in `columns: {{{source}: {{exclude: [...]}}}}`, or the table in `exclude`"
+            f"{source}: {len(columns):,} columns, of which {columns_max:,} can be captured, since SQLite's tables have "
+            f"{_COLUMNS_OF_SQLITE:,} at most and each change is a row of one; name {len(columns) - columns_max} that "
+            f"are not needed in `columns: {{{source}: {{exclude: [...]}}}}`, or the table in `exclude`"
         )
-    table = TableSchema(source, tuple(column.column for column in typed), shape.primary_key)
-    return Described(table, tuple(column.kind for column in typed))
+    return Described(TableSchema(source, tuple(columns), shape.primary_key), tuple(kinds))

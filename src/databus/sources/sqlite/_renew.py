@@ -13,6 +13,7 @@ from typing import Any
 from databus.core import ControlKind, UnrepresentableValue, UnsupportedFeature, name_parts, source_name
 from databus.formats import to_json_value
 from databus.schema import TableSchema, diff
+from databus.sources._bus_frames import gap_body
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._describe import Described, describe
 from databus.sources.sqlite._store import (
@@ -141,9 +142,8 @@ def _renew_table(
     same = described.table == old.table and described.kinds == old.kinds
     plan = _plan(db, shape, old)
     if shape.has_rowid and shape.rowid_column is None and old.source in wanted(db):
-        want_snapshot(
-            db, old.source
-        )  # from its beginning: VACUUM, which looks like a change of the schema, moves rowids
+        # From its beginning: VACUUM, which looks like a change of the schema, moves rowids.
+        want_snapshot(db, old.source)
     if same and _is_as_planned(plan, triggers):
         return []
     touched = not since.is_by_alter and (_is_touched(db, old, since) or _may_hide(triggers))
@@ -167,15 +167,7 @@ def _renew_table(
 
 
 def _gap(version: TableVersion, reason: str) -> Event:
-    body = {
-        "kind": ControlKind.GAP,
-        "source": version.source,
-        "from": None,
-        "to": None,
-        "reason": reason,
-        "resnapshot": True,
-    }
-    return Event(ControlKind.GAP, version, body)
+    return Event(ControlKind.GAP, version, gap_body(version.source, None, None, reason, is_read_again=True))
 
 
 def _is_as_planned(plan: TriggerPlan, triggers: Mapping[str, str]) -> bool:

@@ -29,7 +29,7 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema, frame_schema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import begin_body, bus_columns, end_body
 from databus.sources._contract import SourceLag
 from databus.sources.sqlite._backlog import Backlog, Stretch, position_of
 from databus.sources.sqlite._config import SqliteConfig
@@ -96,9 +96,7 @@ class SqliteSession:
         self._trimmed = (0, 0)
         self._trim_due_s = 0.0
         self.durable: dict[str, Any] | None = None
-        pa.array(
-            [0]
-        )  # the first one of a process imports pandas where it is installed; not at the first change, please
+        pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change
         self.watch = FileWatch(f"{config.path}-wal", config.poll_ms)
 
     @property
@@ -317,7 +315,7 @@ class SqliteSession:
         self._seq = next_bus_seq(self._seq, self._clock.now_ns())
         begin = (make_scn(self._timeline, self._cut.id), self._seq)
         self._snapshots[name] = OpenSnapshot(self._wanted[name], None, begin)
-        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": name, "generation": self._wanted[name]}
+        body = begin_body(name, self._wanted[name])
         return self._bus_control(ControlKind.SNAPSHOT_BEGIN, self._live[name].table, body)
 
     def _snapshot_rows(self, chunk: SnapshotChunk) -> Group | None:
@@ -347,13 +345,7 @@ class SqliteSession:
             return None  # superseded after its last rows
         self._generation = opened.generation
         self._seq = next_bus_seq(self._seq, self._clock.now_ns())
-        body = {
-            "kind": ControlKind.SNAPSHOT_END,
-            "source": name,
-            "generation": opened.generation,
-            "begin": list(opened.begin),
-            "complete": is_complete,
-        }
+        body = end_body(name, opened, is_complete=is_complete)
         return self._bus_control(ControlKind.SNAPSHOT_END, self._live[name].table, body)
 
     def trim(self) -> None:

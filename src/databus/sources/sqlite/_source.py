@@ -4,7 +4,6 @@ What happens between `start` and `close` is in `_session`; here is how a session
 which cut to go on.
 """
 
-import json
 import sqlite3
 import time
 from collections import deque
@@ -34,7 +33,7 @@ from databus.sources._contract import SourceLag
 from databus.sources._oracle import Oracle
 from databus.sources.sqlite._check import check
 from databus.sources.sqlite._config import SqliteConfig
-from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, write_lock
+from databus.sources.sqlite._cuts import add_cut, add_event, connect, cut_if_changed, write_lock
 from databus.sources.sqlite._describe import describe
 from databus.sources.sqlite._install import (
     ensure_wal,
@@ -331,13 +330,4 @@ def _first_cut(db: sqlite3.Connection, config: SqliteConfig, *, is_new: bool) ->
 def _add_late_event(db: sqlite3.Connection, cut: Cut, seq: int, event: Event, clock: Clock) -> None:
     """Write a control for a cut whose window is in the log already; it comes next."""
     (highest,) = db.execute(f"SELECT coalesce(max(seq), 0) FROM {OWN_PREFIX}event WHERE cut = ?", (cut.id,)).fetchone()
-    db.execute(
-        f"INSERT INTO {OWN_PREFIX}event(cut, seq, kind, t, body) VALUES (?, ?, ?, ?, ?)",
-        (
-            cut.id,
-            next_bus_seq(max(highest, seq), clock.now_ns()),
-            event.kind,
-            event.version.t,
-            json.dumps(dict(event.body), ensure_ascii=False),
-        ),
-    )
+    add_event(db, cut.id, next_bus_seq(max(highest, seq), clock.now_ns()), event, event.body)

@@ -376,9 +376,7 @@ class _Writer:
         """A key's part of OLD or NEW. Names in an expression are the table's, so the row poses as the table."""
         if part.is_column and key.condition is None:
             return self._column_of_row(part.text, row, before=before)
-        value = f"{self._table}.{quoted(part.text)}" if part.is_column else f"({part.text})"
-        if key.condition is not None:
-            value = f"CASE WHEN {key.condition} THEN {value} END"
+        value = self._value_in_table(part, key)
         columns = ", ".join(f"{self._column_of_row(c, row, before=before)} AS {quoted(c)}" for c in self._columns)
         return f"(SELECT {value} FROM (SELECT {columns}) AS {self._table})"
 

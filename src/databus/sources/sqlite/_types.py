@@ -18,13 +18,11 @@ A column may all the same hold a value of any type; one that its type does not a
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
 
 from databus.core import ConfigError
-from databus.schema import Column
 
 Kind = Literal["int64", "float64", "string", "binary", "any"]
 
@@ -82,20 +80,6 @@ def checked_kind(name: str, where: str) -> Kind:
         if kind == name:
             return kind
     raise ConfigError(f"{where}: {name!r} is not a type of the SQLite source; there are {', '.join(KINDS)}")
-
-
-@dataclass(frozen=True, slots=True)
-class TypedColumn:
-    """A captured column: our definition of it, and the kind of values that it holds."""
-
-    column: Column
-    kind: Kind
-
-
-def typed_column(name: str, declared: str, kind: Kind, *, nullable: bool) -> TypedColumn:
-    """Our definition of a column."""
-    db_type = "ANY (as a literal)" if kind == "any" else declared
-    return TypedColumn(Column(name, "string" if kind == "any" else kind, nullable, db_type), kind)
 
 
 def exact_sql(kind: Kind, value: str) -> str:

@@ -16,9 +16,9 @@ _IN_MODIFY: Final = 0x2
 _IN_NONBLOCK: Final = os.O_NONBLOCK
 _IN_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _EVENT_BYTES: Final = 4096
-_RESTLESS_S: Final = 0.25
-_LOOK_S: Final = 0.0005
-_LOOK_S_MAX: Final = 0.02
+_RESTLESS_S: Final = 0.25  # after an event: its commit can be seen only later
+_LOOK_S: Final = 0.0005  # between two looks then, at first
+_LOOK_S_MAX: Final = 0.02  # and at last
 
 
 class FileWatch:

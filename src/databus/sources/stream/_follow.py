@@ -9,17 +9,17 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from databus.core import ConfigError, SourceChanged
 
-_SAMPLE_BYTES: Final = 256
+_SAMPLE_BYTES: Final = 256  # at a file's begin and before the offset: it is recognised by them
 _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _BACK_BYTES: Final = 64 << 10
-_BACK_BYTES_MAX: Final = 64 << 20
+_BACK_BYTES_MAX: Final = 64 << 20  # searched for the begin of the last line
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,7 @@ class FilePlace:
 
     def to_json(self) -> dict[str, Any]:
         """As a commit keeps it."""
-        return {
-            "origin": self.origin,
-            "number": self.number,
-            "offset": self.offset,
-            "inode": self.inode,
-            "mark": self.mark,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], origin: str, physical: str) -> "FilePlace":

@@ -12,9 +12,9 @@ from typing import Final
 
 from databus.core import ConfigError
 
-_SHOWN_LINES_MAX: Final = 5
+_SHOWN_LINES_MAX: Final = 5  # of standard error, in messages
 _LINE_BYTES_MAX: Final = 500
-_TERM_S: Final = 2.0
+_TERM_S: Final = 2.0  # between SIGTERM and SIGKILL
 
 
 class Process:

@@ -35,7 +35,7 @@ from databus.core import (
 from databus.log import Resume
 from databus.operate import logger_of
 from databus.schema import Column, TableSchema, frame_schema
-from databus.sources._bus_columns import bus_columns
+from databus.sources._bus_frames import bus_columns, gap_body
 from databus.sources._contract import ScnCounter, SourceLag
 from databus.sources.stream._config import StreamConfig
 from databus.sources.stream._follow import FilePlace, FollowedFile
@@ -46,7 +46,7 @@ from databus.wire import Commit, Control, Group, Rows
 _NAMESPACE: Final = uuid.UUID("8d0f4f0b-6f0c-4d07-8a35-0b6f2f7a4c51")
 _KEY: Final = ("stream", "offset")
 _SHOWN_MAX: Final = 3
-_END_S: Final = 2.0
+_END_S: Final = 2.0  # for a process to end by itself, once its output has
 
 
 class StreamSource:
@@ -313,14 +313,7 @@ class StreamSource:
         self._logger.warning("lines are missing", reason=reason)
         self._seq = next_bus_seq(self._seq, self._clock.now_ns())
         scn = self._counter.scn
-        body = {
-            "kind": ControlKind.GAP,
-            "source": self._table.source,
-            "from": scn,
-            "to": scn,
-            "reason": reason,
-            "resnapshot": False,
-        }
+        body = gap_body(self._table.source, scn, scn, reason, is_read_again=False)
         control = Control(ControlKind.GAP, self._table, scn, self._seq, body)
         self._waiting.append(Group(self._commit(), (), control, unrepeatable=True))
 

@@ -1,4 +1,4 @@
-"""What went wrong in a kernel, in words."""
+"""The errors for what a kernel returns: type, words, and what to do."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The tables that the log has named, in the arrays by which the scan kernel knows a table map again."""
+"""The tables that the log has named, in the arrays by which the scan kernel recognises a table map."""
 
 from collections.abc import Callable
 from typing import Final

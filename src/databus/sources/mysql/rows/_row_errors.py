@@ -1,4 +1,4 @@
-"""What is said of row images that cannot be decoded: the table, the column, the place in the log, what to do."""
+"""The errors for row images that cannot be decoded: the table, the column, the place in the log, what to do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

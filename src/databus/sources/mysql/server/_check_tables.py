@@ -13,14 +13,14 @@ from databus.core import DatabusError, database_name, is_pattern, name_fits, nam
 from databus.sources._capabilities import Finding, Severity
 from databus.sources.mysql._captured_tables import CapturedTables, TableSelection
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql._definition import TableDefinition, identifier
 from databus.sources.mysql.server._errors import error_of, telling
 from databus.sources.mysql.server._status import DENIED, ServerFacts, account_of, ask, grants_of, has_global
 from databus.sources.mysql.tables import ServerKind, read_catalogue
 
 SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
-_NAMED_MAX: Final = 5
-_PROBES_MAX: Final = 2_000
+_NAMED_MAX: Final = 5  # in a message
+_PROBES_MAX: Final = 2_000  # tables that are asked for one by one
 _TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
 _MERGE: Final = "MRG_MYISAM"
 _ZONED: Final = re.compile(r"\b(?:from_unixtime|unix_timestamp)\(", re.IGNORECASE)
@@ -39,7 +39,7 @@ class _CheckedTable:
 
     @property
     def identifier(self) -> str:
-        return f"{_identifier(self.database)}.{_identifier(self.name)}"
+        return identifier(self.database, self.name)
 
 
 def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def _of_absence(
         source = source_name(database, name)
         if (source.lower() if fold else source) not in present and config.selects(source):
             what = f"{pattern} is not there{unseen}"
-            grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
+            grant = f"GRANT SELECT ON {identifier(database, name)} TO {account}"
             yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     if not tables and len(named) < len(config.tables):
         databases = sorted({database_name(table.database) for table in _visible_tables(connection)})
@@ -226,7 +226,7 @@ def _of_locks(
     if refused:
         what = f"the user may not lock {_listed(refused)}, which {why}; capture stops when it comes to read them"
         databases = sorted({table.database for table in refused})
-        mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(database)}.* TO {account}" for database in databases)
+        mend = "; ".join(f"GRANT LOCK TABLES ON {identifier(database)}.* TO {account}" for database in databases)
         yield Finding(severity, "privileges", facts.server, what, mend)
 
 
@@ -324,7 +324,7 @@ def _of_cascades(
         )
         table, constraint = hit[0]
         mend = (
-            f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {_identifier(constraint)} /* and add it with RESTRICT */"
+            f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {identifier(constraint)} /* and add it with RESTRICT */"
         )
         yield Finding("warning", "foreign_key", facts.server, what, mend)
 
@@ -341,7 +341,7 @@ def _of_time_zones(
         list(databases),
     )
     captured = {(table.database, table.name) for table in tables}
-    moments = {(row["d"], row["t"], _identifier(row["c"])) for row in rows if row["y"] == "timestamp"}
+    moments = {(row["d"], row["t"], identifier(row["c"])) for row in rows if row["y"] == "timestamp"}
     hit = []
     for row in rows:
         text = re.sub(r"'(?:[^'\\]|\\.|'')*'", "''", str(row["e"] or "").replace("\\'", "'"))
@@ -381,7 +381,3 @@ def _listed(tables: Sequence[_CheckedTable]) -> str:
     names = list(dict.fromkeys(table.source for table in tables))
     rest = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     return ", ".join(names[:_NAMED_MAX]) + rest
-
-
-def _identifier(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

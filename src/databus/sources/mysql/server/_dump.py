@@ -3,8 +3,8 @@
 While the server has little to send, the thread that takes the log reads the socket: what came meanwhile is one block,
 and no other thread is woken. Once much comes, or `take` was not called for a while, a thread drains the socket
 meanwhile; what it reads waits in a `BlockQueue` bounded in bytes, and is taken together. When that is full the socket
-is not read, and the server waits. Protocol:
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
+is not read, and the server waits.
+Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
 https://mariadb.com/kb/en/3-binlog-network-stream/.
 """
 
@@ -35,12 +35,12 @@ _REGISTER: Final = 0x15
 _DUMP: Final = 0x12
 _DUMP_GTID: Final = 0x1E
 _THROUGH_GTID: Final = 0x04
-_HEARTBEATS_MISSED_MAX: Final = 3
+_HEARTBEATS_MISSED_MAX: Final = 3  # then the connection counts as dead
 _RECEIVE_BYTES: Final = 4 << 20
 _BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
 _BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pause
 _GATHER_S: Final = 0.002  # where many changes came while others were worked on: more of them cost hardly more
-_MANY_BYTES: Final = 2 << 10
+_MANY_BYTES: Final = 2 << 10  # so much at once comes from many changes
 _TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
 _AWAY_S: Final = 1.0  # after so long without `take` the thread drains the socket, else the server would give up
 _JOIN_S_MAX: Final = 10.0

@@ -31,8 +31,8 @@ from databus.sources.mysql.server._resumable import (
 from databus.sources.mysql.server._status import ServerFacts, identity_of, refuse, server_facts
 
 _MADE_UP_ID_MIN: Final = 1 << 30  # ids that databus makes up are larger than those that people choose
-_ANSWER_S_MAX: Final = 60.0
-_ID_MIN: Final = 1 << 31
+_ANSWER_S_MAX: Final = 60.0  # for the first event of a file
+_ID_MIN: Final = 1 << 31  # of connections that ask for one file: apart from the ids of captures
 _BUFFER_BYTES: Final = 1 << 20
 T = TypeVar("T")
 

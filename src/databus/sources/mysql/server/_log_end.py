@@ -18,7 +18,7 @@ from databus.sources.mysql.server._status import ServerFacts, log_end, log_files
 LogFiles = Sequence[tuple[str, int]]
 """Names of the log's files with their bytes, in order."""
 
-_DISTANCE_EVERY_S: Final = 5.0
+_DISTANCE_EVERY_S: Final = 5.0  # between two questions
 FileOffset = tuple[str, int]
 
 _HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes

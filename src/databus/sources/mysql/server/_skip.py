@@ -15,7 +15,7 @@ from databus.core import ServiceUnavailable
 from databus.sources.mysql.binlog import LoggedStatement, LogRun, Scanner
 from databus.sources.mysql.server._dump import Dump
 
-_WAIT_S_MAX: Final = 10.0
+_WAIT_S_MAX: Final = 10.0  # for the next transaction
 
 
 class NoFeed:

@@ -32,7 +32,7 @@ from databus.sources.snapshots import ReadAbandoned, ReadChunk, Reading, Snapsho
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
 _DISCARDED: Final = 1814
-_LOOKS_MAX: Final = 5
+_LOOKS_MAX: Final = 5  # at the server's clock, for two answers within one second
 _WHO: Final = "SELECT @@hostname, @@port, @@server_id, UNIX_TIMESTAMP()"
 _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate

@@ -14,7 +14,7 @@ from datetime import date
 from typing import Final, Literal
 
 from databus.core import CorruptData
-from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition, identifier
 
 KeyValue = int | str
 """A number, or text: digits, a time, a UUID; of text and bytes, the hexadecimal digits of the bytes."""
@@ -39,11 +39,6 @@ _DATES: Final = frozenset({FieldType.DATE, FieldType.NEWDATE})
 _DATED: Final = _DATES | {FieldType.DATETIME, FieldType.DATETIME2, FieldType.TIMESTAMP, FieldType.TIMESTAMP2}
 _TIMES: Final = frozenset({FieldType.TIME, FieldType.TIME2})
 _NATIVE: Final = ("uuid", "inet4", "inet6")
-
-
-def quoted(name: str) -> str:
-    """An identifier in SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +117,8 @@ class KeyColumn:
         sign = ">" if above else "<"
         if 0 < self.numbers <= _NUMBERS_LISTED_MAX and isinstance(value, int):
             rest = range(value + 1, self.numbers) if above else range(min(value, self.numbers))
-            return f"{quoted(self.name)} IN ({', '.join(map(str, rest))})" if rest else "FALSE"
-        return f"{quoted(self.name)} {sign} {self.literal(value)}"
+            return f"{identifier(self.name)} IN ({', '.join(map(str, rest))})" if rest else "FALSE"
+        return f"{identifier(self.name)} {sign} {self.literal(value)}"
 
 
 _DIGITS: Final = frozenset("0123456789")
@@ -182,7 +177,7 @@ def _beyond(columns: Sequence[KeyColumn], place: KeyValues, *, is_above: bool) -
 
 def _equal(columns: Sequence[KeyColumn], place: KeyValues) -> str:
     return " AND ".join(
-        f"{quoted(column.name)} = {column.literal(value)}" for column, value in zip(columns, place, strict=True)
+        f"{identifier(column.name)} = {column.literal(value)}" for column, value in zip(columns, place, strict=True)
     )
 
 

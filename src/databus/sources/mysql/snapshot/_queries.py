@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.snapshot._keys import KeyColumn, KeyRange, above, quoted, upto
+from databus.sources.mysql._definition import TableDefinition, identifier
+from databus.sources.mysql.snapshot._keys import KeyColumn, KeyRange, above, upto
 
 
 def table_name(definition: TableDefinition) -> str:
     """The table in SQL."""
-    return f"{quoted(definition.database)}.{quoted(definition.name)}"
+    return identifier(definition.database, definition.name)
 
 
 def _select(key: Sequence[KeyColumn], part: KeyRange) -> str:
@@ -21,7 +21,7 @@ def _select(key: Sequence[KeyColumn], part: KeyRange) -> str:
 
 
 def _numbers(key: Sequence[KeyColumn]) -> list[str]:
-    return [f"{quoted(column.name)} | 0" for column in key if column.is_numbered]  # 64 bits on every server
+    return [f"{identifier(column.name)} | 0" for column in key if column.is_numbered]  # 64 bits on every server
 
 
 def _from(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange, where: str | None) -> str:
@@ -32,7 +32,7 @@ def _from(definition: TableDefinition, key: Sequence[KeyColumn], index: str, par
         conditions.append(upto(key, part.upto))
     if where:
         conditions.append(f"{where}\n")  # if it ends in a comment, our bracket is on the next line
-    hint = f" FORCE INDEX ({quoted(index)})" if index else ""
+    hint = f" FORCE INDEX ({identifier(index)})" if index else ""
     text = " AND ".join(f"({condition})" for condition in conditions)
     return f" FROM {table_name(definition)}{hint}" + (f" WHERE {text}" if text else "")
 
@@ -47,27 +47,27 @@ def rows_query(
     rows_max: int | None,
 ) -> str:
     """The rows of a part in the key's order, at most so many. columns: those asked for, in order."""
-    names = [*_numbers(key), *map(quoted, columns)]
-    order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
+    names = [*_numbers(key), *map(identifier, columns)]
+    order = f" ORDER BY {', '.join(identifier(column.name) for column in key)}" if key else ""
     limit = "" if rows_max is None else f" LIMIT {rows_max}"
     return f"{_select(key, part)} {', '.join(names)}{_from(definition, key, index, part, where)}{order}{limit}"
 
 
 def first_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange) -> str:
     """Read the first row of a part, without any of its values."""
-    order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
+    order = f" ORDER BY {', '.join(identifier(column.name) for column in key)}" if key else ""
     return f"{_select(key, part)} 1{_from(definition, key, index, part, None)}{order} LIMIT 1"
 
 
 def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: KeyRange, rows: int) -> str:
     """The key of the row so many rows (at least one) into the part; no row if it has fewer."""
-    names = [*_numbers(key), *(quoted(column.name) for column in key)]
-    order = ", ".join(quoted(column.name) for column in key)
+    names = [*_numbers(key), *(identifier(column.name) for column in key)]
+    order = ", ".join(identifier(column.name) for column in key)
     source = _from(definition, key, index, part, None)
     return f"{_select(key, part)} {', '.join(names)}{source} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
 
 
 def bounds_query(definition: TableDefinition, column: KeyColumn, part: KeyRange) -> str:
     """The lowest and highest value of the only column of a key in a part: two dives into its index."""
-    name = quoted(column.name)
+    name = identifier(column.name)
     return f"SELECT MIN({name}), MAX({name}){_from(definition, (column,), '', part, None)}"

@@ -209,11 +209,7 @@ def _column(row: Sequence[Any], server: ServerKind) -> ColumnDefinition:
     if is_generated or default is None:
         return column
     literal = _default(column, default, server, is_expression="DEFAULT_GENERATED" in words)
-    return ColumnDefinition(**{**_fields(column), "default": spelled(column, literal)})
-
-
-def _fields(column: ColumnDefinition) -> dict[str, Any]:
-    return {name: getattr(column, name) for name in ColumnDefinition.__slots__}
+    return replace(column, default=spelled(column, literal))
 
 
 def _default(column: ColumnDefinition, default: Any, server: ServerKind, *, is_expression: bool) -> SqlLiteral:

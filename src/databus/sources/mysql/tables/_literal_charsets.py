@@ -1,4 +1,4 @@
-"""Written: in which character sets a statement's literals are, and what the server makes of them in a column."""
+"""Literal character sets: in which of them a statement's literals are, and what the server makes of them."""
 
 from dataclasses import dataclass
 from typing import Final, Self

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pymysql
 
 from databus.sources.mysql._charsets import UNKNOWN, UTF8MB3
-from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, identifier
 from databus.sources.mysql._server_text import decoded
 from databus.sources.mysql.tables._column_types import escaped
 from databus.sources.mysql.tables._lexer import ServerKind
@@ -22,8 +22,8 @@ from databus.sources.mysql.tables._table_state import TableState
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 
-_ASKED_MAX: Final = 500
-_ROWS_MAX: Final = 200_000
+_ASKED_MAX: Final = 500  # members of a column that are asked for
+_ROWS_MAX: Final = 200_000  # of a table that are searched for a member
 _PLAIN: Final = frozenset({UTF8MB3, "ucs2", "ascii", "latin1", BINARY})
 """Character sets of which the catalogue shows everything; `binary` as digits, or not at all (but see `_is_shown`)."""
 _WIDE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
@@ -50,7 +50,7 @@ class Asker:
         doubtful = [number for number, member in enumerate(column.members) if "?" in member or not member]
         if not doubtful or self._is_shown(column.charset):
             return column
-        source = f"{_name(database)}.{_name(table)}"
+        source = identifier(database, table)
         answers = self._by_type(source, column, doubtful)
         answers |= self._by_rows(source, column, [number for number in doubtful if number not in answers])
         members = list(column.members)
@@ -71,7 +71,7 @@ class Asker:
         """Values of the column's type by their numbers, without writing a table. MySQL 8.0 has text there."""
         if (not self.server.is_mariadb and self.server.version < (8,)) or len(numbers) > _ASKED_MAX:
             return {}
-        name = _name(column.name)
+        name = identifier(column.name)
         values = ", ".join(str(_value(column, number)) for number in numbers)
         rows = self._ask(
             f"WITH RECURSIVE r (n, e) AS (SELECT 0, {name} FROM {source} WHERE FALSE UNION ALL SELECT 0, NULL "
@@ -82,7 +82,7 @@ class Asker:
 
     def _by_rows(self, source: str, column: ColumnDefinition, numbers: list[int]) -> dict[int, str]:
         """What rows have, among the first of the table."""
-        name = _name(column.name)
+        name = identifier(column.name)
         answers: dict[int, Any] = {}
         for number in numbers[:_ASKED_MAX]:
             rows = self._ask(
@@ -174,7 +174,3 @@ def _with_members(column: ColumnDefinition, members: tuple[str, ...]) -> ColumnD
     word = "enum" if column.type is FieldType.ENUM else "set"
     listed = ",".join(f"'{escaped(member)}'" for member in members)
     return replace(column, members=members, column_type=f"{word}({listed})")
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

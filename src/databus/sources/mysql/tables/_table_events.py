@@ -1,4 +1,4 @@
-"""What became of a captured table by a statement of the log."""
+"""Events: what a statement of the log did to a captured table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
