@@ -39,7 +39,7 @@ class _Clockwatcher(Consumer):
             self.done.set()
 
 
-def _run(rate: int, seconds: float, config: ClientConfig | None = None, **options: Any) -> list[float]:
+def run(rate: int, seconds: float, config: ClientConfig | None = None, **options: Any) -> list[float]:
     """Latencies in ms, in order, of the second half; the first half starts processes and warms up."""
     total = int(rate * seconds)
     mock = {
@@ -63,13 +63,13 @@ def _run(rate: int, seconds: float, config: ClientConfig | None = None, **option
 
 def _keeps_up(rate: int, seconds: float) -> bool:
     """Whether the end of the run arrives in time: a backlog would have grown by then."""
-    late = _run(rate, seconds)
+    late = run(rate, seconds)
     last = sorted(late[-max(1, len(late) // 5) :])
     return last[len(last) // 2] <= LATE_MS_MAX
 
 
 def figures(scale: float = 1.0) -> Iterator[Figure]:
-    latencies = sorted(_run(RATE, max(3.0, SECONDS * scale), group_transactions_max=1))
+    latencies = sorted(run(RATE, max(3.0, SECONDS * scale), group_transactions_max=1))
     what = f"commit to callback, {RATE:,} transactions/s, one a group"
     for percent in (50, 99):
         yield Figure(f"{what}, p{percent}", latencies[len(latencies) * percent // 100], "ms")
