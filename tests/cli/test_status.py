@@ -161,8 +161,8 @@ def test_a_run_whose_end_finds_no_room_on_the_disk_is_not_said_to_have_been_kill
         told.take({"event": "stopped", "code": 0, "reasons": [], "is_complete": False})
     after = databus("status", cwd=project)
     assert after.stdout.startswith(
-        "shop does not run, and its last run left no exit code: it was killed, or its end could not be written, as "
-        "where the disk is full. "
+        "shop does not run, and its last run left no exit code: it was killed, or ended by a second Ctrl-C, or its end "
+        "could not be written, as where the disk is full. "
     )
 
 
