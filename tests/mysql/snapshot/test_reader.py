@@ -456,25 +456,26 @@ def test_a_table_without_a_key_is_read_as_a_whole(
     assert len(chunks) > 10
 
 
+@pytest.mark.parametrize("rows", [[1, 2], []], ids=["with rows", "empty"])
 def test_a_table_without_a_key_begins_anew_when_it_is_written(
-    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader]
+    server: Server, database: str, open_reader: Callable[..., MysqlSnapshotReader], rows: list[int]
 ) -> None:
-    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB", f"INSERT INTO {database}.t VALUES (1), (2)")
+    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB")
+    server.run(*(f"INSERT INTO {database}.t VALUES ({row})" for row in rows))
     task = task_of(server, database, "t")
     is_read = threading.Event()
     reader = open_reader(on_ready=is_read.set)
-    server.run(f"INSERT INTO {database}.t VALUES (3)")
     reader.begin(task)
     assert is_read.wait(WAIT_S)
     server.run(f"INSERT INTO {database}.t VALUES (4)")
     reader.images(task.source, np.array([7]), [])
-    found = None
-    while found is None:
+    event = None
+    while event is None:
         reader.advance(7, log_position(server))
-        found = reader.take(0.05)
-    assert found == ReadingRestarted(task.source)
+        event = reader.take(0.05)
+    assert event == ReadingRestarted(task.source)
     again = take_at(reader, server, 7)
-    assert sorted(again.arrays[0].to_pylist()) == [1, 2, 3, 4]
+    assert sorted(again.arrays[0].to_pylist()) == [*rows, 4]
 
 
 def take_at(reader: MysqlSnapshotReader, server: Server, scn: int) -> Placed:
