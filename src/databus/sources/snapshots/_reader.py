@@ -237,7 +237,7 @@ class SnapshotReader(Generic[TableT]):
         """
         if chunk.is_held and chunk.is_part and not self._tracker.has_control(chunk.source, chunk.after):
             return np.ones(chunk.rows, np.bool_)
-        # A consumer of a table without a key keeps nothing but what was read: also a view without rows must be the table.
+        # A consumer of a table without a key keeps nothing but what was read: also an empty view must be the table.
         is_exact = chunk.is_held or not chunk.table.task.table.key
         if is_exact and self._tracker.has_images(chunk.source, chunk.after):
             return None
