@@ -113,6 +113,8 @@ def test_a_key_that_an_option_of_the_source_may_make_one_is_warned_of(tmp_path, 
     (tmp_path / "pipeline.yml").write_text(keyed)
     (found,) = validate(tmp_path / "pipeline.yml")
     assert found.is_warning
-    assert str(found).startswith(f"outputs.copy.key: `{option.replace(chr(39), '')}` of sources.shop may make values")
+    assert str(found).startswith(
+        f"outputs.copy.key: `{option.replace(chr(39), '')}` of sources.shop may make different values equal"
+    )
     (tmp_path / "pipeline.yml").write_text(text)
     assert validate(tmp_path / "pipeline.yml") == []

@@ -81,7 +81,7 @@ def _warning(name: str, gone: Sequence[Ledger]) -> str:
         f"it that name back"
     )
     start = _start(gone)
-    return message if start is None else f"{message}; or give its input `starting_version: {start}`, its place"
+    return message if start is None else f"{message}; or have its input say `starting_version: {start}`, its place"
 
 
 def _start(gone: Sequence[Ledger]) -> int | None:

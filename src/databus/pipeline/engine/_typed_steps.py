@@ -121,7 +121,7 @@ def check_keeps(step_filter: Filter, step: Step, table: TableSchema) -> None:
     if not table.first_images and step_filter.leaves_out_rows(step.branch):
         raise ConfigError(
             f"{step.node}: {table.source}: updates of this table may come without first images, and nothing would "
-            "remove a row that this filter drops from a copy that has it. Choose rows by a filter `where`, which "
+            "remove a row that this filter leaves out from a copy that has it. Choose rows by a filter `where`, which "
             "removes them; or say `first_images: true` in the source, if its messages have whole rows; a filter "
             "`python` that drops nothing says `keeps_rows: true`"
         )
