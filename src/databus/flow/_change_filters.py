@@ -37,11 +37,7 @@ class SampleOfKeys(TableFilter):
     fraction: float
     by: tuple[str, ...] = ()
     """The columns that decide; none for the table's key."""
-
-    @property
-    def hides(self) -> bool:
-        """Not columns."""
-        return False
+    hides = False
 
     @property
     def names(self) -> Sequence[str]:
@@ -88,11 +84,7 @@ class Dedupe(TableFilter):
     columns: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     needs_tables: ClassVar[bool] = True
-
-    @property
-    def hides(self) -> bool:
-        """Not columns."""
-        return False
+    hides = False
 
     @property
     def not_a_copy(self) -> str:
@@ -139,21 +131,9 @@ class Tombstones(TableFilter):
     truncate: Literal["stop", "ignore", "pass"] = "stop"
     """What becomes of what empties a table."""
     needs_tables: ClassVar[bool] = True
-
-    @property
-    def hides(self) -> bool:
-        """Nothing."""
-        return False
-
-    @property
-    def not_a_copy(self) -> str:
-        """See `TableFilter.not_a_copy`."""
-        return "keeps rows that were deleted in the source"
-
-    @property
-    def names(self) -> Sequence[str]:
-        """See `TableFilter.names`."""
-        return ()
+    hides = False
+    names = ()
+    not_a_copy = "keeps rows that were deleted in the source"
 
     @property
     def _more(self) -> list[Column]:
@@ -249,27 +229,20 @@ _ROUTE: Final = "{route}"
 class OutboxMessages(TableFilter):
     """Makes messages of the rows that are inserted: their id, topic, key and payload, and the columns of `keep`.
 
-    id, route, key, payload: the columns that these are made of. topic: the topic's name, in which `{route}` stands for
-    the value of the column `route`. Messages of one `key` are told apart from others, and stay in order.
+    Messages of one `key` stay in order.
     """
 
     id: str
+    """The column that each message's id is made of; likewise `key` and `payload`."""
     route: str
     key: str
     payload: str
     topic: str
+    """The topic's name, in which `{route}` stands for the value of the column `route`."""
     keep: tuple[str, ...] = ()
     needs_tables: ClassVar[bool] = True
-
-    @property
-    def hides(self) -> bool:
-        """Nothing: what goes on is named."""
-        return False
-
-    @property
-    def not_a_copy(self) -> str:
-        """See `TableFilter.not_a_copy`."""
-        return "makes messages of an outbox's rows"
+    hides = False
+    not_a_copy = "makes messages of an outbox's rows"
 
     @property
     def names(self) -> Sequence[str]:

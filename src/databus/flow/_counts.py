@@ -40,11 +40,14 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a batch. rows: by source (`db.table`). bytes: of frames. spent_us: by stage, over all tasks together."""
+    """What was counted of a batch."""
 
     rows: Mapping[str, RowCounts] = field(default_factory=dict)
+    """By source (`db.table`)."""
     bytes: int = 0
+    """Of frames."""
     spent_us: Mapping[str, int] = field(default_factory=dict)
+    """By stage, over all tasks together."""
 
     def plus(self, other: "Counts") -> "Counts":
         """Both together."""
@@ -78,9 +81,10 @@ class Counts:
 
 @dataclass
 class BatchTally:
-    """Counts one batch for one output, while it is filtered and written. found: what is known of it before."""
+    """Counts one batch for one output, while it is filtered and written."""
 
-    found: Counts = field(default_factory=Counts)
+    before: Counts = field(default_factory=Counts)
+    """What is known of the batch already."""
     _came: Counter[str] = field(default_factory=Counter)
     _dropped: dict[str, Dropped] = field(default_factory=dict)
     _letters: Counter[str] = field(default_factory=Counter)
@@ -120,4 +124,4 @@ class BatchTally:
             )
             for source in {**self._came, **self._letters, **self._already}
         }
-        return self.found.plus(Counts(rows, 0, self._spent_us))
+        return self.before.plus(Counts(rows, 0, self._spent_us))

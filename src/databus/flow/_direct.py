@@ -284,14 +284,12 @@ class DirectFeed:
 
 @dataclass(frozen=True)
 class DirectTypedStage:
-    """What the one task of a batch of typed rows does, which come in order: it writes all buckets.
-
-    start, end: of the batch.
-    """
+    """What the one task of a batch of typed rows does, which come in order: it writes all buckets."""
 
     table: TableSchema
     physical: str
     start: SourceCheckpoint
+    """Of the batch, as is `end`."""
     end: SourceCheckpoint
     feed: DirectFeed
     piece_bytes: int = BATCH_BYTES

@@ -41,7 +41,7 @@ class TableFilter(ABC):
 
     @property
     def hides(self) -> bool:
-        """Whether what it is about must not pass by another name."""
+        """Whether a column that it is about must not pass under another name."""
         return True
 
     @property
@@ -88,11 +88,7 @@ class Where(TableFilter):
     """Lets rows pass that a condition holds for."""
 
     condition: str
-
-    @property
-    def hides(self) -> bool:
-        """Not columns."""
-        return False
+    hides = False
 
     @cached_property
     def predicate(self) -> Predicate:
@@ -171,14 +167,11 @@ class Project(TableFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(TableFilter):
-    """Gives columns other names; columns: by name in the table, the name behind the filter."""
+    """Gives columns other names."""
 
     columns: Mapping[str, str]
-
-    @property
-    def hides(self) -> bool:
-        """Nothing."""
-        return False
+    """By name in the table, the name behind the filter."""
+    hides = False
 
     @property
     def names(self) -> Sequence[str]:

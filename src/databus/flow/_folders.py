@@ -37,11 +37,13 @@ def spelled(name: str, *, dots: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Folders:
-    """where: the option that says where they are, for messages. below: may name {physical}, {db} and {table}."""
+    """Where the files of tables are."""
 
     where: str
+    """The option that says so, for messages."""
     root: Location
     below: str
+    """The path from there, which may name {physical}, {db} and {table}."""
     named: FolderName = quoted
 
     def of(self, physical: str, source: str) -> Location:

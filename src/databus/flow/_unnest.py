@@ -41,11 +41,7 @@ class Unnest(TableFilter):
     that is no JSON.
     """
     needs_tables: ClassVar[bool] = True
-
-    @property
-    def hides(self) -> bool:
-        """Nothing: what goes on is named."""
-        return False
+    hides = False
 
     @property
     def names(self) -> Sequence[str]:

@@ -47,10 +47,12 @@ _SETTLED_S: Final = 1.0  # who writes a key may still be writing
 
 @dataclass(frozen=True)
 class Shipment:
-    """archive: of packages, made by `databus archive`. access: the files by which the relay is asked."""
+    """Files that executors get."""
 
     archive: Path | None = None
+    """Of packages, made by `databus archive`."""
     access: Access = field(default_factory=Access)
+    """The files by which the relay is asked."""
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """Spark's settings by which executors find what they are sent; with those that are given, where both are."""

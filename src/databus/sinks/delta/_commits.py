@@ -104,9 +104,10 @@ def _is_foreign(actions: Sequence[dict[str, Any]]) -> bool:
 
 @dataclass
 class SeenCommits:
-    """version: the last of a table of which all commits up to there are ours or leave rows alone; -1 of none."""
+    """Which commits of a table were looked at."""
 
     version: int = -1
+    """The last one such that all up to it are ours or leave rows alone; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)

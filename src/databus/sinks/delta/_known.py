@@ -14,13 +14,14 @@ from databus.disk import Location
 
 @dataclass
 class Known:
-    """path: the file. from_beginning: by physical source, whether its first batch began before everything. tables:
-    folders, by source.
-    """
+    """The tables that an output has written, as a file says."""
 
     path: Location
+    """Of the file."""
     from_beginning: dict[str, bool] = field(default_factory=dict)
+    """By physical source, whether its first batch began before everything."""
     tables: dict[str, str] = field(default_factory=dict)
+    """Folders, by source."""
 
     @classmethod
     def load(cls, path: Location) -> Self:

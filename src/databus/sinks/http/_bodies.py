@@ -125,21 +125,20 @@ class BodyRequest:
 
 @dataclass(frozen=True)
 class BodyForm:
-    """How changes become bodies; travels to tasks.
-
-    url: with `{physical}`, `{db}` and `{table}` for a table's names. controls: whether the lines of controls are among
-    the rows; in our own format alone. rows_max, bytes_max: of a body; a larger message has one of its own. column:
-    whose text is the message, in the place of JSON; in lines alone.
-    """
+    """How changes become bodies; travels to tasks."""
 
     url: str
+    """With `{physical}`, `{db}` and `{table}` for a table's names."""
     format: str = "own"
     body: str = "array"
     big_integers: BigIntegers = BigIntegers.NUMBER
     controls: bool = False
+    """Whether the lines of controls are among the rows; in our own format alone."""
     rows_max: int = 1_000
     bytes_max: int = 1 << 20
+    """Of a body; a larger message has one of its own."""
     column: str | None = None
+    """The column whose text is the message, in the place of JSON; in lines alone."""
 
     @property
     def content_type(self) -> str:

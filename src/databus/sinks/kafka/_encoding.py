@@ -275,13 +275,14 @@ _MAKERS: Final[dict[str, Callable[[TableSchema, pa.RecordBatch, str, DebeziumFor
 
 @dataclass(frozen=True)
 class _Images:
-    """The images of updates. is_second: whether a row is the other image of the row before it. is_left, is_entered:
-    those, before or after an update, whose other image has another key, and may be in another bucket.
-    """
+    """Which rows are images of updates."""
 
     is_second: RowMask
+    """Those that are the other image of the row before them."""
     is_left: RowMask
+    """Images before an update whose other image has another key, and may be in another bucket."""
     is_entered: RowMask
+    """The same of images after an update."""
 
     @classmethod
     def of(cls, table: TableSchema, rows: pa.Table) -> "_Images":

@@ -30,9 +30,10 @@ _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True)
 class NewTopics:
-    """How topics are made. partitions, replication_factor: -1 for the broker's own default."""
+    """How topics are made."""
 
     partitions: int = -1
+    """-1 for the broker's own default, as for `replication_factor`."""
     replication_factor: int = -1
     config: tuple[tuple[str, str], ...] = ()
 

@@ -59,14 +59,15 @@ class TransactionCounts:
 
 @dataclass(frozen=True)
 class CountedChanges:
-    """What counting from a place on gives. total, own: for each row of the batch, the place of its change in its
-    transaction and among those of its table there, 0 for none. after: what is known at the batch's end.
-    """
+    """What counting from a place on gives."""
 
     total: Int
+    """For each row of the batch, the place of its change in its transaction; 0 for none."""
     own: Int
+    """The same among the changes of its table there."""
     marks: TransactionMarks | None
     after: TransactionCounts
+    """What is known at the batch's end."""
 
     def placed(self, batch: ChangeBatch) -> ChangeBatch:
         """Some rows of the batch, with the places of their changes for the messages' makers."""
@@ -86,23 +87,25 @@ class _Groups:
     """Transactions, in order: those of the changes, and before them the open one."""
 
     of: Int
-    """For each change, its number. of each: scns, ids, ts_ms."""
+    """For each change, the number of its transaction."""
     scns: Int
+    """Of each transaction, as are `ids` and `ts_ms`."""
     ids: pa.StringArray
     ts_ms: Int
 
 
 @dataclass(frozen=True)
 class PlacedChanges:
-    """The rows of all tables of a batch, one table's behind the other's. of each: its pair, its table's number,
-    whether it is the first row of a change, and whether that belongs to a transaction.
-    """
+    """The rows of all tables of a batch, one table's behind the other's."""
 
     scns: Int
     seqs: Int
     tables: Int
+    """Numbers in `names`."""
     is_first: RowMask
+    """Whether a row is the first of a change."""
     is_logged: RowMask
+    """Whether its change belongs to a transaction."""
     names: tuple[str, ...]
     txids: pa.ChunkedArray = field(repr=False)
     times: pa.ChunkedArray = field(repr=False)
@@ -193,10 +196,12 @@ class PlacedChanges:
 
 @dataclass(frozen=True)
 class _PerTable:
-    """How many changes each transaction has in each table; sorted by both. of, tables: their numbers."""
+    """How many changes each transaction has in each table; sorted by both."""
 
     of: Int
+    """Numbers of transactions."""
     tables: Int
+    """Numbers in `names`."""
     counts: Int
     names: tuple[str, ...]
 

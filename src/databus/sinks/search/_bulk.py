@@ -42,15 +42,15 @@ _MISSING: Final = 404
 
 @dataclass(frozen=True)
 class BulkOperations:
-    """Lines for rows of one table. texts: of each row, with its line feeds. ids, scns, seqs: of each; rows: where in
-    the table that they were made of the row of each stands.
-    """
+    """Lines for rows of one table."""
 
     texts: pa.LargeStringArray
+    """Of each row, with its line feeds."""
     ids: pa.LargeStringArray
     scns: Int
     seqs: Int
     rows: Int
+    """Where each row stands in the table that the lines were made of."""
 
     def __len__(self) -> int:
         return len(self.texts)

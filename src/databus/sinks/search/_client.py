@@ -35,20 +35,19 @@ _PORT: Final = 9200
 
 @dataclass(frozen=True)
 class SearchCluster:
-    """Where a cluster is and how it is asked; travels to tasks. urls: of its nodes, each tried in turn.
-
-    user, password, api_key: who we are; what is secret is shown nowhere. ca_file: of the authority that its
-    certificates come from. retry_ms_max: for how long a request is tried again that got no answer, or a busy node.
-    """
+    """Where a cluster is and how it is asked; travels to tasks. What is secret is shown nowhere."""
 
     urls: tuple[str, ...]
+    """Of its nodes, each tried in turn."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     ca_file: str | None = None
+    """Of the authority that its certificates come from."""
     connect_ms_max: int = 5_000
     request_ms_max: int = 30_000
     retry_ms_max: int = 30_000
+    """For how long a request is tried again that got no answer, or a busy node."""
 
     def client(self) -> "SearchClient":
         """The one client that this thread has for it: several outputs of a pipeline may ask one cluster at a time."""

@@ -26,25 +26,30 @@ _NARROWING: Final = frozenset({"filter", "index_routing", "search_routing"})
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """How tables become indices; travels to tasks. owner: the output, as an index's mapping names it. template,
-    aliases: with `{physical}`, `{db}` and `{table}`. settings: of new indices. own: mappings of fields that the user
-    wants otherwise, by column or by `db.table` and column. soft: see `operations`. typed, has_unsigned: what the server
-    wants and has. on_schema_change: follow, ignore or stop. gc_deletes_s: for how long a server remembers what was
-    deleted. generation: another one where indices may be others than before.
-    """
+    """How tables become indices; travels to tasks."""
 
     owner: str
+    """The output, as an index's mapping names it."""
     template: str = "{table}"
+    """Of an index's name, with `{physical}`, `{db}` and `{table}`; `aliases` are such, too."""
     aliases: tuple[str, ...] = ()
     settings: str = "{}"
+    """Of new indices."""
     own: str = "{}"
+    """Mappings of fields that the user has chosen, by column or by `db.table` and column."""
     key: KeyChoice = field(default_factory=KeyChoice, hash=False)
     soft: bool = False
+    """See `operations`."""
     typed: bool = False
+    """Whether the server wants types of documents."""
     has_unsigned: bool = False
+    """Whether the server has a type for unsigned integers."""
     on_schema_change: str = "follow"
+    """`follow`, `ignore` or `stop`."""
     gc_deletes_s: int = 3600
+    """For how long a server remembers what was deleted."""
     generation: str = ""
+    """Another one where indices may be others than before."""
 
     def name(self, physical: str, source: str) -> str:
         """The index of a source. Raises `InputError`."""
