@@ -21,7 +21,7 @@ def test_parts_are_apart_by_their_pairs_and_no_larger_than_they_have_to_be(seed)
             {"_commit_version": [a for a, _ in pairs], "_seq": [b for _, b in pairs], "n": range(len(pairs))}
         )
         rows_max = rng.randrange(1, 5)
-        parts = [[*zip(*(each.tolist() for each in pairs_of(part)), strict=True)] for part in parted(rows, rows_max)]
+        parts = [[*zip(*(pair.tolist() for pair in pairs_of(part)), strict=True)] for part in parted(rows, rows_max)]
         assert [*itertools.chain(*parts)] == pairs
         for before, after in itertools.pairwise(parts):
             assert max(before) < min(after)

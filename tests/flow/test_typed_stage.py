@@ -57,7 +57,7 @@ def happened(dice: random.Random) -> list[dict[str, Any]]:
                 seq += 1
                 rows += [{**at, "_seq": seq, "_change_type": "update_postimage", "id": seq}] * entered
             else:
-                rows += [{**at, "_change_type": "insert", "id": each} for each in range(dice.choice((1, 1, 3)))]
+                rows += [{**at, "_change_type": "insert", "id": number} for number in range(dice.choice((1, 1, 3)))]
     return rows
 
 

@@ -65,10 +65,10 @@ class Target:
             write_batch(self.output, batch)
 
     def letters(self):
-        return [each for file in self.output.letters.files() for each in self.output.letters.read(file).letters]
+        return [letter for file in self.output.letters.files() for letter in self.output.letters.read(file).letters]
 
     def pairs_of_letters(self):
-        return sorted(each.pair for each in self.letters())
+        return sorted(letter.pair for letter in self.letters())
 
     def replay(self):
         for file in self.output.letters.files():
@@ -86,7 +86,7 @@ def pair_of(row):
 
 
 def pairs_in(log):
-    return sorted(each.pair for each in log.entries if not isinstance(each, TableControl))
+    return sorted(entry.pair for entry in log.entries if not isinstance(entry, TableControl))
 
 
 def log_of(*notes):

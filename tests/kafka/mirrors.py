@@ -51,8 +51,7 @@ def batches(groups: list[Group], begin: int = 0) -> Iterator[ChangeBatch]:
         end = SourceCheckpoint("", commit.scn, None, commit.txid, commit.commit_us, log)
         if number >= begin:
             items = tuple(
-                TableRows(each.table, to_user_rows(each.table, pa.Table.from_batches([each.batch])))
-                for each in group.rows
+                TableRows(row.table, to_user_rows(row.table, pa.Table.from_batches([row.batch]))) for row in group.rows
             )
             yield ChangeBatch("east", at, end, items, position=commit.position)
         at = end
@@ -75,6 +74,6 @@ def write(output: Any, groups: list[Group], begin: int = 0) -> None:
 def told(server: Any, topic: str) -> list[list[tuple[Any, ...]]]:
     """All that a reader can tell of each partition's messages, in order."""
     return [
-        [(each.key(), each.value(), each.timestamp(), each.headers()) for each in part]
+        [(message.key(), message.value(), message.timestamp(), message.headers()) for message in part]
         for part in messages_in(server, topic)
     ]

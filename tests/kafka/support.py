@@ -68,7 +68,7 @@ def wait_for_ends(admin, partitions):
     while time.monotonic() < deadline:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         asked = [
-            admin.list_offsets({each: OffsetSpec.latest() for each in partitions}, isolation_level=level)
+            admin.list_offsets({partition: OffsetSpec.latest() for partition in partitions}, isolation_level=level)
             for level in levels
         ]
         stable, last = ([each.result(30).offset for each in found.values()] for found in asked)
@@ -79,7 +79,7 @@ def wait_for_ends(admin, partitions):
 
 def rows_in(server, topic, **options):
     """The rows in a topic, of each partition in order, without controls."""
-    found = [[json.loads(each.value()) for each in part] for part in messages_in(server, topic, **options)]
+    found = [[json.loads(message.value()) for message in part] for part in messages_in(server, topic, **options)]
     return [[row for row in part if "_control" not in row] for part in found]
 
 

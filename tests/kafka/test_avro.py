@@ -96,7 +96,7 @@ def test_debeziums_envelopes_and_keys_have_schemas_of_their_own(kafka, tmp_path,
             write_batch(output, batch)
     events = [each for each in read(kafka, registry, topic) if each is not None]
     events.sort(key=lambda each: json.loads(each["source"]["sequence"]))
-    assert [(each["op"], (each["after"] or each["before"])["id"]) for each in events] == [
+    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in events] == [
         ("c", 1), ("c", 2), ("u", 1), ("d", 2)
     ]  # fmt: skip
     assert events[2]["after"]["city"] == "Zürich"

@@ -153,7 +153,7 @@ def test_a_parked_key_keeps_its_order_and_so_does_the_key_that_it_becomes(kafka,
 def test_an_update_is_one_message_again_when_it_is_replayed(kafka, tmp_path, form):
     target = Target(kafka, tmp_path, format=form, deletes="both", on_truncate="skip", kafka={"linger.ms": 50})
     target.write(moved())
-    assert {each.id for each in target.letters()} == {"2", "9"}
+    assert {letter.id for letter in target.letters()} == {"2", "9"}
     target.mend()
     target.replay()
     whole = Target(kafka, tmp_path / "whole", "nobody", format=form, deletes="both", on_truncate="skip")
@@ -214,7 +214,7 @@ def test_rows_arrive_once_and_in_order_per_key_whatever_is_refused_when(kafka, t
     target.mend()
     target.replay()
     assert target.letters() == []
-    truncations = [each.pair for each in log.entries if isinstance(each, TableControl)]
+    truncations = [entry.pair for entry in log.entries if isinstance(entry, TableControl)]
     found = Counter(target.pairs())
     assert not {pair for pair, count in found.items() if count > 1}
     assert {pair for pair in pairs_in(log) if pair > max(truncations, default=(0, 0))} <= set(found)
@@ -255,7 +255,7 @@ def test_rows_without_a_key_are_letters_where_the_topic_is_compacted(kafka, tmp_
     log = log_of("x", "y")
     log.begin().insert(EVENTS, {"id": 1, "note": "one"})
     target.write(log)
-    assert [(each.id, each.pair) for each in target.letters()] == [("", (3, 1))]
+    assert [(letter.id, letter.pair) for letter in target.letters()] == [("", (3, 1))]
     for number in range(40):
         log.begin().insert(ORDERS, order(number, "z"))
         log.begin().insert(EVENTS, {"id": number, "note": "one of many"})
@@ -281,7 +281,7 @@ def test_rows_that_a_format_cannot_express_are_letters(kafka, tmp_path):
     target.output = target._opened()
     target.replay()
     assert target.letters() == []
-    assert len([each for part in messages_in(kafka, target.topic) for each in part]) == 52
+    assert len([message for part in messages_in(kafka, target.topic) for message in part]) == 52
 
 
 IN_A_PROCESS = """
@@ -470,11 +470,11 @@ def test_a_mirror_parks_keys_of_messages_in_their_partitions_and_replays_them(ka
     output = mirror_of(kafka, tmp_path, prefix, on_error="dead_letter", buckets=2)
     write_groups(output, groups)
     topic, late = f"{prefix}.{name}", {b"3 of 0", b"3 of 1", b"13 of 1", b"23 of 1"}
-    parts = [[each[1] for each in part] for part in told(kafka, topic)]
-    wanted = [[each[1] for each in part if each[1] not in late] for part in told(kafka, name)]
+    parts = [[message[1] for message in part] for part in told(kafka, topic)]
+    wanted = [[message[1] for message in part if message[1] not in late] for part in told(kafka, name)]
     assert parts == wanted
-    letters = [each for file in output.letters.files() for each in output.letters.read(file).letters]
-    assert sorted(bool(each.id) for each in letters) == [False, False, True, True]
+    letters = [letter for file in output.letters.files() for letter in output.letters.read(file).letters]
+    assert sorted(bool(letter.id) for letter in letters) == [False, False, True, True]
     set_topic(kafka, topic, **{"message.timestamp.after.max.ms": 2**62})
     for file in output.letters.files():
         output.letters.keep(file, output.replay(output.letters.read(file)))
@@ -482,7 +482,7 @@ def test_a_mirror_parks_keys_of_messages_in_their_partitions_and_replays_them(ka
     for part, original in zip(told(kafka, topic), told(kafka, name), strict=True):
         assert sorted(map(repr, part)) == sorted(map(repr, original))
         for key in {each[0] for each in original} - {None}:
-            assert [each for each in part if each[0] == key] == [each for each in original if each[0] == key]
+            assert [message for message in part if message[0] == key] == [each for each in original if each[0] == key]
 
 
 def test_letters_that_are_left_stop_an_output_that_keeps_none_any_more(kafka, tmp_path):

@@ -83,7 +83,7 @@ def test_a_transaction_that_the_broker_has_ended_comes_again(kafka, tmp_path, mo
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     def ends(level):
-        asked = admin.list_offsets({each: OffsetSpec.latest() for each in topics}, isolation_level=level)
+        asked = admin.list_offsets({topic: OffsetSpec.latest() for topic in topics}, isolation_level=level)
         return [each.result(30).offset for each in asked.values()]
 
     def wait_until_it_has_ended(point):

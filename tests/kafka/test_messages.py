@@ -46,7 +46,7 @@ def test_what_is_left_of_each_key_is_its_row_in_every_format(kafka, tmp_path, na
     """Over three buckets and three partitions, a changed key included."""
     log, alive = busy_log(), {}
     for part in written(kafka, tmp_path, log, format=name, buckets=3):
-        values = pa.array([each.value() for each in part], pa.large_binary())
+        values = pa.array([message.value() for message in part], pa.large_binary())
         for row in READERS[name](ORDERS, values).rows.to_pylist():
             if row["_change_type"] in (1, 3):
                 alive[row["id"]] = row["note"]
@@ -57,7 +57,7 @@ def test_what_is_left_of_each_key_is_its_row_in_every_format(kafka, tmp_path, na
 
 def test_a_key_goes_where_kafkas_own_partitioner_sends_it(kafka, tmp_path):
     """The same keys by the client's own producer, with nothing but the partitioner's name."""
-    mine = {each.key(): each.partition() for part in written(kafka, tmp_path, busy_log()) for each in part}
+    mine = {message.key(): message.partition() for part in written(kafka, tmp_path, busy_log()) for message in part}
     topic, theirs = new_prefix(), {}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
@@ -73,21 +73,21 @@ def test_a_key_goes_where_kafkas_own_partitioner_sends_it(kafka, tmp_path):
 def test_tombstones_say_that_a_key_is_gone(kafka, tmp_path, deletes, left):
     ids, last = {}, {}
     for part in written(kafka, tmp_path, busy_log(), deletes=deletes):
-        for each in part:
-            if each.value() is not None:
-                ids[each.key()] = json.loads(each.value())["id"]
-            last[each.key()] = each.value()
+        for message in part:
+            if message.value() is not None:
+                ids[message.key()] = json.loads(message.value())["id"]
+            last[message.key()] = message.value()
     assert sorted(ids[key] for key, value in last.items() if value is None) == left
 
 
 def test_headers_say_the_place_of_each_row_and_may_be_left_out(kafka, tmp_path):
     for part in written(kafka, tmp_path, busy_log()):
-        for each in part:
-            row, headers = json.loads(each.value()), dict(each.headers())
+        for message in part:
+            row, headers = json.loads(message.value()), dict(message.headers())
             assert (int(headers["_commit_version"]), int(headers["_seq"])) == (row["_commit_version"], row["_seq"])
             assert headers["_txid"].decode() == row["_txid"]
     bare = written(kafka, tmp_path, log_of(1, 2), headers=False)
-    assert [each.headers() for part in bare for each in part] == [None, None]
+    assert [message.headers() for part in bare for message in part] == [None, None]
 
 
 def test_headers_say_the_place_where_one_update_is_a_message_and_one_delete_is_two(kafka, tmp_path):
@@ -96,7 +96,7 @@ def test_headers_say_the_place_where_one_update_is_a_message_and_one_delete_is_t
     log.begin().update(ORDERS, order(1), order(1, "changed"))
     log.begin().delete(ORDERS, order(2))
     found = {}
-    for each in (each for part in written(kafka, tmp_path, log, format="debezium", buckets=1) for each in part):
+    for each in (message for part in written(kafka, tmp_path, log, format="debezium", buckets=1) for message in part):
         op = json.loads(each.value())["op"] if each.value() else "tombstone"
         headers = dict(each.headers())
         found.setdefault(op, []).append((int(headers["_commit_version"]), int(headers["_seq"])))
@@ -111,7 +111,7 @@ def test_controls_stand_in_each_partition_or_in_a_topic_of_their_own_or_stop(kaf
         assert part[-1].key() is None
     topic = f"{new_prefix()}.controls"
     assert sum(map(len, written(kafka, tmp_path, log, controls=topic))) == 1
-    found = [json.loads(each.value()) for part in messages_in(kafka, topic) for each in part]
+    found = [json.loads(message.value()) for part in messages_in(kafka, topic) for message in part]
     assert [each["_control"]["kind"] for each in found] == ["truncate"]
     with pytest.raises(UnsupportedFeature, match=r"on_truncate: skip"):
         written(kafka, tmp_path, log, format="debezium")
@@ -139,8 +139,8 @@ def test_an_update_is_in_one_piece_however_many_rows_there_are(kafka, tmp_path):
         log.begin().update(ORDERS, order(number), order(number, "new"))
     kinds = defaultdict(int)
     for part in written(kafka, tmp_path, log, format="debezium", buckets=1):
-        for each in part:
-            kinds[json.loads(each.value())["op"]] += 1
+        for message in part:
+            kinds[json.loads(message.value())["op"]] += 1
     assert kinds == {"c": 1, "u": 5_000}
 
 
@@ -152,12 +152,12 @@ def test_without_transactions_nothing_is_missing_and_repeats_can_be_told(kafka, 
     output = harness.make()
     output.open()
     write_batch(output, log.batch(0, len(log.entries)))
-    rows = [json.loads(each.value()) for part in messages_in(kafka, f"{prefix}.orders") for each in part]
+    rows = [json.loads(message.value()) for part in messages_in(kafka, f"{prefix}.orders") for message in part]
     last, once = {}, []
     for row in rows:
         pair = row["_commit_version"], row["_seq"]
         if last.get(row["id"], (0, 0)) < pair:
             last[row["id"]] = pair
             once.append(pair)
-    assert sorted(once) == sorted(each.pair for each in log.entries)
+    assert sorted(once) == sorted(entry.pair for entry in log.entries)
     assert len(rows) > len(once)

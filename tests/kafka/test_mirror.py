@@ -161,7 +161,7 @@ def test_a_topic_that_was_deleted_behind_its_messages_is_mirrored(kafka, west, t
     output.open()
     for batch in batches(follower.tape.groups):
         write_batch(output, replace(batch, position=end))
-    assert [[each[1] for each in part] for part in told(west, f"{prefix}.{name}")] == [[], [b"1", b"2"]]
+    assert [[message[1] for message in part] for part in told(west, f"{prefix}.{name}")] == [[], [b"1", b"2"]]
 
 
 def test_what_a_mirror_writes_into_the_cluster_that_it_reads_is_not_mirrored_again(kafka, tmp_path):
@@ -189,7 +189,7 @@ def test_a_mirror_writes_nothing_among_the_positions_of_outputs(kafka, west, tmp
     output = mirror_of(west, tmp_path, new_prefix(), topic="{table}", control_topic=control)
     with pytest.raises(ConfigError, match=f"{control} is its `control_topic`"):
         write(output, groups)
-    assert b"{}" not in [each[1] for part in told(west, control) for each in part]
+    assert b"{}" not in [message[1] for part in told(west, control) for message in part]
 
 
 def test_a_timestamp_that_the_topic_refuses_stops_and_says_which_setting_to_change(kafka, west, tmp_path):

@@ -19,7 +19,7 @@ def test_changes_lie_between_the_offsets_before_and_behind_their_batch(kafka, tm
             output.commit(each, Here()) for batch in log.batches([5]) for each in write_buckets(output, batch, bucket)
         ]
         ends = [each.offsets[f"{log.physical}/{ORDERS.source}"] for each in written]
-        pairs: list[Pair] = [each.pair for each in log.entries if isinstance(each, Image)]
+        pairs: list[Pair] = [entry.pair for entry in log.entries if isinstance(entry, Image)]
         first, second = ends[0], ends[-1]
         assert output.find_between({}, first, pairs) == pairs[:5]
         assert output.find_between(first, second, pairs) == pairs[5:]

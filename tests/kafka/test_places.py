@@ -51,7 +51,7 @@ class Origin(Input):
         return Checkpoint({"shop": SourceCheckpoint("u")})
 
     def tables_of(self, *_):
-        return [f"shop/main.{each}" for each in TABLES]
+        return [f"shop/main.{table}" for table in TABLES]
 
     def read_anew(self, _, physical, tables):
         raise AssertionError(f"{tables} are to be read by a snapshot, and nothing is missing")
@@ -64,7 +64,7 @@ class Process:
         self.output = output_of(server, folder, prefix, **{"buckets": 2, **options})
         self.handle = OutputHandle("topics", self.output, folder / ".databus")
         self.log, self.typed = log, [f"shop/main.{each}" for each in typed]
-        feed = bring(self.handle, *(f"main.{each}" for each in tables))
+        feed = bring(self.handle, *(f"main.{table}" for table in tables))
         self.choice = feed.choice
         self.handle.open()
         offsets = Offsets(folder / "query", Origin(None), "shop", "")
@@ -98,7 +98,7 @@ class Process:
     def catch_up(self, count):
         """A step of the table that is behind; returns whether there was one."""
         position = self.handle.position("shop")
-        behind = {f"shop/main.{each}" for each in TABLES} & {*position.behind(position.at.pair)}
+        behind = {f"shop/main.{table}" for table in TABLES} & {*position.behind(position.at.pair)}
         mine = [name for name in sorted(behind) if chosen_by(self.choice, name)]
         if not mine:
             return False

@@ -134,5 +134,5 @@ def test_a_key_that_changes_its_zeros_sign_alone_is_two_messages_with_two_places
     changes, batch = PlacedChanges.of(log.batch(0, 4), ENCODING.begins_change)
     (item,) = changes.counted((-1, -1), TransactionCounts(), batch.end.pair).placed(batch).items
     (chunk,) = ENCODING.chunks("shop", item, "topic")
-    found = [json.loads(each) for each in chunk.values if each is not None]
+    found = [json.loads(value) for value in chunk.values if value is not None]
     assert [(each["op"], each["transaction"]["total_order"]) for each in found] == [("d", 1), ("c", 2), ("u", 3)]

@@ -120,7 +120,7 @@ def test_a_transaction_ends_where_the_log_says_so_though_none_of_its_last_rows_c
     output = counting(kafka, tmp_path, prefix)
     write_batch(output, log.batch(0, 5))
     write_batch(output, replace(log.batch(5, 9), items=()))
-    statuses = [as_json(each.value())["status"] for part in marks_in(kafka, prefix) for each in part]
+    statuses = [as_json(message.value())["status"] for part in marks_in(kafka, prefix) for message in part]
     assert statuses == ["BEGIN"]
     write_batch(output, replace(log.batch(9, 12), items=()))
     found, _ = counts_in(kafka, prefix)
@@ -200,7 +200,7 @@ def test_with_schema_each_message_says_it(kafka, tmp_path):
 
     found, _ = counts_in(kafka, prefix, read=payload, read_key=payload)
     assert found == counts_of(log)
-    (schema,) = {str(as_json(each.value())["schema"]) for part in marks_in(kafka, prefix) for each in part}
+    (schema,) = {str(as_json(message.value())["schema"]) for part in marks_in(kafka, prefix) for message in part}
     assert "'name': 'io.debezium.connector.common.TransactionMetadataValue'" in schema
 
 
@@ -229,7 +229,7 @@ def test_in_avro_confluents_deserializer_reads_places_and_marks(kafka, tmp_path)
 def test_without_the_option_there_is_neither_block_nor_topic(kafka, tmp_path):
     log, prefix = long_log(), new_prefix()
     write_batch(counting(kafka, tmp_path, prefix, chosen={"transaction_topic": None}), log.batch(0, 15))
-    assert {each["transaction"] for each in changes_in(kafka, [f"{prefix}.orders", f"{prefix}.stock"])} == {None}
+    assert {change["transaction"] for change in changes_in(kafka, [f"{prefix}.orders", f"{prefix}.stock"])} == {None}
     assert marks_in(kafka, prefix) == []
 
 

@@ -85,7 +85,7 @@ def test_messages_that_a_typed_filter_lets_pass_are_as_they_were_in_their_partit
         patch.setattr(OutputHandle, "advance", died)
         go_on(2, code=3)
     go_on(3)
-    wanted = [[each for each in part if each[0] is not None] for part in told(kafka, topic)]
+    wanted = [[message for message in part if message[0] is not None] for part in told(kafka, topic)]
     assert told(kafka, f"{prefix}-{topic}") == wanted
     assert sum(map(len, wanted)) > 100
 
@@ -208,8 +208,8 @@ class Connector:
         schema = json.dumps(debezium_avro_schema(ORDERS, "db", DebeziumForm()))
         serialize = AvroSerializer(SchemaRegistryClient({"url": self.registry}), schema)
         context = SerializationContext(self.topic, MessageField.VALUE)
-        envelopes = [each for _ in range(count) for each in self._changes()]
-        self.topics.write(self.topic, [each and serialize(each, context) for each in envelopes])
+        envelopes = [change for _ in range(count) for change in self._changes()]
+        self.topics.write(self.topic, [envelope and serialize(envelope, context) for envelope in envelopes])
 
     def _changes(self) -> list[Any]:
         key = self.dice.randrange(30)

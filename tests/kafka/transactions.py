@@ -12,7 +12,7 @@ def as_json(data):
 
 def changes_in(server, topics, read=as_json):
     """The envelopes of topics."""
-    found = [read(each.value()) for topic in topics for part in messages_in(server, topic) for each in part]
+    found = [read(message.value()) for topic in topics for part in messages_in(server, topic) for message in part]
     return [each for each in found if each is not None]
 
 
@@ -29,9 +29,9 @@ def counts_of_whole_transactions(server, topics, transaction_topic, *, read=as_j
             changes[block["id"]].append(change)
     marks = defaultdict(list)
     for part in messages_in(server, transaction_topic):
-        for each in part:
-            value = read(each.value())
-            assert read_key(each.key()) == {"id": value["id"]}
+        for message in part:
+            value = read(message.value())
+            assert read_key(message.key()) == {"id": value["id"]}
             marks[value["id"]].append(value)
     assert set(marks) == set(changes)
     found = {}

@@ -57,7 +57,7 @@ class FileTable:
             self.rewritten += done.removed
             changed += done.changed
         assert len(set(self.rewritten)) == len(self.rewritten)
-        self.files = [f for f in self.files if f.name not in self.rewritten] + [self.live(each) for each in added]
+        self.files = [f for f in self.files if f.name not in self.rewritten] + [self.live(file) for file in added]
         return changed
 
     def join_all(self) -> None:

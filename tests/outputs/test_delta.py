@@ -352,9 +352,9 @@ def test_a_history_with_all_controls_tells_each_with_the_table_s_definition(tmp_
     controls = [entry for entry in log.entries if isinstance(entry, TableControl)]
     assert [(row["_commit_version"], row["_seq"]) for row in rows] == [entry.pair for entry in log.entries]
     told = [(row["_change_type"], json.loads(row["_control"])) for row in rows if row["_control"] is not None]
-    assert [kind for kind, _ in told] == [each.kind for each in controls]
-    assert [TableSchema.from_json(body.pop("table")) for _, body in told] == [each.table for each in controls]
-    assert [body for _, body in told] == [json.loads(json.dumps(dict(each.body))) for each in controls]
+    assert [kind for kind, _ in told] == [control.kind for control in controls]
+    assert [TableSchema.from_json(body.pop("table")) for _, body in told] == [control.table for control in controls]
+    assert [body for _, body in told] == [json.loads(json.dumps(dict(control.body))) for control in controls]
 
 
 @pytest.mark.parametrize("name", ["größe", "订单", "a/b", "[ab]", "100%", "a=b", "a%2Fb", "it's #1?"])
@@ -369,7 +369,7 @@ def test_a_table_may_have_any_name(either, name):
     output = either.make()
     found = Path(output.table_path("shop", table.source))
     assert sorted(read_delta(found, ["id"]).column("id").to_pylist()) == [1, 2]
-    assert [each.name for each in found.parent.iterdir() if each.is_dir()] == [found.name]
+    assert [path.name for path in found.parent.iterdir() if path.is_dir()] == [found.name]
     assert [*map(Path, output.remove([f"shop/{table.source}"]))] == [found]
 
 

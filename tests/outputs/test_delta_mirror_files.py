@@ -71,9 +71,9 @@ def test_files_of_a_history_that_are_joined_say_what_is_in_them_and_change_no_ro
         write_batch(harness.make(), batch)
     table = DeltaTable(harness.make().table_path("shop", TIMES.source))
     removed, added = actions_of(table, "remove"), actions_of(table, "add")
-    versions = {each["version"] for each in removed}
+    versions = {file["version"] for file in removed}
     assert versions
-    assert {each["dataChange"] for each in (*removed, *added) if each["version"] in versions} == {False}
+    assert {file["dataChange"] for file in (*removed, *added) if file["version"] in versions} == {False}
     dataset = table.to_pyarrow_dataset()
     rows = dataset.to_table().to_pylist()
     assert len({(row["_commit_version"], row["_seq"]) for row in rows}) == len(rows) > 10

@@ -27,7 +27,7 @@ def schema_log(to, change_class, values=(1.0, 2.5), **body):
 
 
 def table(*columns):
-    return TableSchema("main.t", (Column("id", "int64"), *(Column(*each) for each in columns)), ("id",))
+    return TableSchema("main.t", (Column("id", "int64"), *(Column(*column) for column in columns)), ("id",))
 
 
 def test_mirror_drops_and_renames_in_one_commit(mirror):

@@ -53,13 +53,13 @@ def test_rows_of_every_definition_are_read_back_as_they_were(tmp_path, rewrite_b
         table = log.entries[0].table
         found = harness.target("shop", table).read()
         by_pair = {(row["_commit_version"], row["_seq"]): at for at, row in enumerate(found.to_pylist())}
-        assert by_pair.keys() == {each.pair for each in log.entries}
-        for each in log.entries:
-            if hasattr(each, "row"):
+        assert by_pair.keys() == {entry.pair for entry in log.entries}
+        for entry in log.entries:
+            if hasattr(entry, "row"):
                 (row,) = user_rows(
-                    each.table, under_own_names(each.table, found.slice(by_pair[each.pair], 1))
+                    entry.table, under_own_names(entry.table, found.slice(by_pair[entry.pair], 1))
                 ).to_pylist()
-                assert {name: row[name] for name in each.table.names} == each.row, (seed, each)
+                assert {name: row[name] for name in entry.table.names} == entry.row, (seed, entry)
 
 
 def test_a_history_stops_without_the_option_and_says_which_one(tmp_path):

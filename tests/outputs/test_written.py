@@ -60,7 +60,7 @@ def test_an_event_counts_what_was_written(harness, tmp_path):
     writer = OfOne("query", [(feed, handle)], events.append, Noted(), decode=lambda _: [])
     writer(LocalRows(), 0)
     writer(LocalRows(), 0)
-    assert [(each["rows"], each["tables"]) for each in events if each["event"] == "batch"] == [
+    assert [(event["rows"], event["tables"]) for event in events if event["event"] == "batch"] == [
         (3, {ORDERS.source: 3}),
         (0, {ORDERS.source: 0}),
     ]

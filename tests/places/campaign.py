@@ -636,12 +636,12 @@ class Campaign:
             raise Wrong(f"{out.name}: there are exceptions left: {out.ledger}")
 
     def _verify_mirror(self, out, table, pair, seed):
-        if seed or any(each.pair > pair for each in self.source.history if each.table == table):
+        if seed or any(entry.pair > pair for entry in self.source.history if entry.table == table):
             return
         content, last = out.target.content(table), {}
-        for each in self.source.history:
-            if each.table == table and each.kind in ("put", "delete"):
-                last[each.key] = each.pair
+        for entry in self.source.history:
+            if entry.table == table and entry.kind in ("put", "delete"):
+                last[entry.key] = entry.pair
         for key in KEYS:
             value, found = self.source.rows[table].get(key), content.get(key, (None, None))[1]
             ways = out.ways_ever.get(table, {0})
@@ -653,16 +653,19 @@ class Campaign:
 
     def _verify_append(self, out, table, pair, seed):
         messages = out.target.messages(table)
-        written, also = [each[0] for each in messages if not each[4]], {each[0] for each in messages if each[4]}
+        written, also = (
+            [message[0] for message in messages if not message[4]],
+            {message[0] for message in messages if message[4]},
+        )
         for (name, _), letters in getattr(out.target, "letters", {}).items():
             also |= {*letters} if name == table else set()
         released = max((below for name, below in out.released if name == table), default=ZERO)
         base, there = out.base.get(table, ZERO), {*written, *also}
-        for each in self.source.history:
-            if each.table != table or each.kind not in ("put", "delete") or not base < each.pair <= pair:
+        for entry in self.source.history:
+            if entry.table != table or entry.kind not in ("put", "delete") or not base < entry.pair <= pair:
                 continue
-            if each.pair not in there and not (out.dead_letters and each.pair < released):
-                raise Wrong(f"{out.name} ({out.kind}): lost {each} (base {base}, at {pair})")
+            if entry.pair not in there and not (out.dead_letters and entry.pair < released):
+                raise Wrong(f"{out.name} ({out.kind}): lost {entry} (base {base}, at {pair})")
         if out.target.is_transactional and not out.may_repeat:
             twice = [each for each, count in Counter(written).items() if count > 1]
             if twice:
@@ -677,7 +680,7 @@ class Campaign:
             self._verify_snapshot(out, table, pair, there, released)
 
     def _verify_snapshot(self, out, table, pair, there, released):
-        mine = [each for each in self.source.history if each.table == table and each.pair <= pair]
+        mine = [entry for entry in self.source.history if entry.table == table and entry.pair <= pair]
         asked = [at for name, at in out.seeds if name == table]
         base = min(asked) if out.restored else asked[-1]  # a ledger or target of before may have taken back the last
         if all(each.pair in there for each in mine if each.kind in ("put", "delete")):
@@ -686,11 +689,13 @@ class Campaign:
         if any(each.kind in ("truncate", "drop") for each in mine):
             return
         # What the bus put behind a transaction is not there in a log that has taken the place of the first.
-        ends = (each for each in self.source.history if each.table == table and each.kind == "snapshot_end")
+        ends = (entry for entry in self.source.history if entry.table == table and entry.kind == "snapshot_end")
         for end in (each for each in ends if each.begin > base and each.pair[0] <= pair[0]):
-            rows = [each for each in self.source.history if each.table == table and each.generation == end.generation]
-            rows = [each for each in rows if each.kind == "read"]
-            if all(each.pair in there or (out.dead_letters and each.pair < released) for each in rows):
+            rows = [
+                entry for entry in self.source.history if entry.table == table and entry.generation == end.generation
+            ]
+            rows = [row for row in rows if row.kind == "read"]
+            if all(row.pair in there or (out.dead_letters and row.pair < released) for row in rows):
                 return
         raise Wrong(f"{out.name} ({out.kind}): {table} was to be read anew, and was not: base {base}, at {pair}")
 

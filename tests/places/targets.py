@@ -219,7 +219,7 @@ class Kafka:
     def _release(self, table, below, letters, out):
         for key in [key for key in self.letters if key[0] == table]:
             self.letters[key] = {pair: message for pair, message in self.letters[key].items() if pair >= below}
-        letters[:] = [each for each in letters if each[0] != table or each[2] >= below]
+        letters[:] = [letter for letter in letters if letter[0] != table or letter[2] >= below]
         out.released.append((table, below))
 
     def _park(self, letters, tick):

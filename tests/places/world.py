@@ -163,7 +163,7 @@ class Source:
 
     def purge(self, to):
         self.floor = max(self.floor, to)
-        self._keep([each for each in self.log if each.pair > self.floor])
+        self._keep([entry for entry in self.log if entry.pair > self.floor])
 
     def _keep(self, log):
         self.log = log
@@ -175,10 +175,10 @@ class Source:
         """By another relay's: what the bus made is not in it, nor what was asked of the first."""
         self.logs += 1
         self.log_id, self.floor = self.logs, floor
-        self._keep([each for each in self.history if each.pair > floor and each.pair[1] <= SEQ_DONE])
+        self._keep([entry for entry in self.history if entry.pair > floor and entry.pair[1] <= SEQ_DONE])
         lost = {*self.open, *self.asked}
         self.open, self.asked = {}, []
-        changed = {each.table for each in self.log if each.kind == CLASS_3}
+        changed = {entry.table for entry in self.log if entry.kind == CLASS_3}
         for table in sorted(lost | changed):
             if table in changed:
                 self.ask(table)

@@ -30,4 +30,4 @@ class SearchHarness:
 
     def read(self, physical, table):
         name = table.source.partition(".")[2]
-        return [parsed(each, table) for each in self.server.documents(name).values()]
+        return [parsed(document, table) for document in self.server.documents(name).values()]

@@ -24,7 +24,7 @@ def started(server, folder, mapping):
     with structlog.testing.capture_logs() as logs:
         for name in handle.position("shop").marks:  # as `begin` does
             handle.follow_options(name)
-    return handle, [each for each in logs if each["log_level"] == "warning"]
+    return handle, [log for log in logs if log["log_level"] == "warning"]
 
 
 def written(server, folder, mapping):

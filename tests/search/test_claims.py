@@ -130,4 +130,4 @@ def test_two_pipelines_that_have_claimed_tables_of_each_other_have_a_way_out(ser
     with attempt(other) as writer, pytest.raises(UnsupportedFeature, match=r"log-1.*databus rebuild"):
         writer.write(logs[1].batch(0, 2))
     for name in ("orders", "others"):
-        assert {each["note"] for each in server.documents(name).values()} == {"log-1"}
+        assert {document["note"] for document in server.documents(name).values()} == {"log-1"}

@@ -49,7 +49,7 @@ class Story:
         if end is None:
             return None
         found = self.log.batch(begin, end)
-        return replace(found, items=tuple(each for each in found.items if each.table.source == table))
+        return replace(found, items=tuple(item for item in found.items if item.table.source == table))
 
 
 def story():

@@ -63,9 +63,9 @@ def test_a_refused_row_is_a_letter_and_is_written_once_what_it_was_refused_for_i
     write_batch(made, log.batch(4, 6))
     made.close()
     assert notes(server) == {"1": "1", "3": "33", "4": "4"}
-    letters = [each for file in made.letters.files() for each in made.letters.read(file).letters]
-    assert sorted((each.id, each.pair) for each in letters) == [("2", (2, 1))]
-    assert all("status 400" in each.reason and "note" in each.reason for each in letters)
+    letters = [letter for file in made.letters.files() for letter in made.letters.read(file).letters]
+    assert sorted((letter.id, letter.pair) for letter in letters) == [("2", (2, 1))]
+    assert all("status 400" in letter.reason and "note" in letter.reason for letter in letters)
     assert [made.replay(made.letters.read(file))[0].id for file in made.letters.files()] == ["2"]
     kind = "/_doc" if server.kind.startswith("elastic") else ""
     server.ask(
@@ -158,7 +158,7 @@ def test_a_letter_holds_every_value_of_its_row(tmp_path):
     (file,) = letters.files()
     found = letters.read(file)
     assert found.table == EVERYTHING
-    assert [each.reason for each in found.letters] == ["no", 'a "b"\n']
+    assert [letter.reason for letter in found.letters] == ["no", 'a "b"\n']
     first = json.loads(found.letters[0].row)
     assert (first["c 8"], first["_commit_version"], first["_seq"]) == (2**64 - 1, 1, 1)
     letters.keep(file, found.letters[1:])
@@ -209,7 +209,7 @@ def test_letters_are_seen_while_a_replay_takes_some_of_their_file(tmp_path):
             return super().find(file)
 
     found = Replayed(located(tmp_path / "letters")).by_source(lambda _: True)
-    assert [each.id for group in found["shop/main.orders"] for each in group.letters] == ["2"]
+    assert [letter.id for group in found["shop/main.orders"] for letter in group.letters] == ["2"]
 
 
 @pytest.mark.parametrize("left", ["deleted", "updated"])
@@ -223,7 +223,7 @@ def test_a_letter_is_forgotten_once_a_newer_row_has_its_document(opensearch, tmp
     write_batch(made, log.batch(3, len(log.entries)))
     made.close()
     (file,) = made.letters.files()
-    assert [each.id for each in made.letters.read(file).letters] == ["3"]
+    assert [letter.id for letter in made.letters.read(file).letters] == ["3"]
 
 
 def test_letters_of_all_tables_of_a_batch_and_of_all_definitions_of_one_are_forgotten(opensearch, tmp_path):
@@ -243,4 +243,4 @@ def test_letters_of_all_tables_of_a_batch_and_of_all_definitions_of_one_are_forg
     write_batch(made, log.batch(4, len(log.entries)))
     made.close()
     (file,) = made.letters.files()
-    assert [each.id for each in made.letters.read(file).letters] == ["3"]
+    assert [letter.id for letter in made.letters.read(file).letters] == ["3"]

@@ -104,7 +104,7 @@ def test_letters_are_forgotten_by_an_output_that_keeps_no_new_ones(server, made,
     changed = output_of(server, tmp_path, mapping=NUMBERS, buckets=1)
     changed.open()
     write_batch(changed, log.batch(2, cut))
-    assert [each.id for each in letters_of(changed).letters] == ["2"]
+    assert [letter.id for letter in letters_of(changed).letters] == ["2"]
     write_batch(changed, log.batch(cut, len(log.entries)))
     changed.close()
     assert changed.letters.count() == 0

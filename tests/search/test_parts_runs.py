@@ -42,7 +42,7 @@ def one_large_transaction(project: Project) -> None:
 def assert_is_what_sql_selects(project: Project, server: Any) -> None:
     assert "databus-parts" in server.ask("GET", "/databus-parts"), "no row had to wait"
     assert server.documents("databus-parts") == {}
-    found = {(each["id"], each["total_cents"]) for each in server.documents("orders").values()}
+    found = {(document["id"], document["total_cents"]) for document in server.documents("orders").values()}
     assert found == set(project.select("SELECT id, total_cents FROM orders"))
 
 

@@ -300,7 +300,7 @@ def test_an_index_that_is_removed_while_it_is_written_is_missed(opensearch, tmp_
 @pytest.mark.parametrize("together", [True, False], ids=["one batch", "two"])
 def test_rows_that_are_read_anew_after_their_column_has_another_type_are_all_there(opensearch, tmp_path, together):
     """The index is removed and filled again, also where the snapshot is in the batch that brings the change."""
-    columns = [replace(each, type="bool") if each.name == "note" else each for each in ORDERS.columns]
+    columns = [replace(column, type="bool") if column.name == "note" else column for column in ORDERS.columns]
     flags = replace(ORDERS, columns=tuple(columns))
     log = log_of(1, 2)
     log.begin().schema(flags, 3)
@@ -468,7 +468,7 @@ def test_what_is_too_large_as_one_request_goes_in_smaller_ones(small, tmp_path):
         (letter,) = output.letters.read(output.letters.files()[0]).letters
         assert letter.id == "1000"
         write_batch(output, log.batch(301, 302))
-        assert {each["_deleted"] for each in small.documents("orders").values()} == {True}
+        assert {document["_deleted"] for document in small.documents("orders").values()} == {True}
         for begin, end in ((302, 303), (303, 305)):
             write_batch(output, log.batch(begin, end))
     assert small.documents("orders")["1001"]["note"] == '"' * 20_000
@@ -484,4 +484,4 @@ def test_large_documents_come_in_smaller_pages(server, tmp_path, monkeypatch):
     with opened(server, tmp_path, buckets=1, deletes="soft") as output:
         for begin, end in ((0, 300), (300, 301)):
             write_batch(output, log.batch(begin, end))
-    assert [each["_deleted"] for each in server.documents("orders").values()] == [True] * 300
+    assert [document["_deleted"] for document in server.documents("orders").values()] == [True] * 300

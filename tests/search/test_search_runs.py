@@ -43,7 +43,7 @@ def assert_is_what_sql_selects(project: Project, server: Any) -> None:
     """Each table's documents, without the bus's fields, are its rows."""
     for table in TABLES:
         columns = [row[1] for row in project.select(f"SELECT cid, name FROM pragma_table_info('{table}')")]
-        found = [[each.get(name) for name in columns] for each in server.documents(table).values()]
+        found = [[document.get(name) for name in columns] for document in server.documents(table).values()]
         rows = [[*map(as_json, row)] for row in project.select(f"SELECT {', '.join(columns)} FROM {table}")]
         assert sorted(found, key=repr) == sorted(rows, key=repr), table
 
@@ -77,7 +77,7 @@ def test_an_index_is_what_sql_selects_whatever_happens_to_rows_and_runs(
     project.execute(f"INSERT INTO orders (customer_id, status, total_cents, channel) {more}")
     project.once(spark)
     assert_is_what_sql_selects(project, opensearch)
-    assert {each["channel"] for each in opensearch.documents("orders").values()} == {"shop", "app"}
+    assert {document["channel"] for document in opensearch.documents("orders").values()} == {"shop", "app"}
     rebuild(load_pipeline(project.path), "index", ["*orders"], confirm=lambda tables: True)
     assert opensearch.documents("orders") == {}
     project.once(spark)

@@ -53,12 +53,12 @@ def died(*_: object) -> None:
 
 def replayed(changes: list[Any], lives: dict[Any, Any]) -> list[Any]:
     """What is left of each row by envelopes, which may come twice."""
-    for each in changes:
-        for image in (each["before"], each["after"]):
+    for change in changes:
+        for image in (change["before"], change["after"]):
             if image is not None:
                 lives.pop((image["id"], image["ordinal"]), None)
-        if each["after"] is not None:
-            lives[each["after"]["id"], each["after"]["ordinal"]] = each["after"]
+        if change["after"] is not None:
+            lives[change["after"]["id"], change["after"]["ordinal"]] = change["after"]
     return list(lives.values())
 
 

@@ -25,7 +25,7 @@ def environment_of(session: Any) -> Any:
 
 
 def _field(thing: Any, end: str) -> Any:
-    (field,) = (each for each in thing.getClass().getDeclaredFields() if each.getName().endswith(end))
+    (field,) = (member for member in thing.getClass().getDeclaredFields() if member.getName().endswith(end))
     field.setAccessible(True)
     return field.get(thing)
 
@@ -66,10 +66,10 @@ def main(relay: str, folder: Path) -> None:
                     raise
 
     threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(STREAMS)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     rooms = [room_before, room(session)]
     told = {"before": before, "after": names(session), "rooms": rooms, "rows": rows}
     print(json.dumps(told))  # noqa: T201 - what it is for

@@ -27,5 +27,5 @@ def transaction(*changes: dict[str, Any]) -> dict[str, Any]:
 
 def write(path: Path, transactions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Write the script; returns the source's configuration. Written longer and started again, it goes on."""
-    path.write_text("".join(json.dumps(each) + "\n" for each in transactions))
+    path.write_text("".join(json.dumps(transaction) + "\n" for transaction in transactions))
     return {"type": "mock", "script": str(path)}

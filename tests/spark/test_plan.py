@@ -120,9 +120,9 @@ def test_ranges_are_not_smaller_than_they_are_worth(busy: RelayProcess, divisor:
     asked = options(busy.url, partitions=8, partitionBytesMin=found.bytes // divisor)
     parts = Planner(asked, None).split_all()
     assert len(parts) == ranges
-    assert [each.until for each in parts[:-1]] == [each.after for each in parts[1:]]
+    assert [part.until for part in parts[:-1]] == [part.after for part in parts[1:]]
     assert parts[-1].until == whole.split_all()[0].until
-    sizes = [whole._range(each.start, to=each.until).bytes for each in parts]
+    sizes = [whole._range(part.start, to=part.until).bytes for part in parts]
     assert max(sizes) < 2.5 * min(sizes)
 
 

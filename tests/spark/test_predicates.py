@@ -15,7 +15,7 @@ NAN, INF = float("nan"), float("inf")
 D = Decimal
 UTC = dt.UTC
 MOMENTS = ("2026-01-31T23:59:59.999999", "1970-01-01", "1900-02-28T01:02:03")
-TIMES = [dt.datetime.fromisoformat(each) for each in MOMENTS]
+TIMES = [dt.datetime.fromisoformat(moment) for moment in MOMENTS]
 VALUES = {
     "bool": [True, False],
     "int8": [-128, 127, 0, 1],
@@ -30,7 +30,7 @@ VALUES = {
     "binary": [b"", b"\x00", b"\xff", b"ab"],
     "date": [dt.date(2026, 1, 31), dt.date(1969, 12, 31), dt.date(1, 1, 1)],
     "timestamp": TIMES,
-    "timestamptz": [each.replace(tzinfo=UTC) for each in TIMES],
+    "timestamptz": [time.replace(tzinfo=UTC) for time in TIMES],
 }
 LITERALS = {
     "bool": ["TRUE", "FALSE"],
@@ -64,7 +64,7 @@ def leaf(rng):
         case 2 if kind == "string":
             return f"{name} LIKE '{rng.choice(['a%', '_', '%!_%', 'a!%b', '%', 'a_b'])}' ESCAPE '!'"
         case 3:
-            others = [kind] if kind in FEW else [each for each in VALUES if each not in FEW]
+            others = [kind] if kind in FEW else [value for value in VALUES if value not in FEW]
             other = rng.choice([*others, *(["float32", "float64"] if kind.startswith("float") else [])])
             return f"{name} {rng.choice(SIGNS if kind != 'bool' else SIGNS[:2])} {name_of(other)}"
         case _:

@@ -92,7 +92,7 @@ def test_a_range_that_is_cut_off_is_asked_for_again_with_the_snapshots_that_are_
         "main.stock": OpenSnapshot(1, None, (1, 1 << 41)),  # of which this query was never given the begin
     }
     raw = [encoded([], Commit(scn, 0, f"tx-{scn}", {}, 0, open_there)) for scn in (4, 5)]
-    relay = CutOnce([group for each in raw for group in parsed(each)])
+    relay = CutOnce([group for piece in raw for group in parsed(piece)])
     before = {} if begun == "inside" else {"main.orders": 7}
     start = SourceCheckpoint("db-1", 2, None, "tx-2", 0, "log-a" if before else None, before)
     reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]  # a relay of the test
@@ -103,7 +103,7 @@ def test_a_range_that_is_cut_off_is_asked_for_again_with_the_snapshots_that_are_
 def test_a_range_that_is_cut_off_inside_a_transaction_does_not_go_on_in_another_log() -> None:
     """That begins the transaction anew, with other numbers: rows would come twice, or not at all."""
     raw = [encoded([], Commit(4, seq, "tx-4", {}, 0, {}, continues=seq == 5)) for seq in (5, 9)]
-    relay = CutOnce([group for each in raw for group in parsed(each)])
+    relay = CutOnce([group for piece in raw for group in parsed(piece)])
     reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]  # a relay of the test
     groups = reader.groups(SourceCheckpoint("db-1", 3, None, "tx-3", 0, None, {}), (4, 9))
     assert [each.commit.last_seq for each in next(groups)[0]] == [5]

@@ -62,4 +62,4 @@ def test_without_a_place_to_keep_it_a_pipeline_has_a_home_of_spark_of_its_own(tm
     monkeypatch.setenv("DATABUS_CACHE", str(tmp_path / "file"))
     home = home_of_spark(tmp_path / "a", sys.executable)
     assert home == tmp_path / "a" / "home"
-    assert {each.name for each in home.iterdir()} >= {"bin", "jars"}
+    assert {path.name for path in home.iterdir()} >= {"bin", "jars"}

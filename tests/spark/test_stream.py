@@ -69,8 +69,8 @@ def test_a_transaction_larger_than_a_batch_is_cut_with_its_seq_in_the_offset(
     relay = start_relay({"shop": config}, 2)
     seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=221), tmp_path / "c")
     assert all(len(rows) <= 221 for rows in seen.batches.values())
-    offsets = [Checkpoint.from_json(each).sources["shop"] for each in offsets_in(tmp_path / "c").values()]
-    inside = [each for each in offsets if each.seq is not None]
+    offsets = [Checkpoint.from_json(offset).sources["shop"] for offset in offsets_in(tmp_path / "c").values()]
+    inside = [offset for offset in offsets if offset.seq is not None]
     assert len(inside) >= 3
     assert all(each.log for each in inside)
     pairs = seen.pairs()

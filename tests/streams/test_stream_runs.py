@@ -61,8 +61,8 @@ def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_agai
     assert "what lines has written is written again" in warned.message
     assert "give it that name back; or have its input say `starting_version: " in warned.message
     events = project.once(engine)
-    said = [each["event"] for each in events]
-    assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
+    said = [event["event"] for event in events]
+    assert str(warned) in {event.get("message") for event in events[: said.index("running")]}
     assert len(kept(tmp_path)) == 2 * rows
     assert not validate(project.path), "it has a place of its own now"
 
@@ -82,7 +82,7 @@ def test_a_pipeline_that_gets_another_name_is_warned_of_before_it_writes_all_aga
     assert not validate(project.path), "that one is a pipeline of its own"
     (tmp_path / "other.yml").unlink()
     events = project.once(engine)
-    said = [each["event"] for each in events]
-    assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
+    said = [event["event"] for event in events]
+    assert str(warned) in {event.get("message") for event in events[: said.index("running")]}
     assert len(kept(tmp_path)) == 2 * rows
     assert not validate(project.path), "it has a place of its own now"
