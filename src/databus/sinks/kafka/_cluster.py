@@ -137,21 +137,9 @@ _BY_TIME: Final = (
 )
 _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = (
     (_DENIED, AccessDenied, ". Look at the settings below `kafka`, and at what that user may do"),
-    (
-        TOO_LARGE,
-        TooLarge,
-        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`",
-    ),
-    (
-        _UNTIMELY,
-        Refused,
-        f". {_BY_TIME[0].upper()}{_BY_TIME[1:]}",
-    ),
-    (
-        ("INVALID_RECORD",),
-        InvalidRecord,
-        f". A compacted topic takes no message without a key; {_BY_TIME}",
-    ),
+    (TOO_LARGE, TooLarge, ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`"),
+    (_UNTIMELY, Refused, f". {_BY_TIME[0].upper()}{_BY_TIME[1:]}"),
+    (("INVALID_RECORD",), InvalidRecord, f". A compacted topic takes no message without a key; {_BY_TIME}"),
     (_MISSING, TopicMissing, ". Make the topic, or say `create_topics`"),
     (_WRONG, ConfigError, ""),
     (_WAIT, ServiceUnavailable, ""),
@@ -329,7 +317,7 @@ class Cluster:
         try:
             return kind({**_DEFAULTS, _SOCKET: self._silence_ms_max, **dict(self.settings), **own}, logger=logger)
         except KafkaException as error:
-            raise ConfigError(f"`kafka`: {_text(error.args[0])}") from error
+            raise ConfigError(f"`kafka`: {error_text(error.args[0])}") from error
 
     def error(self, error: BaseException, what: str) -> DatabusError:
         """What an error of the client's means. what: what it was doing, such as `committing`."""
@@ -338,7 +326,7 @@ class Cluster:
     def error_of(self, error: "KafkaError", what: str) -> DatabusError:
         """See `error`."""
         name = str(error.name())
-        message = f"{self.name}: {what}: {_text(error)}"
+        message = f"{self.name}: {what}: {error_text(error)}"
         if name in _FENCED:
             return ProducerFenced(f"{message}. Another attempt of this bucket has begun to write; this one ends")
         if name in _SILENT:
@@ -352,8 +340,6 @@ class Cluster:
 
 
 _MAKING: Final = threading.Lock()
-
-
 _ADMINS: Final[OrderedDict[Cluster, tuple[Any, deque[str]]]] = OrderedDict()
 
 
@@ -405,5 +391,6 @@ def _id(cluster: Cluster) -> str:
         raise cluster.error(error, "asking for the cluster's id") from error
 
 
-def _text(error: Any) -> str:
+def error_text(error: Any) -> str:
+    """What Kafka's client says of an error, and its name."""
     return f"{error.str()} ({error.name()})" if hasattr(error, "str") else str(error)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from databus.core import DatabusError, UnrepresentableValue
 from databus.flow import ChangeBatch, DeadLetters, Int, KeyChoice, Letters, Parking, TableRows, before_updates
-from databus.sinks.kafka._cluster import NEIGHBOUR, TOO_LARGE, Cluster, Refused
+from databus.sinks.kafka._cluster import NEIGHBOUR, TOO_LARGE, Cluster, Refused, error_text
 from databus.sinks.kafka._encoding import Chunk, Encoding, Header
 from databus.sinks.kafka._mirror import MirroredChunk, Mirroring
 from databus.sinks.kafka._topics import TopicNames
@@ -139,7 +139,7 @@ class RefusedRows:
         """
         if not isinstance(report, RowReport) or not isinstance(self._cluster.error_of(error, ""), Refused):
             return False
-        self._found[report.row] = _reason(error)
+        self._found[report.row] = error_text(error)
         return True
 
     def reports(self, number: int, rows: Sequence[int], others: Report) -> Iterator[Report]:
@@ -159,9 +159,9 @@ class RefusedRows:
         else:
             self._note_refusal(error, message)
             if self._was_alone(message):
-                self._found[row] = _reason(error)
+                self._found[row] = error_text(error)
             elif name not in TOO_LARGE:
-                self._invalid[place][row] = _reason(error)
+                self._invalid[place][row] = error_text(error)
 
     def _note_refusal(self, error: "KafkaError", message: "Message") -> None:
         self.interrupts = True
@@ -287,10 +287,6 @@ def _codec(settings: Mapping[str, str]) -> pa.Codec | None:
         return pa.Codec(name)
     least, most = pa.Codec.minimum_compression_level(name), pa.Codec.maximum_compression_level(name)
     return pa.Codec(name, compression_level=min(max(int(settings["compression.level"]), least), most))
-
-
-def _reason(error: "KafkaError") -> str:
-    return f"{error.str()} ({error.name()})"
 
 
 def rows_written(batch: ChangeBatch, refusals: RefusedRows | None) -> tuple[Counter[str], Counter[str]]:
