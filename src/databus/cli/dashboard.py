@@ -1,6 +1,7 @@
 """`databus dashboard`: see what flows, in a browser, and step in."""
 
 import json
+import signal
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, TokenFile, app
-from databus.cli._dashboard_beside import FOLDER, end_with_input
+from databus.cli._dashboard_beside import END_S_MAX, FOLDER
 
 if TYPE_CHECKING:
     from databus.dashboard import Alerting, DashboardConfig, Hook, Push
@@ -77,7 +78,7 @@ def dashboard(
     from contextlib import suppress
 
     from databus.dashboard import Alerting, Dashboard
-    from databus.operate import configure_logs
+    from databus.operate import configure_logs, end_with_parent
 
     alerting = Alerting() if alerts is None else Alerting.in_file(alerts)
     if export is not None:
@@ -93,7 +94,7 @@ def dashboard(
         takes_any_port=beside,
     )
     if beside:
-        end_with_input()
+        end_with_parent(signal.SIGINT, END_S_MAX)
     configure_logs(level=log_level, style=log_format)
     made = Dashboard(config, on_link=lambda link: typer.echo(f"sign in: {link}"))
 

@@ -1,5 +1,6 @@
-"""Operating databus: structured logs, and how a process starts. Begin with `configure_logs`."""
+"""Operating databus: logs without secrets, how a process starts, and ends with its parent. See `configure_logs`."""
 
+from databus.operate._children import end_child, end_with_parent, start_child
 from databus.operate._logs import Logger, LogStyle, configure_logs, logger_of, mark_reported
 from databus.operate._secrets import HIDDEN, hide_in_config, hide_in_text, is_secret_name
 from databus.operate._starting import has_terminal, starting
@@ -9,11 +10,14 @@ __all__ = [
     "LogStyle",
     "Logger",
     "configure_logs",
+    "end_child",
+    "end_with_parent",
     "has_terminal",
     "hide_in_config",
     "hide_in_text",
     "is_secret_name",
     "logger_of",
     "mark_reported",
+    "start_child",
     "starting",
 ]

@@ -4,17 +4,14 @@
 the pickled configuration, and it ends when its standard input does, as it does however the pipeline ends.
 """
 
-import os
 import pickle
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Final
 
 from databus.core import DatabusError
-from databus.operate import LogStyle, configure_logs, starting
+from databus.operate import LogStyle, configure_logs, end_with_parent, starting
 from databus.relay._config import RelayConfig, load_relay
 from databus.relay._relay import run_relay
 
@@ -43,18 +40,10 @@ def main() -> int:
 
 
 def _given(descriptor: int) -> RelayConfig:
-    threading.Thread(target=_end_with_input, name="leash", daemon=True).start()
+    end_with_parent(signal.SIGTERM, _STOP_S_MAX)
     with open(descriptor, "rb") as file:
         config: RelayConfig = pickle.load(file)  # noqa: S301 - our parent's own
     return config
-
-
-def _end_with_input() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_STOP_S_MAX)
-    os._exit(1)
 
 
 if __name__ == "__main__":

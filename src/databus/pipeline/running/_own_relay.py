@@ -1,7 +1,7 @@
 """The pipeline's own relay: a child process that lives as long as the pipeline, and is restarted when it dies.
 
-It reads a pipe from this process: however this process ends, the pipe closes, and the relay stops by itself in good
-order. It keeps the port of its first start, so that queries reach it again.
+However this process ends, the relay stops by itself in good order (`operate/_children.py`). It keeps the port of its
+first start, so that queries reach it again.
 """
 
 import json
@@ -24,6 +24,7 @@ from databus.core import (
     TransientError,
 )
 from databus.disk import FolderLock
+from databus.operate import end_child, start_child
 from databus.pipeline.graph import PipelineConfig
 
 if TYPE_CHECKING:
@@ -136,15 +137,8 @@ class OwnRelay:
         """Stop it in good order, or by force if that takes too long; callable twice."""
         self._is_stopping = True
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(_STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_child(process, _STOP_S_MAX)
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> None:
         process.wait()
@@ -156,14 +150,12 @@ class OwnRelay:
         with TemporaryFile() as config_file, self.log_file.open("ab") as log:  # unnamed: it may hold secrets
             pickle.dump(self._relay_config(), config_file)
             config_file.seek(0)
-            self._process = process = subprocess.Popen(  # noqa: S603 - our own interpreter
+            self._process = process = start_child(
                 [sys.executable, "-m", "databus.relay", "--configured", str(config_file.fileno())],
-                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(config_file.fileno(),),
                 cwd=self._config.folder,
-                start_new_session=True,  # Ctrl-C is for this process, which stops the relay after the queries
             )
         return process
 
