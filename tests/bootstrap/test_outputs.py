@@ -5,6 +5,10 @@ table is read by a snapshot.
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +20,7 @@ from databus.testing.servers import ServerMissing, open_search_server
 from tests.bootstrap.filled import Shop
 from tests.bootstrap.test_answers import MORE
 from tests.bootstrap.test_service import TABLES, churn
+from tests.client.conftest import wait_for
 from tests.http.receiver import Receiver
 from tests.kafka.support import new_prefix, rows_in
 
@@ -198,3 +203,62 @@ def test_an_output_begins_joins_and_goes_on_by_answers(spark, shop, target, aske
     once(shop, target, spark, "orders", "stock")
     assert dying == [0]
     assert asked == []
+
+
+CODE = """
+import sys
+from pathlib import Path
+from databus.pipeline import run
+sys.exit(run(sys.argv[1], once=True, events_file=Path(sys.argv[2])))
+"""
+SPARK = {"master": "local[2]", "settings": {"spark.driver.memory": "1g"}}
+
+
+def killed_at(point, path):
+    """Have the pipeline's processes killed where the first of them comes past a crash point: a task's commits, too,
+    whose process Spark would replace by one that dies there again.
+    """
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps({**value, "spark": SPARK}))
+    events, log = path.with_suffix(".events"), path.with_suffix(".log")
+    events.unlink(missing_ok=True)
+
+    def has_died():
+        said = events.read_text() if events.exists() else ""
+        return process.poll() is not None or '"retry"' in said or '"failed"' in said
+
+    with log.open("wb") as said:
+        command = [sys.executable, "-c", CODE, str(path), str(events)]
+        environment = {**os.environ, "DATABUS_CRASH_AT": point}
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, start_new_session=True)
+    try:
+        wait_for(has_died, point, 300)
+        assert process.poll() in (None, -signal.SIGKILL), f"{point} was never passed: {log.read_text()[-3000:]}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return log.read_text() + events.read_text()
+
+
+def test_a_topic_has_each_change_once_where_spark_is_killed_before_and_after_the_commit_of_an_answer(
+    spark, shop, tmp_path, request, asked
+):
+    """The process itself: the next one begins with what Kafka and the ledger say, in the middle of the answer."""
+    target = Topics(request, tmp_path)
+    pairs = []
+    for number, point in enumerate(("kafka.before_commit", "kafka.after_commit:2", "kafka.after_commit:3")):
+        before = pairs
+        said, pairs = killed_at(point, written(shop, target, "orders")), committed(target)
+        assert len({*pairs}) == len(pairs), "each once, for whoever reads what is committed"
+        assert {*pairs} >= {*before}
+        if point == "kafka.before_commit":
+            assert pairs == before
+        churn(shop, 30 + 3 * number, 33 + 3 * number)
+    assert pairs, said
+    once(shop, target, spark, "orders")
+    assert asked == []
+
+
+def committed(target):
+    return [(row["_commit_version"], row["_seq"]) for part in target.rows("orders") for row in part]
