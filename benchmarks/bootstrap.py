@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from benchmarks.figures import Figure, show
 from benchmarks.latency import RATE
 from benchmarks.latency import run as late_ms
-from databus.bootstrap import Ask, BootstrapServer, load_bootstrap
+from databus.bootstrap import AnswerRequest, BootstrapServer, load_bootstrap
 from databus.bootstrap._kept_stores import PhysicalStores
 from databus.bootstrap._noting import Noting, Stand
 from databus.bootstrap._parts import measured
@@ -191,7 +191,7 @@ def _key_range(stores: Stores, count: int) -> Iterator[Figure]:
     wanted = StreamFilter.parse(f"id >= {first} AND id < {first + few}", None, {})
     look = PhysicalStores(stores.config.root, "shop").look()
     some, all_of_it = (
-        measured(look.outline(None, Ask("shop", frozenset({TABLE.source}), (SOURCE,), choice))).bytes
+        measured(look.outline(None, AnswerRequest("shop", frozenset({TABLE.source}), (SOURCE,), choice))).bytes
         for choice in (wanted, StreamFilter())
     )
     yield Figure("1 % of a table by key range, read", some / 1e6, "MB", "all of it", all_of_it / 1e6)
@@ -242,7 +242,7 @@ def _since(stores: Stores, old: SourceCheckpoint, count: int, changes: int) -> I
     total, old = 10 * len(keys), replace(old, scn=begin)
     stores.note()
     look = PhysicalStores(stores.config.root, "shop").look()
-    asks = [Ask("shop", frozenset({TABLE.source}), (SOURCE,), every=every) for every in (False, True)]
+    asks = [AnswerRequest("shop", frozenset({TABLE.source}), (SOURCE,), every=every) for every in (False, True)]
     since, every = (measured(look.outline(old, ask)).bytes / 1e6 for ask in asks)
     yield Figure("since, read", since, "MB", "every change", every)
     with _Served(stores.config.path) as server:

@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from databus.bootstrap._commands import ANSWERS, Commands
+from databus.bootstrap._commands import ANSWERS, ServiceCommands
 from databus.core import AccessDenied, DatabusError, MalformedRequest, RightMissing, SourceCheckpoint, UnknownSource
 from databus.link import LookBack, RelayClient
 from tests.bootstrap.filled import PHYSICAL, Shop
@@ -102,7 +102,7 @@ def test_who_has_no_token_or_no_right_is_told_as_the_relay_does(shop):
 
 
 def test_a_defect_is_said_to_be_one_of_the_service(shop, monkeypatch):
-    monkeypatch.setattr(Commands, "_looks", lambda *_: 1 / 0)
+    monkeypatch.setattr(ServiceCommands, "_looks", lambda *_: 1 / 0)
     with pytest.raises(DatabusError, match="a defect in the bootstrap service"):
         service_of(shop, "all").sources()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from databus.bootstrap import Ask, KeepSection, Kept, Kind, NoteTaker, kinds_of, plan, standing_at
+from databus.bootstrap import AnswerRequest, KeepSection, KeptPast, NoteTaker, TableExtent, kinds_of, plan, standing_at
 from databus.bootstrap._keep import forgotten
 from databus.bootstrap._noting import Stand, _with_known, definitions_of
 from databus.core import SEQ_DONE, ControlKind, PositionPurged, ServiceUnavailable, SourceCheckpoint, UnknownSource
@@ -94,7 +94,7 @@ def test_no_number_is_given_to_two_tables():
 
 def kept(states, head, *controls):
     by_source = lambda source: [each for each in controls if each.source == source]  # noqa: E731
-    return Kept(states, head, by_source, 1 << 62)
+    return KeptPast(states, head, by_source, 1 << 62)
 
 
 def test_images_that_were_missing_for_a_while_make_a_table_come_whole():
@@ -103,12 +103,12 @@ def test_images_that_were_missing_for_a_while_make_a_table_come_whole():
     state = StateNote(SourceCheckpoint("u", 9), 1 << 40, {"main.orders": StateTable((), whole)})
     head = HeadNote(SourceCheckpoint("u", 9, log="A"), (0, 0))
     asked = StreamFilter.parse(filters={ORDERS: {"where": "a >= 2", "columns": None}})
-    ask = Ask(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), asked)
+    ask = AnswerRequest(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), asked)
     since = SourceCheckpoint("u", 5)
     for controls, kind in (
-        ([control("schema", 1, whole, previous=None)], Kind.SINCE),
-        ([control("schema", 1, part, previous=None), control("schema", 7, whole, previous="0")], Kind.ALL),
-        ([control("schema", 6, part, previous="0"), control("schema", 7, whole, previous="0")], Kind.ALL),
+        ([control("schema", 1, whole, previous=None)], TableExtent.SINCE),
+        ([control("schema", 1, part, previous=None), control("schema", 7, whole, previous="0")], TableExtent.ALL),
+        ([control("schema", 6, part, previous="0"), control("schema", 7, whole, previous="0")], TableExtent.ALL),
     ):
         assert kinds_of(state, since, ask, kept([state], head, *controls), is_inside=False) == {"main.orders": kind}
 
@@ -117,7 +117,7 @@ def test_every_change_is_not_given_where_a_snapshot_of_another_log_was_open():
     """The rest of that snapshot is in no log store, and who would go on from there would take its rows for all."""
     head = HeadNote(SourceCheckpoint("u", 9, log="A"), (0, 0))
     begun = control("snapshot_begin", 1, table(), generation=1)
-    ask = Ask(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), every=True)
+    ask = AnswerRequest(PHYSICAL, frozenset({"main.orders"}), (ORDERS,), every=True)
     inside = SourceCheckpoint("u", 5, seq=1 << 50, log="B", snapshots={"main.orders": 7})
     with pytest.raises(PositionPurged, match="in another log"):
         plan(inside, ask, kept([], head, begun))
@@ -178,7 +178,7 @@ def test_what_was_before_a_table_was_kept_is_not_taken_for_held(shop):
     end = shop.captured()
     shop._noting.look(at, state, definitions, log, (end.scn, end.ts_us))
     assert shop.head().low == (end.scn, SEQ_DONE)
-    ask = Ask(PHYSICAL, frozenset({"main.orders", "main.stock"}), every=True)
+    ask = AnswerRequest(PHYSICAL, frozenset({"main.orders", "main.stock"}), every=True)
     with pytest.raises(PositionPurged, match="is kept from"):
         plan(old.checkpoint.sources[PHYSICAL], ask, kept(shop.states(), shop.head()))
     with pytest.raises(ServiceUnavailable):

@@ -16,7 +16,7 @@ from databus.cli._app import app
 from databus.client import windows
 from databus.core import SEQ_DONE, PositionPurged, ServiceUnavailable
 from databus.sinks import read_delta
-from databus.stores import Wanted
+from databus.stores import LogSelection
 from tests.bootstrap import world as worlds
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES, Copy, assert_equal, churn, follow
@@ -184,7 +184,7 @@ def test_a_look_that_would_miss_what_was_cut_meanwhile_is_refused(shop, monkeypa
     looks = [stores.look(), stores.look()]
     looks[0].hold(["main.orders"])
     cut(shop, monkeypatch, consumers[2].checkpoint.sources[PHYSICAL].ts_us)
-    assert [*looks[0].log.pieces({"main.orders": Wanted.ALL}, (0, -1), looks[0].kept.head.position.pair)]
+    assert [*looks[0].log.pieces({"main.orders": LogSelection.ALL}, (0, -1), looks[0].kept.head.position.pair)]
     with pytest.raises(ServiceUnavailable, match="ask again"):
         looks[1].hold(["main.orders"])
 

@@ -30,7 +30,7 @@ def without_open_snapshots(monkeypatch):
 
 def without_kinds(monkeypatch):
     """Every table is given since the position, whatever happened to it."""
-    monkeypatch.setattr(_plan, "_kind", lambda *_: _plan.Kind.SINCE)
+    monkeypatch.setattr(_plan, "_kind", lambda *_: _plan.TableExtent.SINCE)
 
 
 def without_horizons(monkeypatch):
@@ -72,7 +72,7 @@ def without_schemas_of_whole_tables(monkeypatch):
     right = _told.Told.control
 
     def wrong(self, control):
-        is_whole = self.answer.kinds.get(self.source) is _plan.Kind.ALL
+        is_whole = self.answer.kinds.get(self.source) is _plan.TableExtent.ALL
         return None if is_whole and control.kind is ControlKind.SCHEMA else right(self, control)
 
     monkeypatch.setattr(_told.Told, "control", wrong)

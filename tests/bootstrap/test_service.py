@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from databus.bootstrap import Ask, Kept, is_eligible
+from databus.bootstrap import AnswerRequest, KeptPast, is_eligible
 from databus.client import Client, Consumer, windows
 from databus.core import PositionPurged
 from databus.wire import answer_name
@@ -149,8 +149,8 @@ def test_a_table_that_is_gone_from_the_state_store_is_not_taken_for_one_that_was
     shop.written["log"] = shop.written["state"] = shop.captured()
     noted = shop.note()
     assert noted.incomplete == {"main.stock"}
-    ask = Ask("shop", frozenset({"main.orders", "main.stock"}))
-    kept = Kept([*before, noted], shop.head(), lambda _: [], 1 << 62)
+    ask = AnswerRequest("shop", frozenset({"main.orders", "main.stock"}))
+    kept = KeptPast([*before, noted], shop.head(), lambda _: [], 1 << 62)
     assert [is_eligible(each, ask, kept) for each in kept.states] == [True, False]
 
 

@@ -14,7 +14,7 @@ from databus.core import SourceCheckpoint
 from databus.disk import located
 from databus.link import RelayClient
 from databus.schema import Predicate
-from databus.stores import Bounds, RowsWanted, file_of
+from databus.stores import ColumnBounds, RowsWanted, file_of
 from tests.bootstrap.filled import PHYSICAL, Shop
 
 SCHEMA = pa.schema(
@@ -123,6 +123,9 @@ def test_a_hundredth_of_a_table_by_its_key_reads_little_of_it(shop):
 )
 def test_bounds_that_are_cut_or_missing_prove_no_more_than_they_say(condition, is_held):
     """The least one may be below all values, and the greatest above them."""
-    bounds = {"name": Bounds("Bern", "Bero", 0, 9), "price": Bounds(Decimal("-1.00"), Decimal("1.50"), 1, 9)}
+    bounds = {
+        "name": ColumnBounds("Bern", "Bero", 0, 9),
+        "price": ColumnBounds(Decimal("-1.00"), Decimal("1.50"), 1, 9),
+    }
     schema = pa.schema({"name": pa.string(), "price": pa.decimal128(12, 2), "note": pa.string()})
     assert RowsWanted(schema, (Predicate.parse(condition),)).may_hold(bounds) is is_held

@@ -14,7 +14,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from databus.bootstrap import BootstrapServer, NoteTaker
-from databus.bootstrap._commands import Commands
+from databus.bootstrap._commands import ServiceCommands
 from databus.bootstrap._kept_stores import PhysicalStores
 from databus.bootstrap._noting import Stand
 from databus.client import FollowConfig
@@ -72,7 +72,7 @@ def giving(shop, monkeypatch):
     """Have answers be so, and readers be cut off after so long."""
 
     def give(write_ms_max, *parts):
-        monkeypatch.setattr(Commands, "_answer", lambda *_: ("state", "bootstrap:x", iter(parts)))
+        monkeypatch.setattr(ServiceCommands, "_answer", lambda *_: ("state", "bootstrap:x", iter(parts)))
         serve = shop.config.options.serve.model_copy(update={"write_ms_max": write_ms_max})
         monkeypatch.setattr(shop.config.options, "serve", serve)
 

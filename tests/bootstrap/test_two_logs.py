@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.bootstrap import Ask, EveryChange, plan
+from databus.bootstrap import AnswerRequest, EveryChange, plan
 from databus.bootstrap._kept_stores import PhysicalStores
 from databus.bootstrap._noting import Noting
 from databus.core import SEQ_DONE, SourceCheckpoint
@@ -12,7 +12,7 @@ from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.followers import Follower
 from tests.bootstrap.test_service import TABLES, churn
 
-ASK = Ask(PHYSICAL, frozenset({"main.orders", "main.stock"}), every=True)
+ASK = AnswerRequest(PHYSICAL, frozenset({"main.orders", "main.stock"}), every=True)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from functools import partial
 import pyarrow as pa
 
 from databus.bootstrap import (
-    Answer,
-    Ask,
+    AnswerRequest,
     EveryChange,
-    Kept,
+    KeptPast,
+    StateAnswer,
     Stores,
     answered,
     cut_off,
@@ -39,10 +39,10 @@ from databus.stores import (
     HeadNote,
     KnownSchemas,
     LoggedControl,
+    LogSelection,
     RowGroup,
     StateNote,
     StateTable,
-    Wanted,
     controls_above,
     merged_rows,
 )
@@ -52,9 +52,11 @@ from databus.wire import FrameParser, answer_log, answer_name
 KEYS = range(6)
 PHYSICAL = "shop"
 NEEDED = {  # as row groups are left out by their bounds
-    Wanted.ALL: lambda _: True,
-    Wanted.CONTROLS: lambda each: isinstance(each, TableControl),
-    Wanted.REMOVALS: lambda each: isinstance(each, TableControl) or each.kind.label in ("delete", "update_preimage"),
+    LogSelection.ALL: lambda _: True,
+    LogSelection.CONTROLS: lambda each: isinstance(each, TableControl),
+    LogSelection.REMOVALS: lambda each: (
+        isinstance(each, TableControl) or each.kind.label in ("delete", "update_preimage")
+    ),
 }
 NOW_NS = 1 << 60  # what the bus numbers by the clock lies far below
 
@@ -319,7 +321,7 @@ class World:
         position = self.position(len(self.log.entries))
         versions = [SchemaVersion(1 + "stk".index(each.source[-1]), n, each) for n, each in enumerate(self.known())]
         head = HeadNote(position, self.low_pair, tuple(versions), cut=self.cut)
-        return Kept(self.states, head, self.controls, NOW_NS)
+        return KeptPast(self.states, head, self.controls, NOW_NS)
 
     def stores(self, state=None):
         def batches(source, table, skip, above, wanted):
@@ -340,7 +342,7 @@ class Consumer:
     """Has what a follower has that began with the log, up to a position; goes on by answers."""
 
     world: World
-    ask: Ask
+    ask: AnswerRequest
     index: int | None
     entries: list = field(default_factory=list)
 
@@ -378,7 +380,7 @@ class Consumer:
             log = kept.head.position.log
             parts = every_change(found.start, found.end, self.ask, self.world.stores(), 0)
         else:
-            assert isinstance(found, Answer)
+            assert isinstance(found, StateAnswer)
             self.kinds |= {str(each) for each in found.kinds.values()}
             assert not found.state.incomplete & {*found.kinds}, "what lacks a snapshot is served as complete"
             log = answer_log(str(found.name))
@@ -474,7 +476,7 @@ def ask_of(rng):
     where = rng.choice((None, None, "a >= 2", "a IS NULL"))
     columns = rng.choice((None, None, ["a"]))
     filters = {f"{PHYSICAL}/main.s": {"where": where, "columns": columns}} if where or columns else None
-    return Ask(PHYSICAL, frozenset(sources), sources, StreamFilter.parse(filters=filters))
+    return AnswerRequest(PHYSICAL, frozenset(sources), sources, StreamFilter.parse(filters=filters))
 
 
 EXPECTED = (ServiceUnavailable, PositionPurged)

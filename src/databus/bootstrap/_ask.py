@@ -12,7 +12,7 @@ from databus.stores import RowsWanted
 
 
 @dataclass(frozen=True)
-class Ask:
+class AnswerRequest:
     """Tables of one physical source, behind a filter."""
 
     physical: str
@@ -34,8 +34,8 @@ class Ask:
     def digest(self) -> str:
         """Of two that ask for the same it is the same, whatever tables are known meanwhile."""
         written = None if self.written is None or self.by_table else sorted(set(self.written))
-        rules = [[each.tables, each.where, each.columns] for each in self.filter.rules]
-        rules += [[each.tables, each.where, each.hide] for each in self.filter.forced]
+        rules = [[rule.tables, rule.where, rule.columns] for rule in self.filter.rules]
+        rules += [[rule.tables, rule.where, rule.hide] for rule in self.filter.forced]
         asked = [written, rules, str(self.filter.partition), self.by_table, self.first_images]
         text = json.dumps(asked, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from databus.bootstrap._ask import Ask as AnswerAsk
+from databus.bootstrap._ask import AnswerRequest
 from databus.bootstrap._config import BootstrapConfig
 from databus.bootstrap._kept_stores import Look, PhysicalStores
 from databus.bootstrap._metrics import metrics_text
@@ -72,7 +72,7 @@ _PIECE_BYTES: Final = 128 << 10  # so much is read in `write_ms_max` by a client
 _logger = logger_of("databus.bootstrap")
 
 
-class Commands:
+class ServiceCommands:
     """Answers requests from the stores; `close` when no more will come."""
 
     def __init__(self, config: BootstrapConfig) -> None:
@@ -93,8 +93,8 @@ class Commands:
 
     def close(self) -> None:
         """Let go of the threads."""
-        for each in (self._answers, self._small):
-            each.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._answers, self._small):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
         """Answer one request. Raises a `DatabusError` to be made an answer."""
@@ -118,11 +118,11 @@ class Commands:
 
     def _chosen(self, ask: Ask) -> Look:
         """The physical source that is meant. Raises `UnknownSource`, `MalformedRequest`."""
-        there = [each for each in note_physicals(self._config.root) if ask.grant.sees_physical(each)]
+        there = [name for name in note_physicals(self._config.root) if ask.grant.sees_physical(name)]
         name = ask.given["physical"]
         if name is None:
             start = ask.given.get("from")
-            named = [each for each in there if isinstance(start, Checkpoint) and each in start.sources]
+            named = [physical for physical in there if isinstance(start, Checkpoint) and physical in start.sources]
             named = named if len(named) == 1 else there
             if len(named) != 1:
                 raise MalformedRequest(f"physical: say which physical source is meant; it may be {', '.join(there)}")
@@ -141,11 +141,11 @@ class Commands:
         def find() -> list[dict[str, Any]]:
             is_detailed = ask.given["v"] == 2
             return [
-                source_json(look.schemas, replace(each, table=table), detailed=is_detailed)
+                source_json(look.schemas, replace(version, table=table), detailed=is_detailed)
                 for look in self._looks(ask.grant)
-                for each in look.schemas.current().values()
-                if ask.grant.sees(look.schemas.physical, each.table.source)
-                for table in _seen(look, each.table, ask.grant.filter)
+                for version in look.schemas.current().values()
+                if ask.grant.sees(look.schemas.physical, version.table.source)
+                for table in _seen(look, version.table, ask.grant.filter)
             ]
 
         return json_answer(await self._in_thread(find))
@@ -160,21 +160,21 @@ class Commands:
             if ask.given["physical"] not in (None, look.schemas.physical):
                 continue
             ids = Selection(look.schemas.physical, ask.given["sources"], ask.grant).ids(look.schemas)
-            newest = {each.table.fingerprint for each in look.schemas.current().values()}
-            for each in look.schemas.all():
-                if ids is not None and each.source_id not in ids:
+            newest = {version.table.fingerprint for version in look.schemas.current().values()}
+            for version in look.schemas.all():
+                if ids is not None and version.source_id not in ids:
                     continue
-                is_current = each.table.fingerprint in newest
-                behind = _seen(look, each.table, wanted)
+                is_current = version.table.fingerprint in newest
+                behind = _seen(look, version.table, wanted)
                 if fingerprint is not None:  # that of a row may be of before its reader asked for less
-                    behind = (*_seen(look, each.table, ask.grant.filter), *behind)
+                    behind = (*_seen(look, version.table, ask.grant.filter), *behind)
                 for table in dict.fromkeys(behind):
                     if fingerprint in (None, table.fingerprint):
-                        yield definition_json(look.schemas, replace(each, table=table), is_current=is_current)
+                        yield definition_json(look.schemas, replace(version, table=table), is_current=is_current)
 
     # Positions and changes
 
-    def _asked(self, ask: Ask, look: Look) -> AnswerAsk:
+    def _asked(self, ask: Ask, look: Look) -> AnswerRequest:
         physical, written = look.schemas.physical, ask.given["sources"]
         selection = Selection(physical, written, ask.grant)
         selection.check(look.schemas)
@@ -183,12 +183,12 @@ class Commands:
         if not wanted.is_nothing:
             frames, there = FrameFilter(wanted, physical, look.schemas), ask.grant.visible(look.schemas)
             check_filter(frames, sorted(sources), there, is_at_end=True)
-        return AnswerAsk(
+        return AnswerRequest(
             physical,
             sources,
             None if written is None else tuple(written),
             wanted.within(physical),
-            every=ask.given["look_back"] is LookBack.ALL,
+            every=ask.given["look_back"] is LookBackValue.ALL,
             first_images=ask.given["first_images"],
             by_table=ask.given["by_table"],
         )
@@ -210,11 +210,11 @@ class Commands:
     def _answer(self, ask: Ask, look: Look) -> tuple[str, str, Iterator[bytes]]:
         """Its kind, the name of what it comes from, and its bytes, whole groups at a time."""
         outline, to = self._outline(ask, look), ask.given["to"]
-        found, now_us = outline.found, time.time_ns() // 1000
-        if isinstance(found, EveryChange):
-            parts = every_change(found.start, found.end, outline.ask, look.stores, now_us, to)
+        answer, now_us = outline.answer, time.time_ns() // 1000
+        if isinstance(answer, EveryChange):
+            parts = every_change(answer.start, answer.end, outline.ask, look.stores, now_us, to)
         else:
-            parts = answered(found, outline.ask, look.stores, now_us, to if _is_inside(ask, look) else None)
+            parts = answered(answer, outline.ask, look.stores, now_us, to if _is_inside(ask, look) else None)
         return outline.kind, outline.log, parts
 
     def _outline(self, ask: Ask, look: Look, *, is_estimate: bool = False) -> Outline:
@@ -222,10 +222,10 @@ class Commands:
         limit = self._config.options.answer_bytes_max
         outline = look.outline(_position_of(ask, look), self._asked(ask, look))
         if limit is not None and not is_estimate and not _is_inside(ask, look):
-            found = measured(outline)
-            if found.bytes > limit:
+            size = measured(outline)
+            if size.bytes > limit:
                 raise AnswerTooLarge(
-                    f"{look.schemas.physical}: this answer reads some {found.bytes} bytes, up to {found.rows} rows, "
+                    f"{look.schemas.physical}: this answer reads some {size.bytes} bytes, up to {size.rows} rows, "
                     f"and the service has answer_bytes_max={limit}; ask for less, or raise that"
                 )
         return outline
@@ -255,10 +255,10 @@ class Commands:
             _logger.info("client gone", client=ask.client, message=str(error))
         except Exception as error:  # noqa: BLE001 - a second response must not follow into what has been begun
             is_defect = not isinstance(error, DatabusError | OSError)
-            told = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
-            _logger.warning("answer cut off", client=ask.client, **told)
+            facts = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
+            _logger.warning("answer cut off", client=ask.client, **facts)
         if ask.request.transport is not None:
-            ask.request.transport.abort()  # so that nobody takes what came for the whole
+            ask.request.transport.abort()  # so that what came is not taken for the whole
         return response
 
     async def position(self, ask: Ask) -> web.Response:
@@ -289,12 +289,12 @@ class Commands:
             look, given = self._chosen(ask), ask.given
             outline = self._outline(ask, look, is_estimate=given["estimate"])
             # who does not stand inside of an answer cannot mean a place in it: it comes whole
-            to = given["to"] if isinstance(outline.found, EveryChange) or _is_inside(ask, look) else None
+            to = given["to"] if isinstance(outline.answer, EveryChange) or _is_inside(ask, look) else None
             controls: list[dict[str, Any]] = []
-            if given["stop_at_controls"] and isinstance(outline.found, EveryChange):
+            if given["stop_at_controls"] and isinstance(outline.answer, EveryChange):
                 begin, below = outline.first_control()
                 controls = [] if begin is None else [_control_json(begin, look, ask)]
-                to = min((each for each in (to, below) if each is not None), default=None)
+                to = min((bound for bound in (to, below) if bound is not None), default=None)
             limits = {} if given["estimate"] else {name: given[name] for name in ("rows_max", "bytes_max")}
             return outline_json(outline, measured(outline, to=to, partitions=given["partitions"], **limits), controls)
 
@@ -310,7 +310,7 @@ class Commands:
     async def ready(self, ask: Ask) -> web.Response:
         """GET /admin/ready: GOOD or BAD."""
         physicals = await self._in_thread(lambda: self._standing(ask.grant))
-        lacks = sorted(name for name, each in physicals.items() if not each["states"])
+        lacks = sorted(name for name, standing in physicals.items() if not standing["states"])
         is_ready = bool(physicals) and not lacks
         text = "GOOD\n" if is_ready else f"BAD\nno state of {', '.join(lacks) or 'anything'} yet\n"
         return web.Response(text=text, status=200 if is_ready else 503)
@@ -347,7 +347,7 @@ def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
     newest = states[-1] if states else None
     physical, grant = look.schemas.physical, grant or Grant()
     tables = (
-        {} if newest is None else {name: each for name, each in newest.tables.items() if grant.sees(physical, name)}
+        {} if newest is None else {name: table for name, table in newest.tables.items() if grant.sees(physical, name)}
     )
     incomplete = [] if newest is None else [name for name in newest.incomplete if grant.sees(physical, name)]
     measured = {} if newest is None else newest.measured
@@ -361,7 +361,7 @@ def standing_json(look: Look, grant: Grant | None = None) -> dict[str, Any]:
         "state_scn": 0 if newest is None else newest.position.scn,
         "state_lag_ms": 0 if newest is None else _lag_ms(newest.position, head),
         "merge_ms": measured.get("merge_ms", 0),
-        "rows": sum(each.rows for each in tables.values()),
+        "rows": sum(table.rows for table in tables.values()),
         "log_bytes": measured.get("log_bytes", 0),
         "state_bytes": measured.get("state_bytes", 0),
         "tables": sorted(tables),
@@ -379,8 +379,8 @@ def _lag_ms(position: SourceCheckpoint, head: HeadNote) -> int | None:
 
 def status_of(config: BootstrapConfig) -> dict[str, dict[str, Any]]:
     """By physical source, how the stores stand."""
-    found = (PhysicalStores(config.root, name).look() for name in note_physicals(config.root))
-    return {look.schemas.physical: standing_json(look) for look in found}
+    looks = (PhysicalStores(config.root, name).look() for name in note_physicals(config.root))
+    return {look.schemas.physical: standing_json(look) for look in looks}
 
 
 def answers_of(config: BootstrapConfig) -> dict[str, Any] | None:
@@ -391,13 +391,13 @@ def answers_of(config: BootstrapConfig) -> dict[str, Any] | None:
         request.add_header("Authorization", f"Bearer {(config.folder / token_file).read_text().strip()}")
     try:
         with urlopen(request, timeout=_ANSWER_S_MAX) as answer:  # noqa: S310 - as above
-            found: dict[str, Any] = json.load(answer)
+            status: dict[str, Any] = json.load(answer)
     except (OSError, ValueError):
         return None
-    return found
+    return status
 
 
-def _command(path: str, answering: "Answering", serve: ServeConfig) -> Command:
+def _command(path: str, answering: "ServiceCommand", serve: ServeConfig) -> Command:
     command = command_named(path, serve)
     return replace(command, parameters=(*command.parameters, *answering.parameters))
 
@@ -460,7 +460,7 @@ def _headers(look: Look, log: str) -> dict[str, str]:
     }
 
 
-class LookBack(StrEnum):
+class LookBackValue(StrEnum):
     """Values of `look_back`."""
 
     ALL = "all"
@@ -468,11 +468,14 @@ class LookBack(StrEnum):
 
 _HOW: Final = (
     Parameter(
-        "look_back", "`all` gives every change, in the place of what became of them", choice(LookBack), default=None
+        "look_back",
+        "`all` gives every change, in the place of what became of them",
+        choice(LookBackValue),
+        default=None,
     ),
     Parameter(
         "first_images",
-        "1 tells each row that was changed as removed, for who knows rows by another key than the table's, or chooses "
+        "1 gives each row that was changed as removed, for who knows rows by another key than the table's, or chooses "
         "among them",
         FLAG,
         default=False,
@@ -488,28 +491,28 @@ _HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class ServiceCommand:
     """Who answers a command. parameters: that a relay's does not have."""
 
-    answer: Callable[[Commands, Ask], Awaitable[web.StreamResponse]]
+    answer: Callable[[ServiceCommands, Ask], Awaitable[web.StreamResponse]]
     parameters: tuple[Parameter, ...] = ()
 
 
-ANSWERS: Final[Mapping[str, Answering]] = {
-    "/sources": Answering(Commands.sources),
-    "/register": Answering(Commands.register),
-    "/stream": Answering(Commands.stream, _HOW),
-    "/position": Answering(Commands.position),
-    "/range": Answering(
-        Commands.range,
+ANSWERS: Final[Mapping[str, ServiceCommand]] = {
+    "/sources": ServiceCommand(ServiceCommands.sources),
+    "/register": ServiceCommand(ServiceCommands.register),
+    "/stream": ServiceCommand(ServiceCommands.stream, _HOW),
+    "/position": ServiceCommand(ServiceCommands.position),
+    "/range": ServiceCommand(
+        ServiceCommands.range,
         (*_HOW, Parameter("estimate", "1 measures all of the answer, whatever the limits", FLAG, default=False)),
     ),
-    "/metrics": Answering(Commands.metrics),
-    "/admin": Answering(Commands.live),
-    "/admin/live": Answering(Commands.live),
-    "/admin/ready": Answering(Commands.ready),
-    "/admin/status": Answering(Commands.admin_status),
-    "/help": Answering(Commands.help),
-    "/openapi.json": Answering(Commands.openapi),
+    "/metrics": ServiceCommand(ServiceCommands.metrics),
+    "/admin": ServiceCommand(ServiceCommands.live),
+    "/admin/live": ServiceCommand(ServiceCommands.live),
+    "/admin/ready": ServiceCommand(ServiceCommands.ready),
+    "/admin/status": ServiceCommand(ServiceCommands.admin_status),
+    "/help": ServiceCommand(ServiceCommands.help),
+    "/openapi.json": ServiceCommand(ServiceCommands.openapi),
 }
 """The commands, by their path."""

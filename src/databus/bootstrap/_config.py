@@ -158,14 +158,14 @@ class BootstrapConfig:
         """The relay, to be asked; where there are several, at one address."""
         relay = self.file.relay
         files = (relay.token_file, relay.ca_file, None, None)
-        access = Access.of(*(None if each is None else self.folder / each for each in files))
+        access = Access.of(*(None if file is None else self.folder / file for file in files))
         return RelayClient(address or relay.url, access=access, name=f"{self.name}-bootstrap")
 
     def pipeline(self, keyless: Collection[str]) -> dict[str, Any]:
         """The pipeline that fills the stores. keyless: tables, by full names, of which there can be no mirror."""
         tables, path = self.options.tables, self.options.path.rstrip("/")
         own = {"type": "databus", "tables": tables}
-        relay = {name: each for name, each in self.written["relay"].items() if each is not None}
+        relay = {name: value for name, value in self.written["relay"].items() if value is not None}
         shared = {name: self.written[name] for name in ("spark", "storage") if self.written.get(name)}
         return {
             "name": self.name,

@@ -37,9 +37,9 @@ def cut_off(
     if at <= (head.low if head.cut is None else head.cut.at):
         return head
     tables = {
-        source: _word(source, at, each, partial(first_after, source), schemas)
-        for source, each in controls.items()
-        if each and each[0].pair <= at
+        source: _word(source, at, controls_of_table, partial(first_after, source), schemas)
+        for source, controls_of_table in controls.items()
+        if controls_of_table and controls_of_table[0].pair <= at
     }
     return replace(head, low=max(head.low, at), cut=LogCut(at, tables, until_us))
 
@@ -47,7 +47,7 @@ def cut_off(
 def _last_settled(at: Pair, controls: Collection[Sequence[LoggedControl]]) -> Pair:
     """The last place up to a pair, behind a transaction, at which nothing is open."""
     while True:
-        unsettled = [since for each in controls if (since := standing_at(each, at).unsettled_since) is not None]
+        unsettled = [since for of_table in controls if (since := standing_at(of_table, at).unsettled_since) is not None]
         if not unsettled:
             return at
         scn, seq = min(unsettled)
@@ -64,6 +64,6 @@ def _word(
     """How a table stands there."""
     standing = standing_at(controls, at)
     is_gone = standing.is_gone(first_after, at)
-    last = next(each for each in reversed(controls) if each.pair <= at)
+    last = next(control for control in reversed(controls) if control.pair <= at)
     definition = None if is_gone else definition_at(source, at, controls, schemas)
     return TableAtCut(definition or last.table, not is_gone, standing.is_narrowed)

@@ -58,7 +58,7 @@ def erase(config: BootstrapConfig, name: str, text: str, reason: str) -> Erasure
         notes = NoteFolder(config.root, past.physical)
         states = notes.states()
         log = _output(config, LOG).erase(past.physical, past.source, key.finds, ())
-        named = {file for each in states if past.source in each.tables for file, _ in each.tables[past.source].files}
+        named = {file for state in states if past.source in state.tables for file, _ in state.tables[past.source].files}
         there = _output(config, STATE).erase(past.physical, past.source, key.finds, named)
         changed = _renamed(notes, states, past.source, there)
         for store, erased in (("log", log), ("state", there)):
@@ -86,7 +86,7 @@ def _output(config: BootstrapConfig, name: str) -> DeltaOutput:
 
 
 def _renamed(notes: NoteFolder, states: list[StateNote], source: str, erased: Erased) -> int:
-    """Note the states anew that had such files: their rows are counted otherwise, so they are other states."""
+    """Note those states again that had such files: their rows are counted otherwise, so they are other states."""
     count = 0
     known = list(states)
     for state in states:
@@ -94,7 +94,7 @@ def _renamed(notes: NoteFolder, states: list[StateNote], source: str, erased: Er
         if table is None or not any(name in erased.replaced for name, _ in table.files):
             continue
         scn, seq = state.position.pair
-        earlier = (each.end + 1 for each in known if each.position.scn == scn)
+        earlier = (other.end + 1 for other in known if other.position.scn == scn)
         left: StateTable = replace(table, files=replaced_in(table.files, erased.replaced))
         made = replace(state, base=max(BUS_SEQ_MIN, seq + 1, *earlier), tables={**state.tables, source: left})
         notes.add(made)

@@ -18,19 +18,19 @@ def forgotten(states: Sequence[StateNote], head: HeadNote, keep: KeepSection, no
     which that one is: others may be read for days.
     """
     kept: dict[tuple[str, int], StateNote] = {}
-    for each in reversed(states):  # of each hour and day the first one stays
-        hour = each.noted_us // _HOUR_US
+    for state in reversed(states):  # of each hour and day the first one stays
+        hour = state.noted_us // _HOUR_US
         age_hours = now_us // _HOUR_US - hour
         if age_hours < 1:
-            kept["all", each.noted_us] = each
+            kept["all", state.noted_us] = state
         if age_hours < keep.hours:
-            kept["hour", hour] = each
+            kept["hour", hour] = state
         if age_hours < 24 * keep.days:
-            kept["day", hour // 24] = each
+            kept["day", hour // 24] = state
         if age_hours < 24 * _MONTH_DAYS * keep.months:
-            kept["month", hour // (24 * _MONTH_DAYS)] = each
-    names = {each.name for each in (*kept.values(), *_needed(states, head))}
-    return [each for each in states if each.name not in names]
+            kept["month", hour // (24 * _MONTH_DAYS)] = state
+    names = {state.name for state in (*kept.values(), *_needed(states, head))}
+    return [state for state in states if state.name not in names]
 
 
 def is_servable(state: StateNote, head: HeadNote) -> bool:
@@ -40,13 +40,13 @@ def is_servable(state: StateNote, head: HeadNote) -> bool:
 
 def _needed(states: Sequence[StateNote], head: HeadNote) -> list[StateNote]:
     newest: dict[str, StateNote] = {}
-    for each in states:
-        if not _is_readable(each, head):
+    for state in states:
+        if not _is_readable(state, head):
             continue
-        lacking = _lacking(each)
-        newest.update(dict.fromkeys(each.tables.keys() - lacking, each))
+        lacking = _lacking(state)
+        newest.update(dict.fromkeys(state.tables.keys() - lacking, state))
         if not lacking:
-            newest[_ALL] = each
+            newest[_ALL] = state
     return [*states[-1:], *newest.values()]
 
 

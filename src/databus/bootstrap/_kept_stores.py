@@ -1,12 +1,12 @@
-"""The stores as a server sees them: opened once, looked at anew for each request."""
+"""The stores as a server sees them: opened once, and looked at again for each request."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from databus.bootstrap._ask import Ask
+from databus.bootstrap._ask import AnswerRequest
 from databus.bootstrap._parts import Footers, Outline
-from databus.bootstrap._plan import Kept, plan
+from databus.bootstrap._plan import KeptPast, plan
 from databus.bootstrap._render import Stores
 from databus.core import ServiceUnavailable, SourceCheckpoint
 from databus.disk import Location
@@ -17,7 +17,7 @@ from databus.stores import KnownSchemas, LogCut, LogLook, LogStore, NoteFolder, 
 class Look:
     """What is there of one physical source at one moment."""
 
-    kept: Kept
+    kept: KeptPast
     stores: Stores
     schemas: KnownSchemas
     log: LogLook
@@ -25,7 +25,7 @@ class Look:
     cut_now: Callable[[], LogCut | None]
     """Where the log store was cut off at the moment of asking."""
 
-    def outline(self, position: SourceCheckpoint | None, ask: Ask) -> Outline:
+    def outline(self, position: SourceCheckpoint | None, ask: AnswerRequest) -> Outline:
         """What is answered to who stands there. Raises what `plan` and `hold` do."""
         self.hold(ask.sources)
         return Outline(plan(position, ask, self.kept), ask, self.kept, self.stores, self.footers)
@@ -59,7 +59,7 @@ class PhysicalStores:
             self._schemas = head.definitions, KnownSchemas(self.physical, head.definitions)
         schemas = self._schemas[1]
         log = self._log.look(head)  # after the notes: it has all that they say
-        kept = Kept(self._notes.states(), head, log.controls, time.time_ns())
+        kept = KeptPast(self._notes.states(), head, log.controls, time.time_ns())
         stores = Stores(schemas, log.controls, log.pieces, self._states.batches)
         return Look(kept, stores, schemas, log, Footers(log.groups, self._states.groups), self._cut)
 

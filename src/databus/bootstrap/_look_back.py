@@ -44,9 +44,11 @@ class Key:
         if not table.key:
             return cls(text, predicate, tuple(sorted(names)))
         ever = past.look.schemas.definitions(past.source)
-        before = dict.fromkeys(each.key for each in ever if len(each.key) == len(table.key) and each.key != table.key)
+        keys = dict.fromkeys(definition.key for definition in ever if definition.key != table.key)
+        before = [key for key in keys if len(key) == len(table.key)]
         for key in before:  # a row does not say which definition it is of
-            other = sorted({name for name in key for each in ever if name in each.names and name not in each.key})
+            others = ({*key} & {*definition.names} - {*definition.key} for definition in ever)
+            other = sorted(set().union(*others))
             if other:
                 raise InputError(
                     f"--key {text}: {past.name} had the key {', '.join(key)} once, and {other[0]} is another column at "
@@ -56,17 +58,17 @@ class Key:
 
     def finds(self, rows: pa.Table) -> pa.Array:
         """By row, whether it is meant. Rows of older times may have the key under other names."""
-        found = pa.repeat(False, rows.num_rows)
+        is_meant = pa.repeat(False, rows.num_rows)
         for names in (self.names, *self.before):
-            columns = [[each for each in rows.column_names if is_stored_as(each, name)] for name in names]
+            columns = [[column for column in rows.column_names if is_stored_as(column, name)] for name in names]
             for variant in product(*columns):
                 key = rows.select(variant).rename_columns(list(self.names))
                 try:
                     holds = self.predicate.over(key.schema).holds(key)
                 except ConfigError:  # the key had another type then, and no value like this one
                     continue
-                found = pc.or_(found, holds.combine_chunks() if isinstance(holds, pa.ChunkedArray) else holds)
-        return found
+                is_meant = pc.or_(is_meant, holds.combine_chunks() if isinstance(holds, pa.ChunkedArray) else holds)
+        return is_meant
 
 
 Items = Iterator[TableRows | TableControl]
@@ -107,16 +109,16 @@ def _check_told(past: TablePast, after: Pair, end: Pair) -> None:
     """Whether the log has an image of each row that went or came in a range. Raises `InputError`."""
     controls = past.look.kept.controls(past.source)
     is_new = bool(controls) and controls[0].begins_table and after < controls[0].pair  # nothing was there before
-    for each in controls:
-        if not after < each.pair <= end or (is_new and each is controls[0]):
+    for control in controls:
+        if not after < control.pair <= end or (is_new and control is controls[0]):
             continue
-        is_again = each.kind is ControlKind.SNAPSHOT_BEGIN and not is_new
-        is_read = each.kind is ControlKind.SCHEMA and int(each.body.get("class", 1)) >= NEEDS_SNAPSHOT
-        if each.kind in _WORDS or is_again or is_read:
+        is_again = control.kind is ControlKind.SNAPSHOT_BEGIN and not is_new
+        is_read = control.kind is ControlKind.SCHEMA and int(control.body.get("class", 1)) >= NEEDS_SNAPSHOT
+        if control.kind in _WORDS or is_again or is_read:
             raise InputError(
-                f"{past.name}: {_WORDS.get(each.kind, 'it was read again')} at SCN {each.pair[0]}, between --from and "
-                "--to, and the log has no image of each row that went. Copy both states (`databus state`), and compare "
-                "them"
+                f"{past.name}: {_WORDS.get(control.kind, 'it was read again')} at SCN {control.pair[0]}, between "
+                "--from and --to, and the log has no image of each row that went. Copy both states (`databus state`), "
+                "and compare them"
             )
 
 
@@ -141,8 +143,8 @@ def written_into(folder: Location, past: TablePast, items: Items) -> int:
     """Write items into a new Delta table, in the columns that the log store has; returns how many rows these are."""
     check_new(folder)
     schema = past.look.log.schema(past.source)
-    found = (item.rows if isinstance(item, TableRows) else control_row(item, has_body=True) for item in items)
-    named = (as_stored(rows, retyping(schema)) for rows in found)
+    tables = (item.rows if isinstance(item, TableRows) else control_row(item, has_body=True) for item in items)
+    named = (as_stored(rows, retyping(schema)) for rows in tables)
     rows: int = DeltaCopy(folder, past.name).begin(schema, named)
     return rows
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.bootstrap._shares import Shares
+from databus.bootstrap._shares import RowShares
 from databus.core import CHANGE_TYPE, ChangeType
 from databus.filters import differs, row_hashes
 from databus.flow import TableControl, TableRows, steps_at, user_rows_schema
@@ -22,10 +22,10 @@ from databus.sinks.delta import plan as plan_columns
 SHARE_ROWS: Final = 250_000
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
 
-Step = Callable[[pa.Table], pa.Table]
+ColumnStep = Callable[[pa.Table], pa.Table]
 
 
-def step_of(control: TableControl, have: TableSchema) -> Step:
+def step_of(control: TableControl, have: TableSchema) -> ColumnStep:
     """What a `schema` control makes of rows, as users see them, from before it."""
     old, new = user_rows_schema(have), user_rows_schema(control.table)
     steps = steps_at(control, have.names)
@@ -33,7 +33,7 @@ def step_of(control: TableControl, have: TableSchema) -> Step:
     return plan_columns(old, new, moved={**steps.moved, **bus}, fill=steps.fill, below=steps.below)
 
 
-def through(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
+def through(rows: pa.Table, steps: Iterable[ColumnStep]) -> pa.Table:
     """Rows in the columns that they have after changes of the schema, in order."""
     for step in steps:
         rows = step(rows)
@@ -50,7 +50,7 @@ def net_changes(
     """
     steps = _steps(items())
     count = max(-(-rows_max // SHARE_ROWS), 1)
-    with Shares() as shares:
+    with RowShares() as shares:
         passed = 0
         for item in items():
             if isinstance(item, TableControl):
@@ -59,13 +59,13 @@ def net_changes(
                 rows = through(item.rows, steps[passed:])
                 shares.add(row_hashes(end, rows) % count, rows)
         for _, rows in shares.each():
-            found = _net(rows, end)
-            if found.num_rows:
-                yield found
+            changes = _net(rows, end)
+            if changes.num_rows:
+                yield changes
 
 
-def _steps(items: Iterable[TableRows | TableControl]) -> list[Step]:
-    steps, before = list[Step](), None
+def _steps(items: Iterable[TableRows | TableControl]) -> list[ColumnStep]:
+    steps, before = list[ColumnStep](), None
     for item in items:
         if isinstance(item, TableControl) and item.kind == "schema":
             steps.append(step_of(item, before or item.table))
@@ -81,7 +81,7 @@ def _net(rows: pa.Table, table: TableSchema) -> pa.Table:
     puts = np.asarray(pc.is_in(kinds, pa.array(_PUTS)))
     was_there, is_there = ~puts[first], puts[last]
     is_unknown = np.zeros(len(first), bool)
-    if not table.first_images:  # what was there before, nobody knows
+    if not table.first_images:  # what was there before is not known
         is_unknown = np.asarray(pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label))[first]
     pairs = np.column_stack([first, last])
     is_update = was_there & is_there
@@ -101,9 +101,9 @@ def _net(rows: pa.Table, table: TableSchema) -> pa.Table:
     order = np.argsort(last, kind="stable")
     words = pa.array(labels[order].reshape(-1).tolist(), pa.string())
     is_said = pc.not_equal(words, "")
-    found = rows.take(pa.array(pairs[order].reshape(-1)).filter(is_said))
-    at = found.schema.get_field_index(CHANGE_TYPE)
-    return found.set_column(at, found.schema.field(at), words.filter(is_said))
+    changes = rows.take(pa.array(pairs[order].reshape(-1)).filter(is_said))
+    at = changes.schema.get_field_index(CHANGE_TYPE)
+    return changes.set_column(at, changes.schema.field(at), words.filter(is_said))
 
 
 def _ends(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

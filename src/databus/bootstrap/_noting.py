@@ -127,7 +127,7 @@ class Noting:
         """
         before = self._folder.head()
         self._log = opened or self._store.look(before)
-        sources = list(dict.fromkeys(each.table.source for each in definitions))
+        sources = list(dict.fromkeys(version.table.source for version in definitions))
         self._note_files(sources)
         low = before.low if before is not None else self._log.first(sources) or log.pair
         if before is not None and self._is_wider(before, sources):  # of the tables that were added, it lacks the past
@@ -149,7 +149,7 @@ class Noting:
             self._log = self._store.look(head)
         is_same = bool(states) and states[-1].position.pair == state.position.pair
         # whoever stands below the cut is given tables whole, by a state that says so
-        lags = bool(states) and any(each.horizon < head.low for each in states[-1].tables.values())
+        lags = bool(states) and any(table.horizon < head.low for table in states[-1].tables.values())
         self._looked_at = None  # until all is noted
         if states and states[-1].position.pair >= state.position.pair and not (is_same and (lags or self._is_time())):
             self._looked_at = log, state
@@ -174,7 +174,7 @@ class Noting:
         """
         application = f"databus/{self._config.name}/{LOG}/{{}}/{self.physical}"
         written = (self._store.newest(source, application.format(source)) for source in sources)
-        newest = max((each for each in written if each is not None), default=None)
+        newest = max((stored for stored in written if stored is not None), default=None)
         known = () if before is None else before.logs
         if newest is None:
             return known or (((0, -1), uuid),)
@@ -190,7 +190,7 @@ class Noting:
     def _is_wider(self, before: HeadNote, sources: Iterable[str]) -> bool:
         """Whether tables are kept by now that were not before."""
         names = (f"{self.physical}/{source}" for source in sources)
-        return any(matches(each, self._config.options.tables) and not matches(each, before.tables) for each in names)
+        return any(matches(name, self._config.options.tables) and not matches(name, before.tables) for name in names)
 
     def _note_files(self, sources: Iterable[str]) -> None:
         """Note by what the files of the log store are known again, where they are not those that were noted last."""
@@ -225,8 +225,8 @@ class Noting:
         return cut_off(head, states, max(old), at_us, controls, self._log.first_after, schemas)
 
     def _drop_files(self, head: HeadNote) -> None:
-        """Remove the files of the log store that nobody looks at behind the cut. Killed half-way, the next look does
-        the rest: the head says what counts.
+        """Remove the files of the log store that do not count behind the cut. Killed half-way, the next look does the
+        rest: the head says what counts.
         """
         if head.cut is None:
             return
@@ -261,7 +261,7 @@ class Noting:
                 continue
             table = self._at(source, position.pair)
             if table is None:
-                if self._has_begun(source, position.pair):  # it was removed, or is made anew
+                if self._has_begun(source, position.pair):  # it was removed, or is being filled again
                     incomplete.add(source)
                 continue
             definition = self._definition_at(source, position.pair, table, head)
@@ -270,12 +270,12 @@ class Noting:
             horizon = states[-1].tables[source].horizon if states and source in states[-1].tables else (0, 0)
             horizon = max(horizon, head.low)
             tables[source] = StateTable(files, definition, horizon, digests, standing.is_narrowed)
-        earlier = (each.end + 1 for each in states if each.position.scn == position.scn)
+        earlier = (state.end + 1 for state in states if state.position.scn == position.scn)
         base = max(BUS_SEQ_MIN, position.pair[1] + 1, *earlier, 0)
-        known = tuple(sorted({*tables, *(each for state in states for each in state.known), *incomplete}))
+        known = tuple(sorted({*tables, *(name for state in states for name in state.known), *incomplete}))
         sizes = {
             "log_bytes": self._store.size_bytes,
-            "state_bytes": sum(each.size_bytes for each in self._tables.values()),
+            "state_bytes": sum(table.size_bytes for table in self._tables.values()),
         }
         measured = {**sizes, "merge_ms": self.merge_ms}
         return StateNote(position, base, tables, frozenset(incomplete), known, time.time_ns() // 1000, measured)
@@ -283,9 +283,9 @@ class Noting:
     def _definition_at(self, source: str, pair: Pair, table: StoreTable, head: HeadNote) -> TableSchema:
         controls = self._log.controls(source)
         if controls and controls[0].pair <= pair:
-            found = definition_at(source, pair, controls, KnownSchemas(self.physical, head.definitions))
-            if found is not None:
-                return found
+            definition = definition_at(source, pair, controls, KnownSchemas(self.physical, head.definitions))
+            if definition is not None:
+                return definition
         return self._definition_of(source, table, head)
 
     def _has_begun(self, source: str, until: Pair) -> bool:
@@ -315,9 +315,9 @@ class Noting:
     def _definition_of(source: str, table: StoreTable, head: HeadNote) -> TableSchema:
         """Of a table of which no control tells: the newest definition whose columns the files have."""
         names = set(table.schema().names)
-        found = [each.table for each in head.definitions if each.table.source == source]
-        fitting = [each for each in found if set(sink_schema(each).names) <= names]
-        return (fitting or found)[-1]
+        of_table = [version.table for version in head.definitions if version.table.source == source]
+        fitting = [table for table in of_table if set(sink_schema(table).names) <= names]
+        return (fitting or of_table)[-1]
 
 
 class NoteTaker:
@@ -363,8 +363,8 @@ class NoteTaker:
                 if not self._closing.is_set() and str(error) != self._said:  # it may be so for hours
                     self._said = str(error)
                     is_defect = not isinstance(error, DatabusError | OSError)
-                    told = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
-                    _logger.warning("the stores could not be looked at", **told)
+                    facts = {"error": type(error).__name__, "message": str(error), "exc_info": is_defect}
+                    _logger.warning("the stores could not be looked at", **facts)
 
     def look(self) -> None:
         """Note what is new of all physical sources, also where one cannot be looked at. Raises what that does."""
@@ -413,9 +413,10 @@ class NoteTaker:
 
 def definitions_of(relay: RelayClient, physical: str) -> tuple[SchemaVersion, ...]:
     """All definitions that a relay knows; of each table the one in force last, though it may have been there before."""
-    there = [each for each in relay.register([f"{physical}/*"]) if each.name.startswith(f"{physical}/")]
+    there = [schema for schema in relay.register([f"{physical}/*"]) if schema.name.startswith(f"{physical}/")]
     return tuple(
-        SchemaVersion(each.id, each.version, each.table) for each in sorted(there, key=lambda each: each.is_current)
+        SchemaVersion(schema.id, schema.version, schema.table)
+        for schema in sorted(there, key=lambda schema: schema.is_current)
     )
 
 
@@ -427,28 +428,31 @@ def _with_known(now: tuple[SchemaVersion, ...], known: Iterable[SchemaVersion]) 
     """The relay's definitions, and those before them that were noted and that it does not know: it may be younger than
     the stores. Of its numbers none is given to two tables.
     """
-    fingerprints, ids = {each.table.fingerprint for each in now}, {each.table.source: each.source_id for each in now}
+    fingerprints, ids = (
+        {version.table.fingerprint for version in now},
+        {version.table.source: version.source_id for version in now},
+    )
     taken, older = {*ids.values()}, list[SchemaVersion]()
-    for each in known:
-        if each.table.fingerprint in fingerprints:
+    for version in known:
+        if version.table.fingerprint in fingerprints:
             continue
-        source = each.table.source
+        source = version.table.source
         if source not in ids:
-            ids[source] = each.source_id if each.source_id not in taken else max(taken) + 1
+            ids[source] = version.source_id if version.source_id not in taken else max(taken) + 1
             taken.add(ids[source])
-        older.append(replace(each, source_id=ids[source]))
+        older.append(replace(version, source_id=ids[source]))
     return (*older, *now)
 
 
 def _stands(pipeline: PipelineConfig, output: str) -> dict[str, Stand]:
     """By physical source, how far all tables of an output are."""
-    found: dict[str, Stand] = {}
-    for each in positions_of(pipeline):
-        if each.error is not None:
-            raise each.error
-        for physical, position in each.positions.items() if each.output == output else ():
+    stands: dict[str, Stand] = {}
+    for output_positions in positions_of(pipeline):
+        if output_positions.error is not None:
+            raise output_positions.error
+        for physical, position in output_positions.positions.items() if output_positions.output == output else ():
             least = position.least(position.tables)
             if least is not None:
                 lacks = (name for name in position.seeds if chosen_by(position.tables, name))
-                found[physical] = Stand(least, frozenset(split_physical(name)[1] for name in lacks))
-    return found
+                stands[physical] = Stand(least, frozenset(split_physical(name)[1] for name in lacks))
+    return stands

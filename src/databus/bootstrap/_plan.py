@@ -1,4 +1,4 @@
-"""What an answer is made of: from which state, which tables whole, and what is told of the time before. Pure.
+"""What an answer is made of: from which state, which tables whole, and what it says of the time before. Pure.
 
 The rules, and for each the sequence of events that breaks a law without it, are in docs/bootstrap.md. What of a table
 is given whole and what since depends on the state, the position and the ask alone: not on which reads less, nor on when
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from databus.bootstrap._answer_name import AnswerName
-from databus.bootstrap._ask import Ask
+from databus.bootstrap._ask import AnswerRequest
 from databus.core import (
     BUS_SEQ_MIN,
     SEQ_DONE,
@@ -31,7 +31,7 @@ from databus.wire import answer_name, is_answer, is_inside_transaction, is_of_ot
 NOTHING: Pair = (0, -1)
 
 
-class Kind(StrEnum):
+class TableExtent(StrEnum):
     """How a table is given."""
 
     ALL = "all"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptPast:
     """What the stores hold of one physical source."""
 
     states: Sequence[StateNote]
@@ -54,15 +54,15 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StateAnswer:
     """An answer made from a state."""
 
     state: StateNote
     name: AnswerName
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, TableExtent]
     """By `db.table`, the tables that are given."""
     begins_after: Pair
-    """What is told of the time before the state lies above this, and at or below the state's position."""
+    """What the answer says of the time before the state lies above this, and at or below the state's position."""
     is_new: bool
     """Whether the consumer has nothing, so that there is nothing to tell of."""
     is_lost: bool
@@ -81,7 +81,7 @@ class EveryChange:
     """The relay's log that these changes came from; those of another one are another answer."""
 
 
-def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | EveryChange:
+def plan(position: SourceCheckpoint | None, ask: AnswerRequest, kept: KeptPast) -> StateAnswer | EveryChange:
     """What to answer a consumer that stands there; None for one that has nothing.
 
     Raises `ServiceUnavailable` where there will be an answer later, `PositionPurged` where there is none any more,
@@ -117,7 +117,7 @@ def plan(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> Answer | Ev
     return _from_newest(position, since, ask, kept, is_inside=is_inside, told=told)
 
 
-def _after_answer(position: SourceCheckpoint, kept: Kept) -> SourceCheckpoint | None:
+def _after_answer(position: SourceCheckpoint, kept: KeptPast) -> SourceCheckpoint | None:
     """A position as one of a log, where it is the end of an answer: that of the state that was given."""
     text = answer_name(position.log)
     if text == "":  # it begins with a state, whatever the relay has
@@ -125,12 +125,12 @@ def _after_answer(position: SourceCheckpoint, kept: Kept) -> SourceCheckpoint | 
     if text is None or UNREAD_TABLES in position.snapshots:
         return position
     name = AnswerName.parse(text)
-    state = next((each for each in kept.states if each.name == name.state), None)
-    # of a state that is gone nobody knows the log: what the bus put behind the transaction comes again
+    state = next((state_kept for state_kept in kept.states if state_kept.name == name.state), None)
+    # of a state that is gone the log is not known: what the bus put behind the transaction comes again
     return SourceCheckpoint(scn=position.scn) if state is None else replace(state.position, snapshots={})
 
 
-def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChange:
+def _every(position: SourceCheckpoint | None, ask: AnswerRequest, kept: KeptPast) -> EveryChange:
     """All that followed a position, or that there ever was. Raises what `plan` does."""
     head = kept.head
     if position is not None and is_answer(position.log):
@@ -143,7 +143,7 @@ def _every(position: SourceCheckpoint | None, ask: Ask, kept: Kept) -> EveryChan
     if position is not None and is_of_other_log(position, head.log_at(position.pair)) and _has_open(position, ask):
         raise PositionPurged(
             f"{ask.physical}: at the position a snapshot was open in another log than the stores are filled from, and "
-            "the rest of it is in neither. Begin anew, or ask without `look_back=all`",
+            "the rest of it is in neither. Begin from nothing, or ask without `look_back=all`",
             physical=ask.physical,
         )
     is_whole = head.low <= (0, SEQ_DONE) or all(
@@ -171,19 +171,19 @@ def _changes_after(since: SourceCheckpoint, head: HeadNote) -> EveryChange:
 def _from_newest(
     position: SourceCheckpoint | None,
     since: SourceCheckpoint | None,
-    ask: Ask,
-    kept: Kept,
+    ask: AnswerRequest,
+    kept: KeptPast,
     *,
     is_inside: bool,
     told: Pair,
-) -> Answer | EveryChange:
+) -> StateAnswer | EveryChange:
     is_below = since is not None and since.pair < kept.head.low
     state, kinds = None, {}
-    for each in reversed(kept.states):
-        if is_eligible(each, ask, kept):
-            found = kinds_of(each, since, ask, kept, is_inside=is_inside)
-            if not (is_below and Kind.SINCE in found.values()):
-                state, kinds = each, found
+    for candidate in reversed(kept.states):
+        if is_eligible(candidate, ask, kept):
+            extents = kinds_of(candidate, since, ask, kept, is_inside=is_inside)
+            if not (is_below and TableExtent.SINCE in extents.values()):
+                state, kinds = candidate, extents
                 break
     if position is not None and since is not None and told == NOTHING and not is_below:
         is_above = state is not None and since.pair >= state.position.pair
@@ -202,30 +202,36 @@ def _from_newest(
     return _made(state, name, kinds, kept, ask, after=told)
 
 
-def _going_on(name: AnswerName, position: SourceCheckpoint, ask: Ask, kept: Kept) -> Answer | None:
+def _going_on(name: AnswerName, position: SourceCheckpoint, ask: AnswerRequest, kept: KeptPast) -> StateAnswer | None:
     """The same answer from where it broke off; None where it cannot be made any more."""
-    state = next((each for each in kept.states if each.name == name.state), None)
+    state = next((state_kept for state_kept in kept.states if state_kept.name == name.state), None)
     if state is None or not is_eligible(state, ask, kept):
         return None
     since = None if name.since is None else _position_of(name.since)
     kinds = kinds_of(state, since, ask, kept, is_inside=name.is_inside)
-    if since is not None and since.pair < kept.head.low and Kind.SINCE in kinds.values():
+    if since is not None and since.pair < kept.head.low and TableExtent.SINCE in kinds.values():
         return None
     return _made(state, name, kinds, kept, ask, after=max(position.pair, name.told))
 
 
 def _made(
-    state: StateNote, name: AnswerName, kinds: Mapping[str, Kind], kept: Kept, ask: Ask, *, after: Pair
-) -> Answer:
-    is_anew = name.since is None and name.told > NOTHING
-    is_new = name.since is None and not is_anew
-    begins_after = name.told if is_anew else name.since or NOTHING
+    state: StateNote,
+    name: AnswerName,
+    kinds: Mapping[str, TableExtent],
+    kept: KeptPast,
+    ask: AnswerRequest,
+    *,
+    after: Pair,
+) -> StateAnswer:
+    is_replaced = name.since is None and name.told > NOTHING
+    is_new = name.since is None and not is_replaced
+    begins_after = name.told if is_replaced else name.since or NOTHING
     is_lost = not is_new and begins_after < kept.head.low
     _check_keyless(state, kept, ask, is_new=is_new, is_lost=is_lost)
-    return Answer(state, name, kinds, begins_after, is_new, is_lost, after)
+    return StateAnswer(state, name, kinds, begins_after, is_new, is_lost, after)
 
 
-def _check_keyless(state: StateNote, kept: Kept, ask: Ask, *, is_new: bool, is_lost: bool) -> None:
+def _check_keyless(state: StateNote, kept: KeptPast, ask: AnswerRequest, *, is_new: bool, is_lost: bool) -> None:
     """Of a table without a key there is the log store alone, from its beginning or not at all."""
     for source in sorted(ask.sources & kept.head.keyless - {*state.tables}):
         controls = kept.controls(source)
@@ -238,7 +244,7 @@ def _check_keyless(state: StateNote, kept: Kept, ask: Ask, *, is_new: bool, is_l
             )
 
 
-def is_eligible(state: StateNote, ask: Ask, kept: Kept) -> bool:
+def is_eligible(state: StateNote, ask: AnswerRequest, kept: KeptPast) -> bool:
     """Whether a state may be served to who asks for this."""
     position, head = state.position, kept.head.position
     if is_inside_transaction(position.pair) or not kept.head.low <= position.pair <= head.pair:
@@ -250,27 +256,27 @@ def is_eligible(state: StateNote, ask: Ask, kept: Kept) -> bool:
     if scn == head.scn and kept.now_ns <= state.end:
         return False  # what the relay makes at this SCN later has to lie above the rows of the answer
     return not any(
-        each.pair[0] == scn and position.pair < each.pair and BUS_SEQ_MIN <= each.pair[1] <= state.end
+        control.pair[0] == scn and position.pair < control.pair and BUS_SEQ_MIN <= control.pair[1] <= state.end
         for source in wanted
-        for each in kept.controls(source)
+        for control in kept.controls(source)
     )
 
 
 def kinds_of(
-    state: StateNote, since: SourceCheckpoint | None, ask: Ask, kept: Kept, *, is_inside: bool
-) -> dict[str, Kind]:
+    state: StateNote, since: SourceCheckpoint | None, ask: AnswerRequest, kept: KeptPast, *, is_inside: bool
+) -> dict[str, TableExtent]:
     """How each table is given that is asked for and in the state."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, TableExtent] = {}
     for source in sorted(ask.sources):
         table = state.tables.get(source)
         controls = kept.controls(source)
         if table is None:
             continue
         if since is None or is_inside or since.pair < table.horizon:
-            kinds[source] = Kind.ALL
+            kinds[source] = TableExtent.ALL
             continue
-        between = [each for each in controls if since.pair < each.pair <= state.position.pair]
-        before = [each.table for each in controls if each.pair <= since.pair]
+        between = [control for control in controls if since.pair < control.pair <= state.position.pair]
+        before = [control.table for control in controls if control.pair <= since.pair]
         kinds[source] = _kind(between, before[-1] if before else None, table.table, ask, source)
     return kinds
 
@@ -287,28 +293,28 @@ _ASKS_ALL = frozenset(
 
 
 def _kind(
-    controls: Sequence[LoggedControl], before: TableSchema | None, now: TableSchema, ask: Ask, source: str
-) -> Kind:
+    controls: Sequence[LoggedControl], before: TableSchema | None, now: TableSchema, ask: AnswerRequest, source: str
+) -> TableExtent:
     conditions, projection = ask.conditions(source), ask.projection(source)
-    ever = (now, *(each.table for each in controls), *(() if before is None else (before,)))
+    ever = (now, *(control.table for control in controls), *(() if before is None else (before,)))
     if (conditions or ask.first_images) and not all(table.first_images for table in ever):
-        return Kind.ALL  # nobody knows which rows met the condition before
-    for each in controls:
-        if each.kind in _ASKS_ALL:
-            return Kind.ALL
-        if int(each.body.get("class", 1)) >= NEEDS_SNAPSHOT:
-            return Kind.ALL
-        renamed: Mapping[str, str] = each.body.get("renamed") or {}
-        fill: Mapping[str, object] = each.body.get("fill") or {}
-        added = set(each.table.names) ^ set(each.table.names if before is None else before.names)
+        return TableExtent.ALL  # which rows met the condition before is not known
+    for control in controls:
+        if control.kind in _ASKS_ALL:
+            return TableExtent.ALL
+        if int(control.body.get("class", 1)) >= NEEDS_SNAPSHOT:
+            return TableExtent.ALL
+        renamed: Mapping[str, str] = control.body.get("renamed") or {}
+        fill: Mapping[str, object] = control.body.get("fill") or {}
+        added = set(control.table.names) ^ set(control.table.names if before is None else before.names)
         touched = {name.lower() for name in (*renamed, *renamed.values(), *fill, *added)}
         if conditions & touched:
-            return Kind.ALL
+            return TableExtent.ALL
         names = {name.lower() for name in (*renamed, *renamed.values())}
         if names & ask.hidden(source) or (projection is not None and projection & names):
-            return Kind.ALL
-        before = each.table
-    return Kind.SINCE
+            return TableExtent.ALL
+        before = control.table
+    return TableExtent.SINCE
 
 
 def _compared(position: SourceCheckpoint, head: HeadNote) -> SourceCheckpoint:
@@ -320,11 +326,11 @@ def _compared(position: SourceCheckpoint, head: HeadNote) -> SourceCheckpoint:
     return replace(position, seq=None)
 
 
-def _is_inside(position: SourceCheckpoint, ask: Ask) -> bool:
+def _is_inside(position: SourceCheckpoint, ask: AnswerRequest) -> bool:
     return _has_open(position, ask) or is_inside_transaction(position.pair)
 
 
-def _has_open(position: SourceCheckpoint, ask: Ask) -> bool:
+def _has_open(position: SourceCheckpoint, ask: AnswerRequest) -> bool:
     """Whether a snapshot of a table that is asked for was open there."""
     return UNREAD_TABLES in position.snapshots or bool(ask.sources & {*position.snapshots})
 
@@ -333,18 +339,18 @@ def _position_of(pair: Pair) -> SourceCheckpoint:
     return SourceCheckpoint(scn=pair[0], seq=pair[1])
 
 
-def _progress(ask: Ask, kept: Kept) -> str:
+def _progress(ask: AnswerRequest, kept: KeptPast) -> str:
     """How far the stores are with what is asked for."""
     if not kept.states:
         return "nothing was noted so far"
     newest = kept.states[-1]
     lacks = newest.incomplete | {*newest.position.snapshots}
-    told = [
+    said = [
         f"{source} is being read, {newest.tables[source].rows if source in newest.tables else 0} rows so far"
         for source in sorted(ask.sources & lacks)
     ]
-    return "; ".join(told) or f"the newest is at SCN {newest.position.scn}"
+    return "; ".join(said) or f"the newest is at SCN {newest.position.scn}"
 
 
-def _later(ask: Ask, why: str) -> ServiceUnavailable:
+def _later(ask: AnswerRequest, why: str) -> ServiceUnavailable:
     return ServiceUnavailable(f"{ask.physical}: {why}; ask again")

@@ -1,4 +1,4 @@
-"""An answer as groups of frames: what is told, the state's rows, the end. No row becomes an object.
+"""An answer as groups of frames: the time before the state, its rows, the end. No row becomes an object.
 
 Everything comes in the order of pairs, so a consumer that breaks off is given the rest by any server that knows the
 name of the answer and the pair that was reached.
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.bootstrap._ask import Ask
-from databus.bootstrap._plan import NOTHING, Answer, Kind
+from databus.bootstrap._ask import AnswerRequest
+from databus.bootstrap._plan import NOTHING, StateAnswer, TableExtent
 from databus.bootstrap._told import Told
 from databus.core import (
     BUS_SEQ_MIN,
@@ -35,11 +35,11 @@ from databus.log import SchemaStore
 from databus.schema import TableSchema
 from databus.stores import (
     LoggedControl,
+    LogSelection,
     Piece,
     RowsWanted,
     StateNote,
     StateTable,
-    Wanted,
     control_of,
     definition_at,
     frame_rows,
@@ -59,7 +59,7 @@ from databus.wire import (
 _GROUP_BYTES: Final = 4 << 20
 _SEQ_MAX: Final = (1 << 63) - 1
 
-Pieces = Callable[[Mapping[str, Wanted], Pair, Pair], Iterator[Piece]]
+Pieces = Callable[[Mapping[str, LogSelection], Pair, Pair], Iterator[Piece]]
 """Of tables, what the log store holds above a pair, up to another."""
 StateBatches = Callable[[str, StateTable, int, Pair | None, RowsWanted | None], Iterator[tuple[int, pa.RecordBatch]]]
 """The rows of a state's table, but the first so many, and but for some that are not above a pair, or not wanted; with
@@ -67,7 +67,7 @@ numbers."""
 
 
 @dataclass(frozen=True)
-class Step:
+class GroupStep:
     """What becomes one group: a control, rows after it, or both; they end at `last`."""
 
     first: Pair
@@ -89,7 +89,9 @@ class Stores:
     batches: StateBatches
 
 
-def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int, to: Pair | None = None) -> Iterator[bytes]:
+def answered(
+    answer: StateAnswer, ask: AnswerRequest, stores: Stores, now_us: int, to: Pair | None = None
+) -> Iterator[bytes]:
     """The bytes of an answer, whole groups at a time; the last one says where the relay goes on. to: a pair of it
     after which it may end.
     """
@@ -98,7 +100,7 @@ def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int, to: Pair | N
     state = answer.state.position
     end = replace(state, snapshots={}, log=state.log if state.seq is not None else None)
     cut = None if to is None or to >= (state.scn, answer.state.end) else to
-    before: Step | None = None
+    before: GroupStep | None = None
     for step in steps:
         if cut is not None and step.first > cut:
             break
@@ -109,27 +111,32 @@ def answered(answer: Answer, ask: Ask, stores: Stores, now_us: int, to: Pair | N
         if before is not None:
             yield _encoded(before, stores, frames, now_us, following=cut)
         if before is None or before.last < cut:  # whoever reads a part knows by this that it has all
-            yield _encoded(Step(cut, cut, commit_us=state.ts_us), stores, frames, now_us)
+            yield _encoded(GroupStep(cut, cut, commit_us=state.ts_us), stores, frames, now_us)
         return
     if before is None:  # there is nothing to say but where to go on
         at = state.scn, answer.state.end
-        before = Step(at, at, commit_us=state.ts_us)
+        before = GroupStep(at, at, commit_us=state.ts_us)
     yield _encoded(before, stores, frames, now_us, end=end)
 
 
 def every_change(
-    start: SourceCheckpoint, end: SourceCheckpoint, ask: Ask, stores: Stores, now_us: int, to: Pair | None = None
+    start: SourceCheckpoint,
+    end: SourceCheckpoint,
+    ask: AnswerRequest,
+    stores: Stores,
+    now_us: int,
+    to: Pair | None = None,
 ) -> Iterator[bytes]:
     """All changes of a range of the log store, as a relay would have given them. to: a pair of it after which it may
     end, at the end of a transaction.
     """
     if to is not None and to < end.pair:
         to_seq = to[1] if to[1] >= BUS_SEQ_MIN else None
-        end = min(end, SourceCheckpoint(scn=to[0], seq=to_seq), key=lambda each: each.pair)
+        end = min(end, SourceCheckpoint(scn=to[0], seq=to_seq), key=lambda position: position.pair)
     frames = None if ask.filter.is_nothing else FrameFilter(ask.filter, ask.physical, stores.schemas)
-    wanted = dict.fromkeys(sorted(ask.sources), Wanted.ALL)
+    wanted = dict.fromkeys(sorted(ask.sources), LogSelection.ALL)
     open_now: dict[str, OpenSnapshot] = {}
-    before: Step | None = None
+    before: GroupStep | None = None
     for step in _logged(wanted, start.pair, end.pair, stores, lambda _: None, open_now):
         if before is not None:
             yield _encoded(before, stores, frames, now_us, following=step.first, is_answer=False)
@@ -143,7 +150,7 @@ def every_change(
 
 
 def _encoded(
-    step: Step,
+    step: GroupStep,
     stores: Stores,
     frames: FrameFilter | None,
     now_us: int,
@@ -174,40 +181,42 @@ def _bytes(group: Group, stores: Stores, frames: FrameFilter | None, now_us: int
     content = b"".join(encode_group(group, stores.schemas, now_us).buffers)
     if frames is None:
         return content
-    found = frames.filtered(content)
-    if found.error is not None:
-        raise found.error
-    return found.content
+    filtered = frames.filtered(content)
+    if filtered.error is not None:
+        raise filtered.error
+    return filtered.content
 
 
 def _steps(
-    answer: Answer, ask: Ask, stores: Stores, frames: FrameFilter | None, to: Pair | None = None
-) -> Iterator[Step]:
+    answer: StateAnswer, ask: AnswerRequest, stores: Stores, frames: FrameFilter | None, to: Pair | None = None
+) -> Iterator[GroupStep]:
     cut_of = None if frames is None else frames.cut_of
     keyless = _keyless(answer, ask, stores)
-    told = {source: Told(answer, source, source in keyless, cut_of, ask.first_images) for source in sorted(ask.sources)}
+    told_by_source = {
+        source: Told(answer, source, source in keyless, cut_of, ask.first_images) for source in sorted(ask.sources)
+    }
     after, until = max(answer.begins_after, answer.after), answer.state.position.pair
     if to is not None:  # to the end of that transaction: images of an update are judged together
         until = min(until, (to[0], _SEQ_MAX))
-    yield from _logged(needed_of(answer, ask, stores), after, until, stores, told.get, {})
+    yield from _logged(needed_of(answer, ask, stores), after, until, stores, told_by_source.get, {})
     yield from _state_steps(answer, ask, stores)
 
 
-def needed_of(answer: Answer, ask: Ask, stores: Stores) -> dict[str, Wanted]:
+def needed_of(answer: StateAnswer, ask: AnswerRequest, stores: Stores) -> dict[str, LogSelection]:
     """What of the log store is needed to tell of the time before the state."""
     keyless = _keyless(answer, ask, stores)
     return {
-        source: Wanted.ALL if source in keyless else _wanted(answer.kinds.get(source))
+        source: LogSelection.ALL if source in keyless else _wanted(answer.kinds.get(source))
         for source in sorted(ask.sources if not answer.is_new else keyless)
     }
 
 
-def _keyless(answer: Answer, ask: Ask, stores: Stores) -> set[str]:
+def _keyless(answer: StateAnswer, ask: AnswerRequest, stores: Stores) -> set[str]:
     return {source for source in ask.sources if source not in answer.state.tables and _is_keyless(source, stores)}
 
 
-def _wanted(kind: Kind | None) -> Wanted:
-    return Wanted.REMOVALS if kind is Kind.SINCE else Wanted.CONTROLS
+def _wanted(kind: TableExtent | None) -> LogSelection:
+    return LogSelection.REMOVALS if kind is TableExtent.SINCE else LogSelection.CONTROLS
 
 
 def _is_keyless(source: str, stores: Stores) -> bool:
@@ -220,20 +229,22 @@ def _is_keyless(source: str, stores: Stores) -> bool:
 
 def followed(open_now: dict[str, OpenSnapshot], sources: Iterable[str], until: Pair, stores: Stores) -> None:
     """Have `open_now` say which snapshots of tables are open at a pair."""
-    for each in sorted((each for source in sources for each in stores.controls(source)), key=lambda each: each.pair):
-        if each.pair <= until:
-            _follow(open_now, each)
+    for control in sorted(
+        (control for source in sources for control in stores.controls(source)), key=lambda control: control.pair
+    ):
+        if control.pair <= until:
+            _follow(open_now, control)
 
 
 def _logged(
-    sources: Mapping[str, Wanted],
+    sources: Mapping[str, LogSelection],
     after: Pair,
     until: Pair,
     stores: Stores,
     told_of: Callable[[str], Told | None],
     open_now: dict[str, OpenSnapshot],
-) -> Iterator[Step]:
-    """What the log store holds between two pairs, as far as it is told. open_now: has the snapshots that are open."""
+) -> Iterator[GroupStep]:
+    """What the log store holds between two pairs, as far as the answer has it. open_now: the open snapshots."""
     followed(open_now, sources, after, stores)
     tables = {source: definition_at(source, after, stores.controls(source), stores.schemas) for source in sources}
     for piece in stores.pieces(sources, after, until):
@@ -253,14 +264,14 @@ def _parts(piece: Piece) -> Iterator[tuple[LoggedControl | None, dict[str, pa.Ta
     """A piece, divided at its controls: each with the rows behind it."""
     controls: list[LoggedControl] = []
     rows: dict[str, pa.Table] = {}
-    for source, found in piece.items():
-        rows[source] = found
-        if CONTROL in found.column_names and found.column(CONTROL).null_count < found.num_rows:
-            is_control = found.column(CONTROL).is_valid()
-            controls += map(_control_of(source), found.filter(is_control).to_pylist())
-            rows[source] = found.filter(pc.invert(is_control))
-    controls.sort(key=lambda each: each.pair)
-    bounds = [*(each.pair for each in controls[1:]), None] if controls else []
+    for source, of_source in piece.items():
+        rows[source] = of_source
+        if CONTROL in of_source.column_names and of_source.column(CONTROL).null_count < of_source.num_rows:
+            is_control = of_source.column(CONTROL).is_valid()
+            controls += map(_control_of(source), of_source.filter(is_control).to_pylist())
+            rows[source] = of_source.filter(pc.invert(is_control))
+    controls.sort(key=lambda control: control.pair)
+    bounds = [*(control.pair for control in controls[1:]), None] if controls else []
     first = controls[0].pair if controls else None
     yield None, _within(rows, NOTHING, first)
     for control, bound in zip(controls, bounds, strict=True):
@@ -273,13 +284,13 @@ def _control_of(source: str) -> Callable[[Mapping[str, Any]], LoggedControl]:
 
 def _within(rows: Mapping[str, pa.Table], above: Pair, below: Pair | None) -> dict[str, pa.Table]:
     """Sorted rows between two pairs."""
-    found = {}
-    for source, each in rows.items():
-        start = _count_below(each, above)
-        stop = each.num_rows if below is None else _count_below(each, below)
+    within = {}
+    for source, table_rows in rows.items():
+        start = _count_below(table_rows, above)
+        stop = table_rows.num_rows if below is None else _count_below(table_rows, below)
         if stop > start:
-            found[source] = each.slice(start, stop - start)
-    return found
+            within[source] = table_rows.slice(start, stop - start)
+    return within
 
 
 def _count_below(rows: pa.Table, pair: Pair) -> int:
@@ -296,10 +307,10 @@ def _follow(open_now: dict[str, OpenSnapshot], control: LoggedControl) -> None:
         open_now.pop(control.source, None)
 
 
-def _control_step(control: LoggedControl, snapshots: Mapping[str, OpenSnapshot]) -> Step:
+def _control_step(control: LoggedControl, snapshots: Mapping[str, OpenSnapshot]) -> GroupStep:
     scn, seq = control.pair
     made = Control(control.kind, control.table, scn, seq, control.body)
-    return Step(control.pair, control.pair, control=made, snapshots=snapshots)
+    return GroupStep(control.pair, control.pair, control=made, snapshots=snapshots)
 
 
 def _row_steps(
@@ -307,13 +318,13 @@ def _row_steps(
     tables: Mapping[str, TableSchema | None],
     told_of: Callable[[str], Told | None],
     snapshots: Mapping[str, OpenSnapshot],
-) -> Iterator[Step]:
+) -> Iterator[GroupStep]:
     shown: dict[str, Rows] = {}
-    for source, each in rows.items():
+    for source, table_rows in rows.items():
         table = tables[source]
         if table is None:
             raise UnknownSource(f"{source}: the log store has rows of it, and no definition that they are in")
-        batch = frame_rows(table, under_own_names(table, each))
+        batch = frame_rows(table, under_own_names(table, table_rows))
         told = told_of(source)
         left = batch if told is None else told.rows(table, batch)
         if left is not None and left.num_rows:
@@ -321,12 +332,12 @@ def _row_steps(
     yield from _portions(shown, snapshots)
 
 
-def _portions(rows: Mapping[str, Rows], snapshots: Mapping[str, OpenSnapshot]) -> Iterator[Step]:
+def _portions(rows: Mapping[str, Rows], snapshots: Mapping[str, OpenSnapshot]) -> Iterator[GroupStep]:
     """Rows as groups of about `_GROUP_BYTES`, cut at one pair for all tables; images of an update stay together."""
     left = dict(rows)
     while left:
-        size = sum(each.batch.nbytes for each in left.values())
-        largest = max(left.values(), key=lambda each: each.batch.nbytes)
+        size = sum(table_rows.batch.nbytes for table_rows in left.values())
+        largest = max(left.values(), key=lambda table_rows: table_rows.batch.nbytes)
         count = largest.batch.num_rows
         keep = max(count * _GROUP_BYTES // max(size, 1), 1)
         if keep >= count:
@@ -338,22 +349,22 @@ def _portions(rows: Mapping[str, Rows], snapshots: Mapping[str, OpenSnapshot]) -
         bound = _pair_at(largest.batch, keep - 1)
         head: dict[str, Rows] = {}
         rest: dict[str, Rows] = {}
-        for source, each in left.items():
-            number = _count_below(pa.Table.from_batches([each.batch]), bound)
+        for source, table_rows in left.items():
+            number = _count_below(pa.Table.from_batches([table_rows.batch]), bound)
             if number:
-                head[source] = Rows(each.table, each.batch.slice(0, number))
-            if number < each.batch.num_rows:
-                rest[source] = Rows(each.table, each.batch.slice(number))
+                head[source] = Rows(table_rows.table, table_rows.batch.slice(0, number))
+            if number < table_rows.batch.num_rows:
+                rest[source] = Rows(table_rows.table, table_rows.batch.slice(number))
         yield _rows_step(tuple(head.values()), snapshots)
         left = rest
 
 
-def _rows_step(rows: tuple[Rows, ...], snapshots: Mapping[str, OpenSnapshot]) -> Step:
-    first = min(_pair_at(each.batch, 0) for each in rows)
-    last = max(rows, key=lambda each: _pair_at(each.batch, each.batch.num_rows - 1)).batch
+def _rows_step(rows: tuple[Rows, ...], snapshots: Mapping[str, OpenSnapshot]) -> GroupStep:
+    first = min(_pair_at(table_rows.batch, 0) for table_rows in rows)
+    last = max(rows, key=lambda table_rows: _pair_at(table_rows.batch, table_rows.batch.num_rows - 1)).batch
     at = last.num_rows - 1
     us = last.column(COMMIT_TIMESTAMP).cast(pa.int64())[at].as_py()
-    return Step(first, _pair_at(last, at), rows, None, str(last.column(TXID)[at].as_py()), int(us), snapshots)
+    return GroupStep(first, _pair_at(last, at), rows, None, str(last.column(TXID)[at].as_py()), int(us), snapshots)
 
 
 def _pair_at(batch: pa.RecordBatch, row: int) -> Pair:
@@ -363,7 +374,7 @@ def _pair_at(batch: pa.RecordBatch, row: int) -> Pair:
 # The state's rows
 
 
-def _state_steps(answer: Answer, ask: Ask, stores: Stores) -> Iterator[Step]:
+def _state_steps(answer: StateAnswer, ask: AnswerRequest, stores: Stores) -> Iterator[GroupStep]:
     """Table by table. The numbers count all of the state, whoever asks and whatever is left out."""
     state, scn = answer.state, answer.state.position.scn
     number = state.base
@@ -382,17 +393,23 @@ def _state_steps(answer: Answer, ask: Ask, stores: Stores) -> Iterator[Step]:
 
 
 def _table_steps(
-    answer: Answer, source: str, table: StateTable, kind: Kind, number: int, stores: Stores, ask: Ask
-) -> Iterator[Step]:
+    answer: StateAnswer,
+    source: str,
+    table: StateTable,
+    kind: TableExtent,
+    number: int,
+    stores: Stores,
+    ask: AnswerRequest,
+) -> Iterator[GroupStep]:
     state, scn = answer.state, answer.state.position.scn
-    is_whole = kind is Kind.ALL
+    is_whole = kind is TableExtent.ALL
     if answer.is_lost or (is_whole and table.is_narrowed and not answer.is_new):
-        # nobody knows what it was where the consumer stood; or no end says that older rows are gone
+        # what it was where the consumer stood is not known; or no end says that older rows are gone
         yield _made_control(ControlKind.DROP, table.table, (scn, number), state)
     begin = scn, number + 1
     open_now = {source: OpenSnapshot(number + 1, None, begin)}
-    told = {"generation": number + 1}
-    yield _made_control(ControlKind.SNAPSHOT_BEGIN, table.table, begin, state, open_now, **told)
+    body = {"generation": number + 1}
+    yield _made_control(ControlKind.SNAPSHOT_BEGIN, table.table, begin, state, open_now, **body)
     first = number + 2
     skip = max(answer.after[1] - first + 1, 0) if answer.after[0] == scn else 0
     newer_than = None if is_whole else answer.begins_after
@@ -400,7 +417,7 @@ def _table_steps(
         rows = _state_rows(table.table, batch, first + at, newer_than, state.position)
         if rows is not None:
             yield from _portions({source: Rows(table.table, rows)}, open_now)
-    end: dict[str, Any] = {**told, "begin": list(begin)}
+    end: dict[str, Any] = {**body, "begin": list(begin)}
     end |= {"complete": is_whole and not table.is_narrowed, "as_configured": is_whole}
     yield _made_control(ControlKind.SNAPSHOT_END, table.table, (scn, first + table.rows), state, **end)
 
@@ -412,10 +429,10 @@ def _made_control(
     state: StateNote,
     snapshots: Mapping[str, OpenSnapshot] | None = None,
     **body: Any,
-) -> Step:
-    told = {"kind": kind.value, "source": table.source, **body}
-    control = Control(kind, table, *pair, told)
-    return Step(pair, pair, (), control, state.position.txid, state.position.ts_us, snapshots)
+) -> GroupStep:
+    full_body = {"kind": kind.value, "source": table.source, **body}
+    control = Control(kind, table, *pair, full_body)
+    return GroupStep(pair, pair, (), control, state.position.txid, state.position.ts_us, snapshots)
 
 
 def _state_rows(

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from databus.bootstrap._commands import Commands
+from databus.bootstrap._commands import ServiceCommands
 from databus.bootstrap._config import BootstrapConfig
 from databus.bootstrap._noting import NoteTaker
 from databus.filters import matches
@@ -21,7 +21,7 @@ class BootstrapServer:
     def __init__(self, config: BootstrapConfig) -> None:
         self._config = config
         self._server = Server(config.server, "bootstrap service")
-        self._commands = Commands(config)
+        self._commands = ServiceCommands(config)
 
     @property
     def url(self) -> str:
@@ -52,7 +52,9 @@ def keyless_tables(config: BootstrapConfig) -> list[str]:
     """The tables that are kept and have no key, by full names, as the relay knows them now."""
     relay = config.relay()
     try:
-        return [each.name for each in relay.sources() if not each.key and matches(each.name, config.options.tables)]
+        return [
+            source.name for source in relay.sources() if not source.key and matches(source.name, config.options.tables)
+        ]
     finally:
         relay.close()
 
@@ -60,7 +62,7 @@ def keyless_tables(config: BootstrapConfig) -> list[str]:
 def run_bootstrap(config: BootstrapConfig, ready: Callable[[str], None] | None = None, **options: Any) -> int:
     """Fill the stores and serve them until a signal; returns the pipeline's exit code. Call it from the main thread.
 
-    ready: told the server's address. options: of the pipeline's `run`.
+    ready: called with the server's address. options: of the pipeline's `run`.
     """
     from databus.pipeline import run
 

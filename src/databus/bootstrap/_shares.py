@@ -15,7 +15,7 @@ HELD_BYTES_MAX = 64 << 20
 Numbers: TypeAlias = npt.NDArray[np.integer]
 
 
-class Shares:
+class RowShares:
     """A context manager, since there may be files."""
 
     def __init__(self) -> None:
@@ -53,13 +53,15 @@ class Shares:
     def _dealt(self) -> Iterator[tuple[int, pa.Table]]:
         if not self._held:
             return
-        numbers = np.concatenate([each for each, _ in self._held])
-        rows = pa.concat_tables([each for _, each in self._held])
+        numbers = np.concatenate([part for part, _ in self._held])
+        rows = pa.concat_tables([part for _, part in self._held])
         self._held, self._held_bytes = [], 0
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
+        present, starts = np.unique(numbers[order], return_index=True)
         rows = rows.take(pa.array(order))
-        for number, start, end in zip(found.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        for number, start, end in zip(
+            present.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True
+        ):
             yield number, rows.slice(start, end - start)
 
     def _spill(self) -> None:

@@ -9,7 +9,7 @@ from databus.stores import LoggedControl
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableStanding:
     """What the controls say of a table."""
 
     dropped: Pair | None
@@ -30,7 +30,7 @@ class Standing:
         return self.dropped is not None and (following is None or following > until)
 
 
-def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
+def standing_at(controls: Sequence[LoggedControl], until: Pair) -> TableStanding:
     """controls: all of one table, in order."""
     dropped, needed, begun, since, is_narrowed = None, False, None, None, False
     for number, control in enumerate(controls):
@@ -52,7 +52,7 @@ def standing_at(controls: Sequence[LoggedControl], until: Pair) -> Standing:
                 scn, seq = control.body["begin"]
                 needed = needed and not (begun is not None and (scn, seq) >= begun)
             since = since if needed else None
-    return Standing(dropped, needed, is_narrowed, since)
+    return TableStanding(dropped, needed, is_narrowed, since)
 
 
 def _asks_for_rows(control: LoggedControl) -> bool:

@@ -132,7 +132,7 @@ def _nearest(past: TablePast, until: Pair) -> StateNote | None:
 
 
 def _oldest(past: TablePast) -> str:
-    states = [each for each in past.look.kept.states if past.source in each.tables]
+    states = [state for state in past.look.kept.states if past.source in state.tables]
     return f"SCN {states[0].position.scn}" if states else "no state yet"
 
 

@@ -26,7 +26,7 @@ from databus.core import (
 from databus.filters import nearest
 from databus.flow import TableControl, TableRows
 from databus.schema import TableSchema
-from databus.stores import Wanted, control_of, definition_at, note_physicals, under_own_names, user_rows
+from databus.stores import LogSelection, control_of, definition_at, note_physicals, under_own_names, user_rows
 
 _SEQ_MAX: Final = (1 << 63) - 1  # also above what the bus itself has made at an SCN
 
@@ -54,14 +54,14 @@ class TablePast:
     @classmethod
     def all(cls, config: BootstrapConfig) -> "list[Self]":
         """All tables that there are states of."""
-        looks = {each: PhysicalStores(config.root, each).look() for each in note_physicals(config.root)}
-        found = {
+        looks = {name: PhysicalStores(config.root, name).look() for name in note_physicals(config.root)}
+        sources_of = {
             physical: sorted({name for state in look.kept.states for name in state.tables})
             for physical, look in looks.items()
         }
-        for physical, sources in found.items():
+        for physical, sources in sources_of.items():
             looks[physical].hold(sources)
-        return [cls(config, name, source, looks[name]) for name, sources in found.items() for source in sources]
+        return [cls(config, name, source, looks[name]) for name, sources in sources_of.items() for source in sources]
 
     @classmethod
     def of(cls, config: BootstrapConfig, name: str) -> Self:
@@ -70,8 +70,8 @@ class TablePast:
         if not physicals:
             raise ServiceUnavailable(f"{config.root}: nothing is kept yet; `databus bootstrap run` fills the stores")
         physical, _, source = name.partition("/")
-        looks = {each: PhysicalStores(config.root, each).look() for each in physicals}
-        known = [f"{each}/{table}" for each, look in looks.items() for table in look.schemas.ids()]
+        looks = {owner: PhysicalStores(config.root, owner).look() for owner in physicals}
+        known = [f"{owner}/{table}" for owner, look in looks.items() for table in look.schemas.ids()]
         if name not in known:
             near = nearest(name, known)
             hint = f"; did you mean {near}?" if near else f"; there are {', '.join(sorted(known)[:20])}"
@@ -99,10 +99,10 @@ class TablePast:
     @property
     def definition(self) -> TableSchema:
         """Its newest definition."""
-        found = self.look.schemas.definition_now(self.source)
-        if found is None:
+        definition = self.look.schemas.definition_now(self.source)
+        if definition is None:
             raise UnknownSource(f"{self.name}: the notes of the stores lack its definition")
-        return found
+        return definition
 
     def last_at(self, moment: Moment) -> Pair:
         """Its last change at a moment or before, or a pair behind that which no change of it lies between.
@@ -166,7 +166,7 @@ class TablePast:
     def items(self, after: Pair, until: Pair) -> Iterator[TableRows | TableControl]:
         """What happened to it between two pairs, in order, a bounded number of rows at a time."""
         table = self._definition_at(after)
-        for piece in self.look.stores.pieces({self.source: Wanted.ALL}, after, until):
+        for piece in self.look.stores.pieces({self.source: LogSelection.ALL}, after, until):
             rows = piece[self.source]
             is_control = np.zeros(rows.num_rows, bool)
             if CONTROL in rows.column_names:
@@ -179,9 +179,9 @@ class TablePast:
                     own = under_own_names(table, rows.slice(start, at - start))
                     yield TableRows(table, user_rows(table, own))
                 if at < rows.num_rows:
-                    found = _control_at(self.source, rows, at)
-                    table = self._definition_at(found.pair)
-                    yield found
+                    control = _control_at(self.source, rows, at)
+                    table = self._definition_at(control.pair)
+                    yield control
                 start = at + 1
 
 

@@ -1,4 +1,4 @@
-"""What is told of the time before a state: controls, rows of tables without a key, and removals. Pure.
+"""What an answer says of the time before its state: controls, rows of tables without a key, and removals. Pure.
 
 A removal is a delete, or the first image of an update after which the row is not what, or where, it was for who asks.
 It comes as a delete, at its own pair; the row that is there in its place comes with the state, and is newer.
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.bootstrap._plan import Answer, Kind
+from databus.bootstrap._plan import StateAnswer, TableExtent
 from databus.core import CHANGE_TYPE, ChangeType, ControlKind
 from databus.filters import Flags, TableCut, begins_update, differs
 from databus.filters import row_hashes as hashes_of
@@ -21,18 +21,18 @@ from databus.stores import LoggedControl
 
 @dataclass(frozen=True)
 class Told:
-    """What of one table is told, in an answer."""
+    """What an answer says of one table's time before the state."""
 
-    answer: Answer
+    answer: StateAnswer
     source: str
     is_keyless: bool
     cut_of: Callable[[TableSchema], TableCut] | None = None
     """What the asker's filter makes of a definition; None where it has none."""
     all_first_images: bool = False
-    """Whether each is told as a removal."""
+    """Whether every first image counts as a removal."""
 
     def control(self, control: LoggedControl) -> LoggedControl | None:
-        """A control as it is told; None if it is not."""
+        """A control as the answer has it; None if it has not."""
         answer, kind = self.answer, self.answer.kinds.get(self.source)
         if answer.is_new or self.is_keyless:
             return control if self.is_keyless else None
@@ -40,16 +40,16 @@ class Told:
             return control
         if control.kind is not ControlKind.SCHEMA or answer.is_lost:
             return None
-        if kind is Kind.SINCE:
+        if kind is TableExtent.SINCE:
             return control  # of a class that needs no snapshot: else the table would be given whole
         # the table comes whole after it: so nothing that filters make of its older rows has to be read again
         return replace(control, body={**control.body, "class": NEEDS_SNAPSHOT})
 
     def rows(self, table: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Rows of a table, in its frames' schema, as they are told; None where nothing is left."""
+        """Rows of a table, in its frames' schema, as the answer has them; None where nothing is left."""
         if self.is_keyless:
             return rows
-        if self.answer.is_new or self.answer.kinds.get(self.source) is not Kind.SINCE:
+        if self.answer.is_new or self.answer.kinds.get(self.source) is not TableExtent.SINCE:
             return None
         removed = rows.filter(pa.array(self._removes(table, rows)))
         if not removed.num_rows:

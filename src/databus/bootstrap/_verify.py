@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.bootstrap._net_changes import Step, step_of, through
-from databus.bootstrap._shares import Shares
+from databus.bootstrap._net_changes import ColumnStep, step_of, through
+from databus.bootstrap._shares import RowShares
 from databus.bootstrap._table_past import TablePast
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, ControlKind, CorruptData, Pair
 from databus.flow import TableControl, TableRows, fitted_rows, user_rows_schema
@@ -29,7 +29,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedState:
     """What came of one state of a table."""
 
     name: str
@@ -42,43 +42,43 @@ class Verified:
     """What differs, or why it was not compared."""
 
 
-def verified(past: TablePast) -> Iterator[Verified]:
+def verified(past: TablePast) -> Iterator[VerifiedState]:
     """Compare each state of a table, the oldest first, with the fold of the log over the one before."""
     before: StateNote | None = None
     for state in past.look.kept.states:
         table = state.tables.get(past.source)
         if table is None or past.source in state.incomplete:
-            before = None  # what comes next begins anew, by a snapshot
+            before = None  # the next state begins with a snapshot
             continue
         scn = state.position.scn
         try:
-            found = _compared(past, before, state)
+            verified_state = _compared(past, before, state)
         except CorruptData as error:
-            found = Verified(past.name, scn, table.rows, is_equal=False, reason=str(error))
-        yield found
+            verified_state = VerifiedState(past.name, scn, table.rows, is_equal=False, reason=str(error))
+        yield verified_state
         before = state
 
 
-def _compared(past: TablePast, before: StateNote | None, state: StateNote) -> Verified:
+def _compared(past: TablePast, before: StateNote | None, state: StateNote) -> VerifiedState:
     table = state.tables[past.source]
     after = (0, -1) if before is None else before.position.pair
     said = past.name, state.position.scn, table.rows
     if before is None and not past.goes_back_to_begin:
-        return Verified(*said, is_equal=None, reason="is the first, and the log store begins later than the table")
+        return VerifiedState(*said, is_equal=None, reason="is the first, and the log store begins later than the table")
     if before is not None and after < past.look.kept.head.low and after != state.position.pair:
-        return Verified(*said, is_equal=None, reason="the log store no longer has all since the state before")
+        return VerifiedState(*said, is_equal=None, reason="the log store no longer has all since the state before")
     fold = _Fold(past, after, state.position.pair, table.table)
     older = 0 if before is None else before.tables[past.source].rows
     count = max(-(-(older + past.rows_between(after, state.position.pair)) // _BUCKET_ROWS), _BUCKETS)
     wanted = fold.sums(count, _rows(past, before))
-    found = _sums(_rows(past, state), table.table, count)
-    bad = np.flatnonzero((wanted != found).any(axis=0)).tolist()
+    there = _sums(_rows(past, state), table.table, count)
+    bad = np.flatnonzero((wanted != there).any(axis=0)).tolist()
     if not bad:
-        return Verified(*said, is_equal=True)
+        return VerifiedState(*said, is_equal=True)
     counts = "; ".join(
-        f"bucket {at} of {count}: {wanted[0, at]} rows by the log, {found[0, at]} here" for at in bad[:5]
+        f"bucket {at} of {count}: {wanted[0, at]} rows by the log, {there[0, at]} here" for at in bad[:5]
     )
-    return Verified(*said, is_equal=False, reason=f"is not what the log makes of the state before. {counts}")
+    return VerifiedState(*said, is_equal=False, reason=f"is not what the log makes of the state before. {counts}")
 
 
 def _rows(past: TablePast, state: StateNote | None) -> Iterator[pa.Table]:
@@ -107,29 +107,29 @@ class _Fold:
 
     def __init__(self, past: TablePast, after: Pair, until: Pair, table: TableSchema) -> None:
         self._past, self._after, self._until, self._table = past, after, until, table
-        self._steps: list[Step | None] = []  # None: no row from before stays
+        self._steps: list[ColumnStep | None] = []  # None: no row from before stays
         self._floor: Pair = (0, -1)  # what is below, and not put since, is gone
         before = past.definition_at(after)  # what the older state's rows are in
-        controls = [each for each in past.look.kept.controls(past.source) if after < each.pair <= until]
-        for each in controls:
-            control = TableControl(each.table, each.kind, each.pair, each.body)
-            if each.kind is ControlKind.SCHEMA:
-                is_anew = int(each.body.get("class", 1)) >= NEEDS_SNAPSHOT
-                self._floor = each.pair if is_anew else self._floor
-                self._steps.append(None if is_anew else step_of(control, before))
-            elif each.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
-                self._floor = each.pair
-                if each.kind is ControlKind.DROP:  # it may be made again with other columns
+        logged = [control for control in past.look.kept.controls(past.source) if after < control.pair <= until]
+        for entry in logged:
+            control = TableControl(entry.table, entry.kind, entry.pair, entry.body)
+            if control.kind is ControlKind.SCHEMA:
+                is_read_again = int(control.body.get("class", 1)) >= NEEDS_SNAPSHOT
+                self._floor = control.pair if is_read_again else self._floor
+                self._steps.append(None if is_read_again else step_of(control, before))
+            elif control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
+                self._floor = control.pair
+                if control.kind is ControlKind.DROP:  # it may be made again with other columns
                     self._steps.append(None)
-            elif each.kind is ControlKind.SNAPSHOT_END and each.body.get("complete", False):
-                scn, seq = each.body["begin"]
+            elif control.kind is ControlKind.SNAPSHOT_END and control.body.get("complete", False):
+                scn, seq = control.body["begin"]
                 self._floor = max(self._floor, (int(scn), int(seq)))
-            before = past.definition_at(each.pair)
+            before = past.definition_at(control.pair)
 
     def sums(self, count: int, older: Iterable[pa.Table]) -> Hashes:
         """What `_sums` is to say of what comes of it. older: the rows of the state before."""
         sums = np.zeros((2, count), np.uint64)
-        with Shares() as shares:
+        with RowShares() as shares:
             for rows in older:
                 self._add(shares, count, self._made(rows, 0))
             passed = 0
@@ -161,7 +161,7 @@ class _Fold:
         is_put: npt.NDArray[np.bool_] = np.asarray(pc.is_in(rows.column(CHANGE_TYPE), pa.array(_PUTS)))
         return stays & is_put
 
-    def _add(self, shares: Shares, count: int, rows: pa.Table) -> None:
+    def _add(self, shares: RowShares, count: int, rows: pa.Table) -> None:
         is_put = rows.column("is_put").to_numpy()
         keys = _key_hashes(rows, self._table)
         hashes = np.where(is_put, _row_hashes(rows, self._table), _REMOVED)
@@ -175,8 +175,8 @@ def _last(images: pa.Table) -> npt.NDArray[np.int64]:
     keys = images.column("key").to_numpy()
     order = np.lexsort((images.column("seq").to_numpy(), images.column("scn").to_numpy(), keys))
     is_last = np.append(keys[order][1:] != keys[order][:-1], True) if len(keys) else np.zeros(0, bool)
-    found: npt.NDArray[np.int64] = order[is_last]
-    return found
+    last: npt.NDArray[np.int64] = order[is_last]
+    return last
 
 
 def _keys_alone(rows: pa.Table, table: TableSchema) -> pa.Table:
@@ -192,9 +192,11 @@ def _key_hashes(rows: pa.Table, table: TableSchema) -> Hashes:
 
 def _row_hashes(rows: pa.Table, table: TableSchema) -> Hashes:
     """Hashes of rows with their pairs; none is the one that stands for no row."""
-    found = fitted_rows(rows.select([*(name for name in table.names if name in rows.column_names)]), sink_schema(table))
+    columns = fitted_rows(
+        rows.select([*(name for name in table.names if name in rows.column_names)]), sink_schema(table)
+    )
     pairs = [rows.column(name) for name in (COMMIT_VERSION, SEQ)]
-    return np.maximum(_hashes([*found.columns, *pairs]), np.uint64(1))
+    return np.maximum(_hashes([*columns.columns, *pairs]), np.uint64(1))
 
 
 def _hashes(columns: Iterable[pa.ChunkedArray]) -> Hashes:

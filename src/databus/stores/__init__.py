@@ -4,7 +4,7 @@ Both are plain Delta tables that a pipeline fills; here they are read without Sp
 """
 
 from databus.stores._frame_rows import frame_rows, under_own_names, user_rows
-from databus.stores._log_store import LoggedControl, LogLook, LogStore, Wanted, control_of, controls_above
+from databus.stores._log_store import LoggedControl, LogLook, LogSelection, LogStore, control_of, controls_above
 from databus.stores._merged import Piece, RowGroup, merged_rows
 from databus.stores._notes import (
     HeadNote,
@@ -18,17 +18,18 @@ from databus.stores._notes import (
 )
 from databus.stores._parquet import StoredFile, StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
-from databus.stores._skipping import Bounds, RowsWanted
+from databus.stores._skipping import ColumnBounds, RowsWanted
 from databus.stores._state_rows import BATCH_ROWS, StateRows
 from databus.stores._tables import StoreTable, table_folder
 
 __all__ = [
     "BATCH_ROWS",
-    "Bounds",
+    "ColumnBounds",
     "HeadNote",
     "KnownSchemas",
     "LogCut",
     "LogLook",
+    "LogSelection",
     "LogStore",
     "LogTableNote",
     "LoggedControl",
@@ -43,7 +44,6 @@ __all__ = [
     "StoredFile",
     "StoredGroup",
     "TableAtCut",
-    "Wanted",
     "control_of",
     "controls_above",
     "definition_at",

@@ -21,7 +21,7 @@ from databus.stores._parquet import StoredFile, StoredGroup
 from databus.stores._tables import StoreTable, table_folder
 
 
-class Wanted(Enum):
+class LogSelection(Enum):
     """What of a table's rows in the log store; controls always."""
 
     ALL = auto()
@@ -83,7 +83,7 @@ class LogStore:
             what = "holds another table than was noted" if table_id else "is missing"
             raise CorruptData(
                 f"{table.folder}: {what}, and with it changes that nothing brings back. Put back the folder that was "
-                'there; without it, begin the stores anew: see docs/bootstrap.md, "When a file is missing"'
+                'there; without it, begin the stores from nothing: see docs/bootstrap.md, "When a file is missing"'
             )
         self._checked_ids[source] = table_id
 
@@ -150,7 +150,7 @@ class LogLook:
     def last_until(self, source: str, at_us: int) -> Pair | None:
         """The last pair of a source that was committed at a time, microseconds since 1970, or before; None of none."""
         last: Pair | None = None
-        for file, number, group in sorted(self._groups_of(source), key=lambda each: each[2].last, reverse=True):
+        for file, number, group in sorted(self._groups_of(source), key=lambda entry: entry[2].last, reverse=True):
             if last is not None and group.last <= last:
                 break
             if group.least_us > at_us:
@@ -167,7 +167,7 @@ class LogLook:
         """The pair of a source's first row, or control, above a pair; None if there is none."""
         first: Pair | None = None
         pair = max(pair, self._low)
-        for file, number, group in sorted(self._groups_of(source), key=lambda each: each[2].first):
+        for file, number, group in sorted(self._groups_of(source), key=lambda entry: entry[2].first):
             if group.last <= pair:
                 continue
             if first is not None and group.first >= first:
@@ -193,7 +193,7 @@ class LogLook:
         groups = (group for _, _, group in self._groups_of(source))
         return sum(group.rows for group in groups if group.last > after and group.first <= until)
 
-    def pieces(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> Iterator[Piece]:
+    def pieces(self, wanted: Mapping[str, LogSelection], after: Pair, until: Pair) -> Iterator[Piece]:
         """The rows of sources in (after, until], controls too, in order; see `merged_rows`. wanted: by `db.table`; what
         surely holds nothing of that is not read, and of what is read all rows come.
         """
@@ -203,16 +203,16 @@ class LogLook:
         ]
         return merged_rows(groups, max(after, self._low), until)
 
-    def groups(self, wanted: Mapping[str, Wanted], after: Pair, until: Pair) -> list[tuple[str, StoredGroup]]:
+    def groups(self, wanted: Mapping[str, LogSelection], after: Pair, until: Pair) -> list[tuple[str, StoredGroup]]:
         """What `pieces` would read, in no order, each with its source."""
         groups = ((source, group) for source, _, _, group in self._groups(wanted))
         return [(source, group) for source, group in groups if group.last > after and group.first <= until]
 
-    def _groups(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, StoredFile, int, StoredGroup]]:
+    def _groups(self, wanted: Mapping[str, LogSelection]) -> Iterator[tuple[str, StoredFile, int, StoredGroup]]:
         for source, want in wanted.items():
             for file, number, group in self._groups_of(source):
-                has_removals = want is Wanted.REMOVALS and group.has_removals
-                if want is Wanted.ALL or group.has_controls or has_removals:
+                has_removals = want is LogSelection.REMOVALS and group.has_removals
+                if want is LogSelection.ALL or group.has_controls or has_removals:
                     yield source, file, number, group
 
     def _groups_of(self, source: str) -> Iterator[tuple[StoredFile, int, StoredGroup]]:
@@ -249,7 +249,7 @@ def controls_above(head: HeadNote | None, source: str, controls: Iterable[Logged
     """Controls of a source in order. Where the old end of the log store was cut off, those above, and before them one
     that says how the table stood there. It begins no table: something was before it.
     """
-    ordered = sorted(controls, key=lambda each: each.pair)
+    ordered = sorted(controls, key=lambda control: control.pair)
     if head is None or head.cut is None:
         return ordered
     above = [control for control in ordered if control.pair > head.cut.at]

@@ -31,7 +31,7 @@ class StateTable:
     table: TableSchema
     """The definition that the rows are in."""
     horizon: Pair = (0, 0)
-    """From positions at or above it, changes since can be told. It never falls from state to state."""
+    """From positions at or above it, an answer can give the changes since. It never falls from state to state."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """By name of a file, by what it is known again; see `StoredFile.digest`."""
     is_narrowed: bool = False
@@ -82,13 +82,13 @@ class StateNote:
             "base": self.base,
             "tables": {
                 name: {
-                    "files": [list(file) for file in each.files],
-                    "schema": each.table.to_json(),
-                    "horizon": list(each.horizon),
-                    "digests": dict(each.digests),
-                    "is_narrowed": each.is_narrowed,
+                    "files": [list(file) for file in table.files],
+                    "schema": table.table.to_json(),
+                    "horizon": list(table.horizon),
+                    "digests": dict(table.digests),
+                    "is_narrowed": table.is_narrowed,
                 }
-                for name, each in self.tables.items()
+                for name, table in self.tables.items()
             },
             "incomplete": sorted(self.incomplete),
             "known": list(self.known),
@@ -101,13 +101,13 @@ class StateNote:
         """Read what `to_json` wrote."""
         tables = {
             str(name): StateTable(
-                tuple((str(file), int(rows)) for file, rows in each["files"]),
-                TableSchema.from_json(each["schema"]),
-                _pair(each["horizon"]),
-                {str(file): str(digest) for file, digest in each.get("digests", {}).items()},
-                bool(each.get("is_narrowed", False)),
+                tuple((str(file), int(rows)) for file, rows in table["files"]),
+                TableSchema.from_json(table["schema"]),
+                _pair(table["horizon"]),
+                {str(file): str(digest) for file, digest in table.get("digests", {}).items()},
+                bool(table.get("is_narrowed", False)),
             )
-            for name, each in value["tables"].items()
+            for name, table in value["tables"].items()
         }
         return cls(
             SourceCheckpoint.from_json(value["position"], "position"),
@@ -152,13 +152,13 @@ class LogCut:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        tables = {name: each.to_json() for name, each in self.tables.items()}
+        tables = {name: table.to_json() for name, table in self.tables.items()}
         return {"at": list(self.at), "tables": tables, "last_us": self.last_us}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        tables = {str(name): TableAtCut.from_json(each) for name, each in value["tables"].items()}
+        tables = {str(name): TableAtCut.from_json(table) for name, table in value["tables"].items()}
         return cls(_pair(value["at"]), tables, int(value["last_us"]))
 
 
@@ -196,7 +196,7 @@ class HeadNote:
     @property
     def sources(self) -> list[str]:
         """All tables, by `db.table`, that there is a definition of."""
-        return list(dict.fromkeys(each.table.source for each in self.definitions))
+        return list(dict.fromkeys(version.table.source for version in self.definitions))
 
     @property
     def keyless(self) -> frozenset[str]:
@@ -224,8 +224,8 @@ class HeadNote:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
         definitions = tuple(
-            SchemaVersion(int(each["id"]), int(each["version"]), TableSchema.from_json(each["table"]))
-            for each in value["definitions"]
+            SchemaVersion(int(version["id"]), int(version["version"]), TableSchema.from_json(version["table"]))
+            for version in value["definitions"]
         )
         position, tables = SourceCheckpoint.from_json(value["position"], "position"), tuple(map(str, value["tables"]))
         cut = value.get("cut")
@@ -272,11 +272,11 @@ class NoteFolder:
 
     def head(self) -> HeadNote | None:
         """What was noted last of the log store. Raises `CorruptData`."""
-        found, last = (self._folder / _HEAD).read(), self._head
-        if found is None:
+        written, last = (self._folder / _HEAD).read(), self._head
+        if written is None:
             return None
-        if last is None or last[0] != found.content:  # with many tables there is much to parse
-            last = self._head = found.content, HeadNote.from_json(_value(found.content, self._folder / _HEAD))
+        if last is None or last[0] != written.content:  # with many tables there is much to parse
+            last = self._head = written.content, HeadNote.from_json(_value(written.content, self._folder / _HEAD))
         return last[1]
 
     def put_head(self, head: HeadNote) -> None:
@@ -286,8 +286,8 @@ class NoteFolder:
     def log_table(self, source: str) -> LogTableNote:
         """What is noted of a table (`db.table`) in the log store; an empty note if nothing is. Raises `CorruptData`."""
         path = self._folder / self._log_table_name(source)
-        found = path.read()
-        return LogTableNote() if found is None else LogTableNote.from_json(_value(found.content, path))
+        written = path.read()
+        return LogTableNote() if written is None else LogTableNote.from_json(_value(written.content, path))
 
     def put_log_table(self, source: str, note: LogTableNote) -> None:
         """Replace that."""
@@ -298,7 +298,7 @@ class NoteFolder:
 
     def states(self) -> list[StateNote]:
         """The states that are kept, the oldest first. Raises `CorruptData`."""
-        return sorted(self._notes("state-").values(), key=lambda each: (each.position.pair, each.base))
+        return sorted(self._notes("state-").values(), key=lambda state: (state.position.pair, state.base))
 
     def add(self, state: StateNote) -> None:
         """Note a state."""
@@ -330,8 +330,8 @@ class NoteFolder:
                 continue
             if name in known:
                 notes[name] = known[name]
-            elif (found := (self._folder / name).read()) is not None:
-                notes[name] = StateNote.from_json(_value(found.content, self._folder / name))
+            elif (written := (self._folder / name).read()) is not None:
+                notes[name] = StateNote.from_json(_value(written.content, self._folder / name))
         self._read = notes
         return notes
 
@@ -355,7 +355,7 @@ def _value(content: bytes, where: Location) -> Mapping[str, Any]:
     try:
         value = json.loads(content)
         if value["v"] != _VERSION:
-            raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
+            raise ValueError(f"version {value['v']}")  # noqa: TRY301 - refused like all else that is wrong
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"{where}: is not a note of a bootstrap service's: {error!r}") from error
     return dict(value)

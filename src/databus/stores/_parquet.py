@@ -22,7 +22,7 @@ from databus.core import (
     us_of,
 )
 from databus.disk import Location
-from databus.stores._skipping import Bounds, RowsWanted
+from databus.stores._skipping import ColumnBounds, RowsWanted
 
 _SEQ_MAX: Final = (1 << 63) - 1
 _BATCH_BYTES: Final = 16 << 20
@@ -70,8 +70,8 @@ class StoredFile:
         with _opened(self.path, self.digest) as (file, _):
             names = file.schema_arrow.names
             wanted = None if columns is None else [name for name in columns if name in names]
-            found: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
-            return found
+            rows: pa.Table = file.read_row_group(group, columns=wanted, use_threads=False)
+            return rows
 
     def batches(
         self, skip: int, rows_max: int, above: Pair | None, wanted: RowsWanted | None = None
@@ -108,16 +108,18 @@ def _columns_of(names: Sequence[str], wanted: Collection[str]) -> list[str]:
     return [name for name in names if name in BUS_COLUMNS or name.lower() in wanted]
 
 
-def bounds_of(file: Any, group: int, names: Collection[str]) -> dict[str, Bounds]:
+def bounds_of(file: Any, group: int, names: Collection[str]) -> dict[str, ColumnBounds]:
     """What the footer of an opened file says of columns in a row group."""
-    found, places = file.metadata.row_group(group), {name: at for at, name in enumerate(file.schema_arrow.names)}
-    bounds: dict[str, Bounds] = {}
+    row_group, places = file.metadata.row_group(group), {name: at for at, name in enumerate(file.schema_arrow.names)}
+    bounds: dict[str, ColumnBounds] = {}
     for name in names:
-        said = found.column(places[name]).statistics if name in places else None
+        said = row_group.column(places[name]).statistics if name in places else None
         if said is None:
             continue
         least, greatest = (said.min, said.max) if said.has_min_max else (None, None)
-        bounds[name] = Bounds(least, greatest, said.null_count if said.has_null_count else None, found.num_rows)
+        bounds[name] = ColumnBounds(
+            least, greatest, said.null_count if said.has_null_count else None, row_group.num_rows
+        )
     return bounds
 
 
@@ -132,10 +134,10 @@ def _opened(path: Location, digest: str = "") -> Iterator[tuple[Any, tuple[int, 
     try:
         with path.reading() as file:
             try:
-                opened, found = pq.ParquetFile(file, page_checksum_verification=True), _digest(file)
-                if digest and found[1] != digest:
+                opened, known = pq.ParquetFile(file, page_checksum_verification=True), _digest(file)
+                if digest and known[1] != digest:
                     raise CorruptData(f"{path}: is another file than was noted; put back the one that was there")
-                yield opened, found
+                yield opened, known
             except (pa.ArrowException, OSError) as error:
                 raise _told(path, error) from error
     except (pa.ArrowException, OSError) as error:
@@ -158,10 +160,10 @@ def file_of(path: Location, digest: str = "") -> StoredFile:
     another.
     """
     with _opened(path, digest) as (file, known):
-        found = file.metadata
+        metadata = file.metadata
         places = {name: at for at, name in enumerate(file.schema_arrow.names)}
-        groups = tuple(_group(found.row_group(number), places) for number in range(found.num_row_groups))
-        return StoredFile(path, found.num_rows, groups, *known)
+        groups = tuple(_group(metadata.row_group(number), places) for number in range(metadata.num_row_groups))
+        return StoredFile(path, metadata.num_rows, groups, *known)
 
 
 def _digest(file: Any) -> tuple[int, str]:

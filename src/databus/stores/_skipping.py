@@ -25,7 +25,7 @@ _TURNED: Final[Mapping[str, str]] = {"<": ">", "<=": ">=", ">": "<", ">=": "<=",
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ColumnBounds:
     """What a footer says of a column in a row group. least, greatest: None where it does not say."""
 
     least: Any
@@ -44,7 +44,7 @@ class RowsWanted:
     columns: frozenset[str] | None = None
     """In small letters; None for all."""
 
-    def may_hold(self, bounds: Mapping[str, Bounds]) -> bool:
+    def may_hold(self, bounds: Mapping[str, ColumnBounds]) -> bool:
         """Whether a row that these bounds allow may be among them."""
         return all(may_hold(condition, self.schema, bounds) for condition in self.conditions)
 
@@ -55,7 +55,7 @@ class RowsWanted:
         return frozenset(name for name in names if name is not None)
 
 
-def may_hold(predicate: Predicate, schema: pa.Schema, bounds: Mapping[str, Bounds]) -> bool:
+def may_hold(predicate: Predicate, schema: pa.Schema, bounds: Mapping[str, ColumnBounds]) -> bool:
     """Whether a row that these bounds allow may meet a condition. schema: of the rows that the condition is over.
     bounds: by name; of columns that are not there nothing is known.
     """
@@ -66,7 +66,7 @@ def may_hold(predicate: Predicate, schema: pa.Schema, bounds: Mapping[str, Bound
 class _Group:
     predicate: Predicate
     schema: pa.Schema
-    bounds: Mapping[str, Bounds]
+    bounds: Mapping[str, ColumnBounds]
 
     def may_hold(self, node: Node) -> bool:
         match node:
@@ -79,19 +79,19 @@ class _Group:
             case In(column, values):
                 return any(self._may_compare(column, "=", value) for value in values)
             case IsNull(column):
-                found = self._known(column)
-                return found is None or found[1].nulls != 0
+                known = self._known(column)
+                return known is None or known[1].nulls != 0
         return True
 
-    def _known(self, column: ColumnName) -> tuple[pa.Field, Bounds] | None:
+    def _known(self, column: ColumnName) -> tuple[pa.Field, ColumnBounds] | None:
         name = column_named(column.name, self.schema.names)
         return None if name is None or name not in self.bounds else (self.schema.field(name), self.bounds[name])
 
     def _may_compare(self, column: ColumnName, sign: str, literal: LiteralNode) -> bool:
-        found = self._known(column)
-        if found is None:
+        known = self._known(column)
+        if known is None:
             return True
-        field, bound = found
+        field, bound = known
         if bound.nulls == bound.rows:
             return False  # a comparison with NULL is never true
         if bound.least is None or bound.greatest is None or sign == "<>" or not _is_ordered(field.type):

@@ -32,7 +32,7 @@ class StoreTable:
         """Of its files, when they were asked for last."""
 
     def refresh(self) -> bool:
-        """See the table as it is now; whether there is one. It is opened again: it may have been made anew since."""
+        """See the table as it is now; whether there is one. It is opened again: it may have been replaced since."""
         self._table = None
         if not (self.folder / "_delta_log").names():
             return False
