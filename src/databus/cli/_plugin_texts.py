@@ -236,7 +236,7 @@ _INPUT: Final = '''\
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from databus.core import Checkpoint, SourceCheckpoint
+from databus.core import SourceCheckpoint
 from databus.pipeline import Input, InputConfig, RunContext, Shape
 from databus.schema import Column, TableSchema
 from pydantic import Field
@@ -260,9 +260,7 @@ class @CLASS@(Input):
     config_model: ClassVar = @CLASS@Config
     emits: ClassVar = Shape.TYPED
 
-    def typed(
-        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
-    ) -> "DataFrame":
+    def typed(self, spark: "SparkSession", context: RunContext) -> "DataFrame":
         """The rows, with the bus's columns. A module of a plugin imports pyspark inside functions only."""
         from @MODULE@._source import Numbers
 

@@ -54,8 +54,8 @@ def _pipelines_alike(config: PipelineConfig, made_of: Mapping[str, str]) -> Iter
             names = " and ".join(f"outputs.{output}" for output in alike)
             yield Problem(
                 "name",
-                f"pipeline {config.name} is new, and has the same {names} as {state.name}, which has no file here "
-                f"any more (its state is {state}). If it is that one under another name: it begins as at a first "
+                f"pipeline {config.name} is new, and has the same {names} as {state.name}, which no file here "
+                f"describes now (its state is {state}). If it is that one under another name: it begins as at a first "
                 f"start, and what {state.name} has written is written again. To continue at its places: "
                 f"`databus rename FILE pipeline {state.name} {config.name}` (FILE is this one), or `name: "
                 f"{state.name}`",
