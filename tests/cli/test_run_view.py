@@ -180,3 +180,8 @@ def test_a_resume_that_cannot_help_says_what_does():
     with pytest.raises(SourceSuspended) as raised:
         _settled(Relay(), ["shop"], "running", {"suspended"}, 1.0)
     assert "databus position set /etc/relay.yml shop latest --resnapshot" in str(raised.value)
+
+
+def test_what_is_for_the_journal_of_batches_is_no_line_for_people():
+    view = RunView(["copy"])
+    assert view.take({"event": "advanced", "query": "outputs/copy/shop@shop", "output": "copy", "ms": 12.0}) == ""

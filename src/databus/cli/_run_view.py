@@ -50,6 +50,8 @@ class RunView:
             case "batch" | "doing" | "ended" | "reloaded":
                 self._quietly(event)
                 return ""
+            case "advanced":  # for the journal of batches
+                return ""
             case "hanging" | "answered":
                 return self._hanging(event)
             case "relay":
