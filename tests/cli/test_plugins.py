@@ -64,7 +64,7 @@ def test_the_options_of_a_plugin_are_shown_with_what_they_mean(installed):
     in_a_file = databus("plugins", "show", "post.py:Postbox", cwd=installed).stdout
     assert "How many pages it takes." in in_a_file
     assert 'did you mean "postbox"?' in failed(databus("plugins", "show", "postbax"), 2)
-    assert "there are inputs: " in failed(databus("plugins", "show", "zzz"), 2)
+    assert "there are databus, mock, " in failed(databus("plugins", "show", "zzz"), 2)
     assert "does not load" in failed(databus("plugins", "show", "broken"), 2)
 
 

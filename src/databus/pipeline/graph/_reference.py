@@ -252,7 +252,7 @@ def plugin(name: str, folder: Path) -> list[Plugin]:
     kinds = [kind for kind in Kind if name in plugin_types(kind)]
     if not kinds:
         types = [type_name for kind in Kind for type_name in plugin_types(kind)]
-        raise InputError(f'no type called "{name}"; {hint_for(name, types)}')
+        raise InputError(f'no type called "{name}"; {hint_for(name, dict.fromkeys(types))}; see `databus plugins`')
     return [_plugin(kind, name, folder) for kind in kinds]
 
 
