@@ -247,7 +247,7 @@ class Position:
         batch. moves_at: whether the batch was one over the tables of `at`.
         """
         if own is None:
-            own = replace(self, at=None if moves_at else self.at, ways={}, marks={})
+            own = replace(self, ways={}, marks={})
         places, known_seeds = {}, {}
         for name in {*self.places, *own.places}:
             mine = own.place(name)
