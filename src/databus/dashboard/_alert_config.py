@@ -64,12 +64,12 @@ class _RuleEntry(BaseModel):
 
     @model_validator(mode="after")
     def _says_one(self) -> "_RuleEntry":
-        if sum(each is not None for each in (self.above, self.below, self.absent)) != 1:
+        if sum(bound is not None for bound in (self.above, self.below, self.absent)) != 1:
             raise ValueError("say one of `above`, `below` and `absent`")
         return self
 
     def to_rule(self) -> Rule:
-        name = self.name or "".join(each.capitalize() for each in self.metric.removeprefix("databus_").split("_"))
+        name = self.name or "".join(word.capitalize() for word in self.metric.removeprefix("databus_").split("_"))
         compared = Is.ABOVE if self.above is not None else Is.BELOW if self.below is not None else Is.ABSENT
         value = self.above if self.above is not None else self.below or 0.0
         return Rule(name, self.metric, compared, value, self.text, self.for_ms / 1e3, self.severity, dict(self.labels))
@@ -117,16 +117,16 @@ class Alerting:
     def of(cls, value: Mapping[str, Any], where: str, folder: Path) -> "Alerting":
         """Check what was read from YAML. Raises `ConfigError`. where: the file, for errors; folder: its folder."""
         try:
-            found = _AlertsFile.model_validate(value)
+            file = _AlertsFile.model_validate(value)
         except ValidationError as error:
             raise ConfigError("\n".join(f"{where}: {line}" for line in lines_of(error, _AlertsFile))) from None
-        own = [each.to_rule() for each in found.alerts]
-        names = [each.name for each in own]
+        own = [entry.to_rule() for entry in file.alerts]
+        names = [rule.name for rule in own]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"{where}: alerts: two are called {twice[0]}; give each a `name` of its own")
-        built_in = [each for each in RULES if each.name not in names]
-        return cls([*built_in, *own], found.alertmanager, found.heartbeat_url, _mail(found.smtp, where, folder))
+        built_in = [rule for rule in RULES if rule.name not in names]
+        return cls([*built_in, *own], file.alertmanager, file.heartbeat_url, _mail(file.smtp, where, folder))
 
     @classmethod
     def in_file(cls, path: Path) -> "Alerting":

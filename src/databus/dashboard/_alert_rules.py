@@ -38,7 +38,7 @@ class Rule:
         """Whether it looks at a sample."""
         if sample.metric != self.metric:
             return False
-        return all(re.fullmatch(each, sample.labels.get(name, "")) for name, each in self.labels.items())
+        return all(re.fullmatch(pattern, sample.labels.get(name, "")) for name, pattern in self.labels.items())
 
     def holds(self, sample: Sample) -> bool:
         """Whether a sample that it looks at is one to be alarmed at."""
@@ -49,7 +49,7 @@ class Rule:
     @property
     def expression(self) -> str:
         """The same in PromQL."""
-        chosen = ",".join(f"{name}=~{json.dumps(each, ensure_ascii=False)}" for name, each in self.labels.items())
+        chosen = ",".join(f"{name}=~{json.dumps(pattern, ensure_ascii=False)}" for name, pattern in self.labels.items())
         vector = f"{self.metric}{f'{{{chosen}}}' if chosen else ''}"
         return f"absent({vector})" if self.compared is Is.ABSENT else f"{vector} {self.compared} {self.value:.15g}"
 
@@ -170,23 +170,23 @@ RULES: Final[Sequence[Rule]] = (
 
 def prometheus_rules(rules: Sequence[Rule] = RULES) -> dict[str, Any]:
     """A file of rules for Prometheus."""
-    told = [
+    entries = [
         {
-            "alert": each.name,
-            "expr": each.expression,
+            "alert": rule.name,
+            "expr": rule.expression,
             **(
-                {"for": f"{each.for_s * 1e3:.0f}ms"}
-                if each.for_s % 1
-                else {"for": f"{each.for_s:.0f}s"}
-                if each.for_s
+                {"for": f"{rule.for_s * 1e3:.0f}ms"}
+                if rule.for_s % 1
+                else {"for": f"{rule.for_s:.0f}s"}
+                if rule.for_s
                 else {}
             ),
-            "labels": {"severity": each.severity},
-            "annotations": {"summary": each.says},
+            "labels": {"severity": rule.severity},
+            "annotations": {"summary": rule.says},
         }
-        for each in rules
+        for rule in rules
     ]
-    return {"groups": [{"name": "databus", "rules": told}]}
+    return {"groups": [{"name": "databus", "rules": entries}]}
 
 
 _PANELS: Final = (

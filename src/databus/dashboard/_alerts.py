@@ -96,8 +96,8 @@ class Notice:
 
     def to_json(self) -> dict[str, Any]:
         """The body of a web hook."""
-        told = [each.to_json() for each in self.alerts]
-        return {"rule": self.rule.name, "state": self.state, "severity": self.rule.severity, "alerts": told}
+        alerts = [alert.to_json() for alert in self.alerts]
+        return {"rule": self.rule.name, "state": self.state, "severity": self.rule.severity, "alerts": alerts}
 
 
 class Alerts:
@@ -142,8 +142,8 @@ class Alerts:
         if len(held) <= _ALERTS_MAX:
             return list(held)
 
-        def order(one: tuple[str, tuple[Rule, Sample]]) -> tuple[int, bool]:
-            id_, (rule, _) = one
+        def order(candidate: tuple[str, tuple[Rule, Sample]]) -> tuple[int, bool]:
+            id_, (rule, _) = candidate
             return _GRAVITIES.index(rule.severity), id_ not in self._open
 
         ordered = sorted(((_id_of(rule, sample.labels), (rule, sample)) for rule, sample in held), key=order)
@@ -225,7 +225,7 @@ class Alerts:
 
     def remembered(self) -> dict[str, Any]:
         """What people have said of alerts, for the next start, as JSON."""
-        acked = {each.id: each.acked_by for each in self._open.values() if each.acked_by}
+        acked = {alert.id: alert.acked_by for alert in self._open.values() if alert.acked_by}
         return {"v": _VERSION, "silenced": dict(self._silenced), "acked": {**self._acked_before, **acked}}
 
     def remember(self, value: Any, now_s: float) -> None:
@@ -242,7 +242,7 @@ class Alerts:
 
     def open_ones(self) -> list[Alert]:
         """Those that are pending or firing, the firing ones first."""
-        return sorted(self._open.values(), key=lambda each: (each.state is not State.FIRING, each.since_s))
+        return sorted(self._open.values(), key=lambda alert: (alert.state is not State.FIRING, alert.since_s))
 
     def history(self) -> list[Alert]:
         """Those that are over, the newest first."""
@@ -254,8 +254,8 @@ class Alerts:
 
 
 def _id_of(rule: Rule, labels: Mapping[str, str]) -> str:
-    told = "\0".join([rule.name, *(f"{name}={labels[name]}" for name in sorted(labels))])
-    return hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    text = "\0".join([rule.name, *(f"{name}={labels[name]}" for name in sorted(labels))])
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def _us(seconds: float | None) -> int | None:

@@ -112,8 +112,8 @@ class Answers:
 
     async def session(self, ask: Ask) -> web.Response:
         """GET /session."""
-        found = ask.principal
-        known = None if found is NOBODY else {"name": found.name, "rights": sorted(found.rights)}
+        principal = ask.principal
+        known = None if principal is NOBODY else {"name": principal.name, "rights": sorted(principal.rights)}
         return json_answer({"principal": known})
 
     async def sign_in(self, ask: Ask) -> web.Response:
@@ -191,7 +191,7 @@ class Answers:
         made, text = self._texts.get(principal, (None, ""))
         if made != turn:
             text = json.dumps(self.board.status(principal), default=str)
-            self._texts = {who: each for who, each in self._texts.items() if each[0] == turn}
+            self._texts = {who: entry for who, entry in self._texts.items() if entry[0] == turn}
             self._texts[principal] = turn, text
         return text
 
@@ -204,7 +204,7 @@ class Answers:
     async def metrics(self, ask: Ask) -> web.Response:
         """GET /metrics."""
         status = self.board.status(ask.principal)
-        there = [each["node"] for each in (*status["outputs"], *status["sources"])]
+        there = [entry["node"] for entry in (*status["outputs"], *status["sources"])]
         wanted = ask.given["node"]
         if wanted is not None and wanted not in there:
             raise UnknownSource(f"no node {wanted[:100]!r} here")
@@ -216,8 +216,8 @@ class Answers:
         """GET /sources/{relay}/{source}."""
         source = ask.path["source"]
         _, watch = self.board.source(ask.path["relay"], source, ask.principal)
-        found = await self._ask(watch, ask.principal, partial(watch.part.show_source, source))
-        return json_answer({**found, **_page(found["tables"], ask.given, lambda one: str(one["table"]))})
+        answer = await self._ask(watch, ask.principal, partial(watch.part.show_source, source))
+        return json_answer({**answer, **_page(answer["tables"], ask.given, lambda table: str(table["table"]))})
 
     async def tables(self, ask: Ask) -> web.Response:
         """GET /outputs/{pipeline}/{output}/tables."""
@@ -229,20 +229,20 @@ class Answers:
         """GET /journal."""
         given = ask.given
         asked = {"output": given["output"], "limit": given["limit"], "before_us": given["before_us"] or 0}
-        found = await self._of_pipelines(
-            ask, "journal", **{name: each for name, each in asked.items() if each is not None}
+        answers = await self._of_pipelines(
+            ask, "journal", **{name: value for name, value in asked.items() if value is not None}
         )
-        told = _merged(found, "events", "at_us", given["limit"])
-        return json_answer({**told, "events": [event_for(ask.principal, each) for each in told["events"]]})
+        merged = _merged(answers, "events", "at_us", given["limit"])
+        return json_answer({**merged, "events": [event_for(ask.principal, event) for event in merged["events"]]})
 
     async def audit(self, ask: Ask) -> web.Response:
         """GET /audit: of this dashboard, and of the pipelines."""
-        found = await self._of_pipelines(ask, "audit", limit=ask.given["limit"])
+        answers = await self._of_pipelines(ask, "audit", limit=ask.given["limit"])
         if ask.given["pipeline"] is None:
             here = await self._read(lambda: {"entries": list(self._audit_here(ask.principal))})
-            found["dashboard"] = here
-        told = _merged(found, "entries", "at", ask.given["limit"])
-        return json_answer({**told, "entries": [entry_for(ask.principal, each) for each in told["entries"]]})
+            answers["dashboard"] = here
+        merged = _merged(answers, "entries", "at", ask.given["limit"])
+        return json_answer({**merged, "entries": [entry_for(ask.principal, entry) for entry in merged["entries"]]})
 
     def _audit_here(self, principal: Principal) -> Iterator[Mapping[str, Any]]:
         for entry in last_of_each(list(read_audit(self._folder))):
@@ -252,9 +252,9 @@ class Answers:
     async def letters(self, ask: Ask) -> web.Response:
         """GET /letters."""
         asked = {} if ask.given["output"] is None else {"output": ask.given["output"]}
-        found = await self._of_pipelines(ask, "letters", **asked)
-        counts = [{"pipeline": name, **each} for name, answer in found.items() for each in _rows(answer, "counts")]
-        return json_answer({"counts": counts, "unanswered": _unanswered(found)})
+        answers = await self._of_pipelines(ask, "letters", **asked)
+        counts = [{"pipeline": name, **count} for name, answer in answers.items() for count in _rows(answer, "counts")]
+        return json_answer({"counts": counts, "unanswered": _unanswered(answers)})
 
     async def letter_rows(self, ask: Ask) -> web.Response:
         """GET /letters/rows."""
@@ -286,32 +286,32 @@ class Answers:
 
     async def lineage(self, ask: Ask) -> web.Response:
         """GET /lineage."""
-        found = await self._of_pipelines(ask, "lineage")
-        tables = [{"pipeline": name, **each} for name, answer in found.items() for each in _rows(answer, "tables")]
-        return json_answer({"tables": tables, "unanswered": _unanswered(found)})
+        answers = await self._of_pipelines(ask, "lineage")
+        tables = [{"pipeline": name, **table} for name, answer in answers.items() for table in _rows(answer, "tables")]
+        return json_answer({"tables": tables, "unanswered": _unanswered(answers)})
 
     async def alerts(self, ask: Ask) -> web.Response:
         """GET /alerts."""
         machine = self._watcher.alerts
-        told: dict[str, Any] = {
+        listed: dict[str, Any] = {
             name: [
-                {**each.to_json(), "silenced_until_us": machine.silenced_until_us(each.id)}
-                for each in found
-                if ask.principal.sees(each.project)
+                {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
+                for alert in alerts
+                if ask.principal.sees(alert.project)
             ]
-            for name, found in (("open", machine.open_ones()), ("over", machine.history()[:_OVER_MAX]))
+            for name, alerts in (("open", machine.open_ones()), ("over", machine.history()[:_OVER_MAX]))
         }
         rules = [
             {
-                "name": each.name,
-                "when": each.expression,
-                "for_s": each.for_s,
-                "severity": each.severity,
-                "says": each.says,
+                "name": rule.name,
+                "when": rule.expression,
+                "for_s": rule.for_s,
+                "severity": rule.severity,
+                "says": rule.says,
             }
-            for each in machine.rules
+            for rule in machine.rules
         ]
-        return json_answer({**told, "rules": rules, "troubles": self._watcher.troubles})
+        return json_answer({**listed, "rules": rules, "troubles": self._watcher.troubles})
 
     async def on_alert(self, ask: Ask) -> web.Response:
         """POST /alerts/{id}/ack and /silence."""
@@ -319,7 +319,7 @@ class Answers:
         alert = machine.find(ask.path["id"])
         if not ask.principal.sees(alert.project):
             raise UnknownSource(f"no alert {ask.path['id'][:100]!r} is open")
-        asked = {key: each for key, each in ask.given.items() if each is not None}
+        asked = {key: value for key, value in ask.given.items() if value is not None}
         verb = _verb(ask)
         operation = Operation(f"alert {verb}", alert.id, ask.principal, ask.address, alert.project, asked)
 
@@ -331,19 +331,19 @@ class Answers:
             await self._watcher.save()
 
         await self._operations.do(operation, act)
-        told = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
-        return json_answer({"state": "done", "alert": told})
+        shown = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
+        return json_answer({"state": "done", "alert": shown})
 
     async def operations(self, ask: Ask) -> web.Response:
         """GET /operations."""
-        found = [_told(each, ask.principal) for each in self._operations.seen_by(ask.principal)]
-        return json_answer({"operations": found[: ask.given["limit"]]})
+        operations = [_told(operation, ask.principal) for operation in self._operations.seen_by(ask.principal)]
+        return json_answer({"operations": operations[: ask.given["limit"]]})
 
     async def operation(self, ask: Ask) -> web.Response:
         """GET /operations/{id}."""
-        for each in self._operations.seen_by(ask.principal):
-            if each.id == ask.path["id"]:
-                return json_answer(_told(each, ask.principal))
+        for operation in self._operations.seen_by(ask.principal):
+            if operation.id == ask.path["id"]:
+                return json_answer(_told(operation, ask.principal))
         raise UnknownSource(f"no operation {ask.path['id'][:100]!r} here")
 
     async def _of_pipelines(self, ask: Ask, verb: str, **asked: Any) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class Answers:
     ) -> web.Response:
         """of: the part that does it, and whose project it is."""
         watch, project = of
-        asked = {key: each for key, each in ask.given.items() if each is not None}
+        asked = {key: value for key, value in ask.given.items() if value is not None}
         kind, verb = ask.endpoint.path.split("/")[1].removesuffix("s"), _verb(ask)
         verb = f"cancel {verb}" if ask.endpoint.method == "DELETE" else verb
         operation = Operation(f"{kind} {verb}", target, ask.principal, ask.address, project, asked)
@@ -433,29 +433,29 @@ def _who(ask: Ask) -> dict[str, str]:
     return {"principal": ask.principal.name, "address": ask.address, "via": "dashboard"}
 
 
-def _merged(found: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
+def _merged(answers: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
     """Of all that have answered, the newest first, each with `where` it is from."""
-    rows = [{"where": where, **each} for where, answer in found.items() for each in _rows(answer, name)]
+    rows = [{"where": where, **row} for where, answer in answers.items() for row in _rows(answer, name)]
     kind, none = (str, "") if order == "at" else (int, 0)
-    rows.sort(key=lambda each: each[order] if isinstance(each.get(order), kind) else none, reverse=True)
-    return {name: rows[:limit], "unanswered": _unanswered(found)}
+    rows.sort(key=lambda row: row[order] if isinstance(row.get(order), kind) else none, reverse=True)
+    return {name: rows[:limit], "unanswered": _unanswered(answers)}
 
 
 def _rows(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     """A list in an answer, without what is none: one part of another version is the end of no other's list."""
     listed = answer.get(name)
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
 
 
 def _page(tables: Sequence[Any], given: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
     """Some of a list of tables, which is in the order of their names, and how many there are of those."""
     like, offset = (given["like"] or "").casefold(), given["offset"]
-    chosen = [one for one in tables if like in name_of(one).casefold()]
+    chosen = [table for table in tables if like in name_of(table).casefold()]
     return {"tables": chosen[offset : offset + given["limit"]], "count": len(chosen)}
 
 
-def _unanswered(found: Mapping[str, Any]) -> dict[str, str]:
-    return {where: answer["error"] for where, answer in found.items() if "error" in answer}
+def _unanswered(answers: Mapping[str, Any]) -> dict[str, str]:
+    return {where: answer["error"] for where, answer in answers.items() if "error" in answer}
 
 
 def json_answer(value: Any, status: int = 200) -> web.Response:
@@ -502,5 +502,5 @@ def _answer_of(endpoint: Endpoint) -> Answer:
     return named.get(endpoint.key) or of[endpoint.path.split("/")[1]]
 
 
-ANSWERS: Final[Mapping[str, Answer]] = {each.key: _answer_of(each) for each in ENDPOINTS}
+ANSWERS: Final[Mapping[str, Answer]] = {endpoint.key: _answer_of(endpoint) for endpoint in ENDPOINTS}
 """Who answers the endpoints of the table, by their keys."""

@@ -48,8 +48,8 @@ def _lines() -> Iterator[str]:
     yield _HEAD.format(prefix=PREFIX, mark=MARK)
     yield "| endpoint | right | answers |"
     yield "|---|---|---|"
-    for each in ENDPOINTS:
-        yield f"| `{each.key}` | {each.right or ''} | {each.says} |"
+    for endpoint in ENDPOINTS:
+        yield f"| `{endpoint.key}` | {endpoint.right or ''} | {endpoint.says} |"
     yield ""
     yield "| parameter | of | |"
     yield "|---|---|---|"
@@ -64,11 +64,11 @@ def _lines() -> Iterator[str]:
 
 
 def _parameters() -> list[tuple[Parameter, list[str]]]:
-    found: dict[tuple[str, str], tuple[Parameter, list[str]]] = {}
+    parameters: dict[tuple[str, str], tuple[Parameter, list[str]]] = {}
     for endpoint in ENDPOINTS:
-        for each in endpoint.parameters:
-            found.setdefault((each.name, each.help), (each, []))[1].append(endpoint.key)
-    return list(found.values())
+        for parameter in endpoint.parameters:
+            parameters.setdefault((parameter.name, parameter.help), (parameter, []))[1].append(endpoint.key)
+    return list(parameters.values())
 
 
 def openapi() -> dict[str, Any]:
@@ -95,14 +95,15 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "summary": endpoint.says,
         "x-databus-right": endpoint.right,
         "parameters": [
-            {"name": each, "in": "path", "required": True, "schema": {"type": "string"}} for each in endpoint.names
+            {"name": variable, "in": "path", "required": True, "schema": {"type": "string"}}
+            for variable in endpoint.names
         ],
         "responses": _responses(endpoint),
     }
     if not endpoint.changes:
         operation["parameters"] += [
-            {"name": each.name, "in": "query", "required": each.is_required, **_described(each)}
-            for each in endpoint.parameters
+            {"name": parameter.name, "in": "query", "required": parameter.is_required, **_described(parameter)}
+            for parameter in endpoint.parameters
         ]
         return operation
     mark = {"name": MARK, "in": "header", "required": True, "schema": {"const": "1"}}
@@ -111,8 +112,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         schema = {
             "type": "object",
             "additionalProperties": False,
-            "required": [each.name for each in endpoint.parameters if each.is_required],
-            "properties": {each.name: dict(_described(each)["schema"]) for each in endpoint.parameters},
+            "required": [parameter.name for parameter in endpoint.parameters if parameter.is_required],
+            "properties": {parameter.name: dict(_described(parameter)["schema"]) for parameter in endpoint.parameters},
         }
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation

@@ -93,9 +93,9 @@ class Board:
     def source(self, name: str, source: str, principal: Principal) -> tuple[str | None, Watch]:
         """The watch of the part whose relay captures a source that a principal sees, and whose it is."""
         watch = self.watches.get(name)
-        found = None if watch is None else watch.seen.status.get("sources", {}).get(source)
-        project = None if watch is None or found is None else found.get("project") or watch.project
-        if watch is None or found is None or not principal.sees(project):
+        status = None if watch is None else watch.seen.status.get("sources", {}).get(source)
+        project = None if watch is None or status is None else status.get("project") or watch.project
+        if watch is None or status is None or not principal.sees(project):
             raise UnknownSource(f"no source {source[:100]!r} of {name[:100]!r} here")
         return project, watch
 
@@ -112,21 +112,22 @@ class Board:
             "at_us": time.time_ns() // 1000,
             "graph": hashlib.blake2b(json.dumps(graph).encode(), digest_size=8).hexdigest(),
             "parts": [
-                self._part(each, principal)
-                for each in self.watches.values()
-                if principal.sees(each.project) or (each.part.kind == "relay" and any(self._sources(each, principal)))
+                self._part(watch, principal)
+                for watch in self.watches.values()
+                if principal.sees(watch.project)
+                or (watch.part.kind == "relay" and any(self._sources(watch, principal)))
             ],
-            "outputs": [each for watch, _ in self.pipelines(principal) for each in self._outputs(watch, principal)],
-            "sources": [each for watch in self.watches.values() for each in self._sources(watch, principal)],
+            "outputs": [output for watch, _ in self.pipelines(principal) for output in self._outputs(watch, principal)],
+            "sources": [source for watch in self.watches.values() for source in self._sources(watch, principal)],
             "filters": [
-                each
+                rates
                 for watch, _ in self.pipelines(principal)
-                for each in filter_rates(watch.seen.status.get("outputs", {}), watch.name, self.numbers.of)
+                for rates in filter_rates(watch.seen.status.get("outputs", {}), watch.name, self.numbers.of)
             ],
             "edges": [
-                each
+                rates
                 for watch, _ in self.pipelines(principal)
-                for each in edge_rates(
+                for rates in edge_rates(
                     watch.seen.graph, watch.seen.status.get("outputs", {}), watch.name, self.numbers.of
                 )
             ],
@@ -135,31 +136,31 @@ class Board:
     @staticmethod
     def _part(watch: Watch, principal: Principal) -> dict[str, Any]:
         seen = watch.seen
-        told = _seen_by(principal, seen.status, _PIPELINE)
+        shown = _seen_by(principal, seen.status, _PIPELINE)
         if watch.part.kind == "relay":
-            told = {"state": "running" if not watch.unseen else "stopped"}
+            shown = {"state": "running" if not watch.unseen else "stopped"}
         about = {
             "name": watch.name,
             "kind": watch.part.kind,
             "where": hide_in_text(watch.part.where),
             "project": watch.project,
         }
-        return {**about, **told, "seen_us": seen.at_us, "unseen": watch.unseen_for(principal)}
+        return {**about, **shown, "seen_us": seen.at_us, "unseen": watch.unseen_for(principal)}
 
     def _outputs(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
         seen = watch.seen
         is_over = seen.status.get("state") in ("stopped", "ended")
         for name, output in seen.status.get("outputs", {}).items():
             node = f"{watch.name}/outputs.{name}"
-            told = _seen_by(principal, output, _OUTPUT)
-            told["refused"] = told["refused"] or {}
-            if is_over and told["state"] in ("running", "starting"):
-                told["state"] = seen.status["state"]
+            shown = _seen_by(principal, output, _OUTPUT)
+            shown["refused"] = shown["refused"] or {}
+            if is_over and shown["state"] in ("running", "starting"):
+                shown["state"] = seen.status["state"]
             yield {
                 "node": node,
                 "pipeline": watch.name,
                 "output": name,
-                **told,
+                **shown,
                 **lag_of(seen.backlog.get(name, {})),
                 "lag_us": seen.backlog_us,
                 **self.numbers.of(node),
@@ -172,8 +173,8 @@ class Board:
                 continue
             node = f"{watch.name}/sources.{name}"
             about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
-            told = _seen_by(principal, source, _SOURCE)
-            yield {**about, **told, **self.numbers.of(node)}
+            shown = _seen_by(principal, source, _SOURCE)
+            yield {**about, **shown, **self.numbers.of(node)}
 
     @staticmethod
     def _sees_source(watch: Watch, name: str, principal: Principal) -> bool:
@@ -196,35 +197,35 @@ class Board:
         for watch, _ in self.pipelines(principal):
             graph = watch.seen.graph
             mine = {
-                each["id"]: {**each, "id": f"{watch.name}/{each['id']}", "part": watch.name}
-                for each in graph.get("nodes", ())
-                if each["kind"] != "source" or self._sees_source(watch, each["name"], principal)
+                node["id"]: {**node, "id": f"{watch.name}/{node['id']}", "part": watch.name}
+                for node in graph.get("nodes", ())
+                if node["kind"] != "source" or self._sees_source(watch, node["name"], principal)
             }
-            nodes |= {each["id"]: each for each in mine.values() if each["id"] not in nodes}
+            nodes |= {node["id"]: node for node in mine.values() if node["id"] not in nodes}
             edges += [
-                {**each, "from": f"{watch.name}/{each['from']}", "to": f"{watch.name}/{each['to']}"}
-                for each in graph.get("edges", ())
+                {**edge, "from": f"{watch.name}/{edge['from']}", "to": f"{watch.name}/{edge['to']}"}
+                for edge in graph.get("edges", ())
             ]
             edges += self._from_elsewhere(watch, mine.values(), nodes)
-        there = [each for each in edges if each["from"] in nodes and each["to"] in nodes]
+        there = [edge for edge in edges if edge["from"] in nodes and edge["to"] in nodes]
         return {"nodes": list(nodes.values()), "edges": there}
 
     def _from_elsewhere(self, watch: Watch, mine: Any, nodes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Edges from the sources of a relay that the pipeline does not own, to its inputs."""
-        if any(each["kind"] == "source" for each in mine):
+        if any(node["kind"] == "source" for node in mine):
             return
         relay = watch.seen.status.get("relay")
         owners = [
-            each.name
-            for each in self.watches.values()
-            if each.part.kind == "relay" and relay is not None and each.seen.status.get("relay") == relay
+            other.name
+            for other in self.watches.values()
+            if other.part.kind == "relay" and relay is not None and other.seen.status.get("relay") == relay
         ]
         for name in watch.seen.status.get("sources", {}):
             candidates = [f"{owner}/sources.{name}" for owner in (*owners, watch.name)]
-            start = next((each for each in candidates if each in nodes), None)
-            for each in mine:
-                if start is not None and each["kind"] == "input":
-                    yield {"from": start, "to": each["id"], "label": "log"}
+            start = next((candidate for candidate in candidates if candidate in nodes), None)
+            for node in mine:
+                if start is not None and node["kind"] == "input":
+                    yield {"from": start, "to": node["id"], "label": "log"}
 
     def _note(self, watch: Watch) -> None:
         """Count what was seen in a look."""
@@ -261,9 +262,9 @@ def _first(value: Any) -> Any:
 def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Of an output's backlog by physical source: the worst lag, all rows, whether all is held; None where unknown."""
     worst = list(measured.get("backlog", {}).values())
-    lags = [each["lag_s"] for each in worst if each["lag_s"] is not None]
-    rows = [each["rows"] for each in worst if each["rows"] is not None]
-    held = [each["held"] for each in worst if each["held"] is not None]
+    lags = [backlog["lag_s"] for backlog in worst if backlog["lag_s"] is not None]
+    rows = [backlog["rows"] for backlog in worst if backlog["rows"] is not None]
+    held = [backlog["held"] for backlog in worst if backlog["held"] is not None]
     return {
         "lag_s": max(lags, default=None),
         "lag_rows": sum(rows) if rows else None,

@@ -24,7 +24,7 @@ def text(most: int, written: str = "TEXT") -> ParameterType:
     def read(name: str, given: str) -> str:
         if len(given) > most:
             raise MalformedRequest(f"{name}: longer than {most} characters")
-        if any(unicodedata.category(each) in ("Cc", "Cs") for each in given):
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in given):
             raise MalformedRequest(f"{name}: has control characters in it")
         return given
 
@@ -72,18 +72,18 @@ class Endpoint:
 
         Raises `MalformedRequest` naming the first that is wrong, or that the endpoint does not have.
         """
-        known = {each.name: each for each in self.parameters}
+        known = {parameter.name: parameter for parameter in self.parameters}
         for name in given:
             if name not in known:
                 there = ", ".join(sorted(known)) or "none"
                 raise MalformedRequest(f"{name[:100]}: no such parameter here; there are {there}")
-        values = {name: each.default for name, each in known.items()}
-        for name, each in known.items():
+        values = {name: parameter.default for name, parameter in known.items()}
+        for name, parameter in known.items():
             value = given.get(name)
             if value is not None:
-                values[name] = each.type.read(name, _as_text(name, value))
-            elif each.is_required:
-                raise MalformedRequest(f"{name}: is needed: {each.help}")
+                values[name] = parameter.type.read(name, _as_text(name, value))
+            elif parameter.is_required:
+                raise MalformedRequest(f"{name}: is needed: {parameter.help}")
         return values
 
 

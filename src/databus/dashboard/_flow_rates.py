@@ -127,8 +127,8 @@ class _WayTo:
         return {span: None if rows is None else max(rows - lost[span], 0.0) for span, rows in came.items()}
 
 
-def _known(told: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in told.items() if value is not None}
+def _known(rates: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in rates.items() if value is not None}
 
 
 def filter_rates(

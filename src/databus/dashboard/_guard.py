@@ -65,11 +65,11 @@ class Guard:
 
     def _is_ours(self, origin: str, host: str) -> bool:
         try:
-            found = urlsplit(origin)
+            address = urlsplit(origin)
         except ValueError:
             return False
         ours = {host.lower(), self._public} - {""}
-        return found.scheme in ("http", "https") and found.netloc.lower() in ours
+        return address.scheme in ("http", "https") and address.netloc.lower() in ours
 
 
 def _name_of(host: str) -> str:

@@ -65,7 +65,7 @@ class History:
     def put(self, node: str, at_s: int, values: Mapping[str, float | None]) -> None:
         """What was so at a time; each 10 seconds, or less often."""
         point = tuple(math.nan if values.get(name) is None else float(values[name] or 0.0) for name in MEASURES)
-        if all(math.isnan(each) for each in point):
+        if all(math.isnan(value) for value in point):
             return
         with self._lock:
             try:
@@ -99,9 +99,9 @@ class History:
 
     def _put_coarse(self, number: int, second: int) -> None:
         """The mean of the points of two minutes."""
-        found = self._read(number, second, second + COARSE_S - 1, is_fine=True)
-        if found:
-            self._write(number, _FINE + second // COARSE_S % _COARSE, second, _mean([values for _, values in found]))
+        points = self._read(number, second, second + COARSE_S - 1, is_fine=True)
+        if points:
+            self._write(number, _FINE + second // COARSE_S % _COARSE, second, _mean([values for _, values in points]))
 
     def _write(self, number: int, at: int, second: int, values: Values) -> None:
         os.pwrite(self._fd, _POINT.pack(second, *values), _POINTS_AT + number * _NODE_BYTES + at * _POINT.size)
@@ -116,13 +116,13 @@ class History:
             run = min(last - at + 1, count - at % count)
             pieces.append((at, os.pread(self._fd, run * _POINT.size, offset + at % count * _POINT.size)))
             at += run
-        found = []
+        points = []
         for begins, piece in pieces:
             whole = piece[: len(piece) // _POINT.size * _POINT.size]  # the file may end before
             for slot, (second, *values) in enumerate(_POINT.iter_unpack(whole), begins):
                 if second and second // every_s == slot and since_s <= second <= until_s:
-                    found.append((second, tuple(values)))
-        return found
+                    points.append((second, tuple(values)))
+        return points
 
     def _number_of(self, node: str, at_s: int) -> int | None:
         """Where a node has its points; a new one takes a free place, or that of one that has not been seen for long."""
@@ -133,9 +133,9 @@ class History:
         if len(name) > _NAME_BYTES:
             return None
         taken = set(self._numbers.values())
-        number = next((each for each in range(NODES_MAX) if each not in taken), None)
+        number = next((place for place in range(NODES_MAX) if place not in taken), None)
         if number is None:
-            oldest = min(self._numbers, key=lambda each: self._last_s(each, at_s))
+            oldest = min(self._numbers, key=lambda known: self._last_s(known, at_s))
             if self._last_s(oldest, at_s) > at_s - 3_600:
                 return None  # all are in use
             number = self._numbers.pop(oldest)
@@ -190,20 +190,20 @@ def _columns(points: list[tuple[int, Values]], every_s: int) -> dict[str, Any]:
     near: dict[int, list[Values]] = {}
     for second, values in points:
         near.setdefault(second // every_s, []).append(values)
-    means = [_mean(each) for each in near.values()]
-    found: dict[str, Any] = {"at_us": [slot * every_s * 1_000_000 for slot in near]}
+    means = [_mean(points) for points in near.values()]
+    columns: dict[str, Any] = {"at_us": [slot * every_s * 1_000_000 for slot in near]}
     for number, name in enumerate(MEASURES):
-        column = [None if math.isnan(each[number]) else round(each[number], 3) for each in means]
+        column = [None if math.isnan(mean[number]) else round(mean[number], 3) for mean in means]
         if any(value is not None for value in column):
-            found[name] = column
-    return found
+            columns[name] = column
+    return columns
 
 
 def _mean(points: list[Values]) -> Values:
     if len(points) == 1:
         return points[0]
-    found = array("d")
+    means = array("d")
     for values in zip(*points, strict=True):
-        known = [each for each in values if not math.isnan(each)]
-        found.append(sum(known) / len(known) if known else math.nan)
-    return tuple(found)
+        known = [value for value in values if not math.isnan(value)]
+        means.append(sum(known) / len(known) if known else math.nan)
+    return tuple(means)

@@ -23,17 +23,17 @@ def hook_body(notice: Notice) -> bytes:
 
 def firing(alerts: Alerts) -> list[Alert]:
     """Those that others are told of."""
-    return [each for each in alerts.open_ones() if each.state is State.FIRING and not alerts.is_silenced(each.id)]
+    return [alert for alert in alerts.open_ones() if alert.state is State.FIRING and not alerts.is_silenced(alert.id)]
 
 
 def alertmanager_body(alerts: Alerts, now_s: float) -> bytes:
     """What fires, and what has ended lately, for `POST /api/v2/alerts`; grouping and repeating is Alertmanager's."""
     ended = [
-        each for each in alerts.history() if each.resolved_s is not None and now_s - each.resolved_s < _ENDS_AFTER_S
+        alert for alert in alerts.history() if alert.resolved_s is not None and now_s - alert.resolved_s < _ENDS_AFTER_S
     ]
-    told = [_for_alertmanager(each, each.resolved_s or now_s) for each in ended]
-    told += [_for_alertmanager(each, now_s + _ENDS_AFTER_S) for each in firing(alerts)]
-    return json.dumps(told, ensure_ascii=False).encode(errors="backslashreplace")
+    bodies = [_for_alertmanager(alert, alert.resolved_s or now_s) for alert in ended]
+    bodies += [_for_alertmanager(alert, now_s + _ENDS_AFTER_S) for alert in firing(alerts)]
+    return json.dumps(bodies, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def _for_alertmanager(alert: Alert, ends_s: float) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _for_alertmanager(alert: Alert, ends_s: float) -> dict[str, Any]:
 
 def mail_of(notice: Notice, sender: str, to: Sequence[str]) -> EmailMessage:
     """A mail. What names hold stays text: no line of theirs becomes a header."""
-    nodes = list(dict.fromkeys(each.node for each in notice.alerts if each.node))
+    nodes = list(dict.fromkeys(alert.node for alert in notice.alerts if alert.node))
     more = f" and {len(nodes) - _NAMED_MAX} more" if len(nodes) > _NAMED_MAX else ""
     listed = f": {', '.join(nodes[:_NAMED_MAX])}{more}" if nodes else ""
     message = EmailMessage()
@@ -56,11 +56,11 @@ def mail_of(notice: Notice, sender: str, to: Sequence[str]) -> EmailMessage:
     message["To"] = ", ".join(to)
     message["Subject"] = _line(f"[databus] {notice.rule.name} {notice.state}{listed}")
     lines = [notice.rule.says, ""]
-    for each in notice.alerts[:_IN_MAIL_MAX]:
-        labels = ", ".join(f"{name}={value}" for name, value in each.labels.items())
-        lines.append(f"{_rfc3339(each.fired_s or each.since_s)} {labels or notice.rule.metric}: {each.value:g}")
+    for alert in notice.alerts[:_IN_MAIL_MAX]:
+        labels = ", ".join(f"{name}={value}" for name, value in alert.labels.items())
+        lines.append(f"{_rfc3339(alert.fired_s or alert.since_s)} {labels or notice.rule.metric}: {alert.value:g}")
     lines += ["", f"severity {notice.rule.severity}; fires when {notice.rule.expression}"]
-    message.set_content("\n".join(_line(each) for each in lines) + "\n")
+    message.set_content("\n".join(_line(line) for line in lines) + "\n")
     return message
 
 

@@ -32,7 +32,7 @@ class _Counter:
 
     def rate(self, since_us: int = 0) -> float | None:
         """Per second, since the first look that is not older than this; None where there are not two."""
-        seen = [each for each in self._seen if each[0] >= since_us]
+        seen = [look for look in self._seen if look[0] >= since_us]
         if len(seen) < 2:
             return None
         return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]) * 1e6
@@ -61,19 +61,19 @@ class Numbers:
     ) -> None:
         """What was seen of a node. counters: what has been counted, by the rate that follows of it."""
         with self._lock:
-            found = self._nodes.get(node)
-            if found is None:
+            numbers = self._nodes.get(node)
+            if numbers is None:
                 if len(self._nodes) >= NODES_MAX:
                     return
-                found = self._nodes[node] = _Node()
+                numbers = self._nodes[node] = _Node()
             for name, value in counters.items():
                 if value is not None:
-                    found.counters.setdefault(name, _Counter()).note(at_us, value)
+                    numbers.counters.setdefault(name, _Counter()).note(at_us, value)
             since_us = at_us - FINE_S * 1_000_000
-            if found.point_us > since_us:
+            if numbers.point_us > since_us:
                 return
-            found.point_us = at_us
-            rates = {name: each.rate(since_us) for name, each in found.counters.items()}
+            numbers.point_us = at_us
+            rates = {name: counter.rate(since_us) for name, counter in numbers.counters.items()}
         self._history.put(node, at_us // 1_000_000, {**gauges, **rates})
 
     @property
@@ -84,18 +84,18 @@ class Numbers:
     def of(self, node: str) -> dict[str, float | None]:
         """The rates of a node now: over the last second, and over five minutes with `_5m` behind their names."""
         with self._lock:
-            found = self._nodes.get(node)
-            counters = {} if found is None else found.counters
+            numbers = self._nodes.get(node)
+            counters = {} if numbers is None else numbers.counters
             return {
-                **{name: _round(each.last_rate()) for name, each in counters.items()},
-                **{f"{name}_5m": _round(each.rate()) for name, each in counters.items()},
+                **{name: _round(counter.last_rate()) for name, counter in counters.items()},
+                **{f"{name}_5m": _round(counter.rate()) for name, counter in counters.items()},
             }
 
     def history(self, nodes: Iterable[str], since_us: int) -> dict[str, Any]:
         """By node, columns: see `History.of`."""
         now_s = int(time.time())
-        found = {node: self._history.of(node, since_us // 1_000_000, now_s) for node in nodes}
-        return {node: columns for node, columns in found.items() if columns is not None}
+        by_node = {node: self._history.of(node, since_us // 1_000_000, now_s) for node in nodes}
+        return {node: columns for node, columns in by_node.items() if columns is not None}
 
 
 def _round(value: float | None) -> float | None:

@@ -101,7 +101,7 @@ class Operations:
 
     def seen_by(self, principal: Principal) -> Iterator[Operation]:
         """Those about what a principal sees, the newest first."""
-        return (each for each in reversed(self._kept.values()) if principal.sees(each.project))
+        return (operation for operation in reversed(self._kept.values()) if principal.sees(operation.project))
 
     def close(self) -> None:
         """Wait for nothing."""
@@ -143,5 +143,5 @@ def last_of_each(entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
     def begun(entry: Mapping[str, Any]) -> Any:
         return entry.get("asked", {}).get("operation") if entry.get("result") == _BEGUN else None
 
-    ended = {each.get("asked", {}).get("operation") for each in entries if not begun(each)}
-    return (each for each in entries if not begun(each) or begun(each) not in ended)
+    ended = {entry.get("asked", {}).get("operation") for entry in entries if not begun(entry)}
+    return (entry for entry in entries if not begun(entry) or begun(entry) not in ended)

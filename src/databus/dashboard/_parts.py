@@ -37,7 +37,7 @@ _CONSUMERS_MAX: Final = 50
 _QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
 """What is asked each second or so."""
 _CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "throttle", "rebuild", "reload", "replay", "drop"})
-_ERRORS: Final = {each.http_status: each for each in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
+_ERRORS: Final = {kind.http_status: kind for kind in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
 _CONFIG_ERROR: Final = ConfigError.__name__
 """Has the status of every wrong request, and may quote a file."""
 
@@ -98,10 +98,10 @@ class PipelineUrl:
 
 def _finite(number: str) -> float:
     """Python takes NaN and 1e999 for JSON; what it makes of them no browser reads."""
-    found = float(number)
-    if not math.isfinite(found):
+    value = float(number)
+    if not math.isfinite(value):
         raise ValueError(f"{number} is no JSON")
-    return found
+    return value
 
 
 class _WithRelay:
@@ -170,7 +170,7 @@ class RelayPart(_WithRelay):
         """The states of its sources, as a pipeline's status has them."""
         url, access = self._asked_relay()
         states = _client(url, access).states()
-        return checked("status", {"relay": url, "sources": {str(each["name"]): each for each in states}})
+        return checked("status", {"relay": url, "sources": {str(state["name"]): state for state in states}})
 
 
 Part = PipelinePart | RelayPart
@@ -195,16 +195,16 @@ def show_source(url: str, access: Access, source: str) -> dict[str, Any]:
     """The tables of a source, every version of their schemas, and who reads it; no value of a row."""
     client = _client(url, access)
     tables: dict[str, list[dict[str, Any]]] = {}
-    for each in client.register([f"{source}/*"]):
-        table = each.table
+    for schema in client.register([f"{source}/*"]):
+        table = schema.table
         columns = [{"name": column.name, "type": column.db_type or column.type} for column in table.columns]
-        version = {"version": each.version, "key": list(table.key), "columns": columns}
+        version = {"version": schema.version, "key": list(table.key), "columns": columns}
         tables.setdefault(table.source, []).append(version)
     consumers = [
-        {"client": told["name"], "seen_us": told["timestampLastAccessMs"] * 1000, "bytes": stream["numBytes"],
+        {"client": consumer["name"], "seen_us": consumer["timestampLastAccessMs"] * 1000, "bytes": stream["numBytes"],
          "scn": stream["position"].get("scn"), "is_at_end": stream["atTail"], "sources": stream["sources"]}
-        for told in client.consumers(_CONSUMERS_MAX)
-        for stream in told["streams"]
+        for consumer in client.consumers(_CONSUMERS_MAX)
+        for stream in consumer["streams"]
         if stream["physical"] == source
     ]  # fmt: skip
     listed = [{"table": name, "versions": versions} for name, versions in sorted(tables.items())]

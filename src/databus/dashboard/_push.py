@@ -37,7 +37,7 @@ def influx_lines(samples: Iterable[Sample], at_ns: int) -> str:
     >>> influx_lines([Sample("lag", {"output": "a b"}, 1.5)], 7)
     'lag,output=a\\ b value=1.5 7\n'
     """
-    return "".join(_line(each, at_ns) for each in samples)
+    return "".join(_line(sample, at_ns) for sample in samples)
 
 
 def _line(sample: Sample, at_ns: int) -> str:
@@ -52,15 +52,15 @@ def _line(sample: Sample, at_ns: int) -> str:
 def otlp_json(samples: Iterable[Sample], at_ns: int) -> dict[str, Any]:
     """An ExportMetricsServiceRequest: what is called `_total` as sums, everything else as gauges."""
     points: dict[str, list[dict[str, Any]]] = {}
-    for each in samples:
-        attributes = [{"key": name, "value": {"stringValue": value}} for name, value in sorted(each.labels.items())]
-        point = {"attributes": attributes, "timeUnixNano": str(at_ns), "asDouble": each.value}
-        points.setdefault(each.metric, []).append(point)
+    for sample in samples:
+        attributes = [{"key": name, "value": {"stringValue": value}} for name, value in sorted(sample.labels.items())]
+        point = {"attributes": attributes, "timeUnixNano": str(at_ns), "asDouble": sample.value}
+        points.setdefault(sample.metric, []).append(point)
     metrics = [
-        {"name": name, "sum": {"dataPoints": found, "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}}
+        {"name": name, "sum": {"dataPoints": data_points, "aggregationTemporality": _CUMULATIVE, "isMonotonic": True}}
         if name.endswith(_TOTALS)
-        else {"name": name, "gauge": {"dataPoints": found}}
-        for name, found in points.items()
+        else {"name": name, "gauge": {"dataPoints": data_points}}
+        for name, data_points in points.items()
     ]
     service = [{"key": "service.name", "value": {"stringValue": "databus"}}]
     scope = {"scope": {"name": "databus.dashboard"}, "metrics": metrics}

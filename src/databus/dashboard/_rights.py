@@ -82,13 +82,13 @@ class Principals:
         except ValidationError as error:
             raise ConfigError("\n".join(f"{where}: {line}" for line in lines_of(error, _PrincipalsFile))) from None
         for of in ("name", "token_sha256"):
-            given = [getattr(each, of) for each in entries]
-            twice = sorted({each for each in given if given.count(each) > 1})
+            given = [getattr(entry, of) for entry in entries]
+            twice = sorted({value for value in given if given.count(value) > 1})
             if twice:
                 raise ConfigError(f"{where}: principals: two have the {of} {twice[0]}; whose it is would be unclear")
         return cls(
-            (Principal(each.name, frozenset(each.rights), frozenset(each.projects)), each.token_sha256)
-            for each in entries
+            (Principal(entry.name, frozenset(entry.rights), frozenset(entry.projects)), entry.token_sha256)
+            for entry in entries
         )
 
     @classmethod
@@ -99,9 +99,9 @@ class Principals:
     def by_token(self, token: str) -> Principal | None:
         """Whose token it is. All are compared: the time tells nothing."""
         given = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        found = [principal for known, principal in self._by_hash if hmac.compare_digest(known, given)]
-        return found[0] if found else None
+        principals = [principal for known, principal in self._by_hash if hmac.compare_digest(known, given)]
+        return principals[0] if principals else None
 
     def __contains__(self, principal: Principal) -> bool:
         """Whether there is one of this name and these rights."""
-        return any(each == principal for _, each in self._by_hash)
+        return any(known == principal for _, known in self._by_hash)

@@ -128,7 +128,7 @@ class Dashboard:
             sessions.begin()
             for watch in self.board.watches.values():
                 watch.start()
-            tasks = [asyncio.ensure_future(each) for each in (self._keep_principals(sessions), watcher.run())]
+            tasks = [asyncio.ensure_future(work) for work in (self._keep_principals(sessions), watcher.run())]
             is_ready()
             await asyncio.Event().wait()
         finally:
@@ -227,14 +227,14 @@ class Dashboard:
 
     def _page(self, request: web.Request) -> web.Response:
         """A file of the pages; whatever else is asked for is not there."""
-        found = self._pages.get(request.path if request.path != "/" else "/index.html")
-        if found is None or request.path.startswith(f"{PREFIX}/"):
+        page = self._pages.get(request.path if request.path != "/" else "/index.html")
+        if page is None or request.path.startswith(f"{PREFIX}/"):
             raise web.HTTPNotFound(
                 text=f"nothing at {request.path[:100]}; the API is described at {PREFIX}/openapi.json"
             )
         if request.method not in ("GET", "HEAD"):
             raise web.HTTPMethodNotAllowed(request.method, ["GET"], text="a page can be read only")
-        body, content_type, tag = found
+        body, content_type, tag = page
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers=headers)
@@ -279,12 +279,12 @@ async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, session
 
 
 def _query_of(request: web.Request) -> dict[str, str]:
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in request.query.items():
-        if name in found:
+        if name in parameters:
             raise MalformedRequest(f"{name[:100]}: given twice")
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 async def _body_of(request: web.Request) -> Mapping[str, Any]:
@@ -308,17 +308,17 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _pages() -> list[tuple[str, tuple[bytes, str, str]]]:
-    found = []
+    pages = []
     for path in sorted(PAGES.rglob("*")):
         if path.suffix in _TYPES:
             body = path.read_bytes()
             tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            found.append((f"/{path.relative_to(PAGES).as_posix()}", (body, _TYPES[path.suffix], tag)))
-    return found
+            pages.append((f"/{path.relative_to(PAGES).as_posix()}", (body, _TYPES[path.suffix], tag)))
+    return pages
 
 
 def _seen(path: Path) -> tuple[int, ...] | None:
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
     return None

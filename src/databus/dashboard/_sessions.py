@@ -48,8 +48,8 @@ class Sessions:
         if principal is None:
             raise AccessDenied("this token is not known here" if self._principals else self._why_no_longer())
         now_s = self._clock()
-        self._open = {key: each for key, each in self._open.items() if each[1] > now_s}
-        for key in [key for key, each in self._open.items() if each[0] == principal][: 1 - _OF_ONE_MAX]:
+        self._open = {key: session for key, session in self._open.items() if session[1] > now_s}
+        for key in [key for key, session in self._open.items() if session[0] == principal][: 1 - _OF_ONE_MAX]:
             del self._open[key]
         value = secrets.token_urlsafe(_TOKEN_BYTES)
         self._open[_key(value)] = principal, now_s + SESSION_S
@@ -57,8 +57,8 @@ class Sessions:
 
     def of_cookie(self, value: str) -> Principal | None:
         """Who has this cookie."""
-        found = self._open.get(_key(value))
-        return found[0] if found is not None and found[1] > self._clock() else None
+        session = self._open.get(_key(value))
+        return session[0] if session is not None and session[1] > self._clock() else None
 
     def of_bearer(self, token: str) -> Principal | None:
         """Who asks with a principal's token itself, as programs do."""
@@ -75,7 +75,7 @@ class Sessions:
     def take(self, principals: Principals) -> None:
         """There are these principals now: who is none of them any more, or has other rights, is signed out."""
         self._principals = principals
-        self._open = {key: each for key, each in self._open.items() if each[0] in principals}
+        self._open = {key: session for key, session in self._open.items() if session[0] in principals}
 
     def _of_token(self, token: str) -> Principal | None:
         if self._principals is not None:

@@ -95,6 +95,6 @@ def checked(verb: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         _SHAPES[verb].model_validate(answer)
     except ValidationError as error:
-        where = ".".join(str(each)[:100] for each in error.errors(include_url=False, include_input=False)[0]["loc"])
+        where = ".".join(str(step)[:100] for step in error.errors(include_url=False, include_input=False)[0]["loc"])
         raise ServiceUnavailable(f"what it answers is not what this version knows: {verb}: {where}") from None
     return answer

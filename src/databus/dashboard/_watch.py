@@ -111,8 +111,8 @@ class Watch:
     @property
     def project(self) -> str | None:
         """Whose it is; None where it is nobody's, or has not answered yet."""
-        found = self.seen.status.get("project")
-        return None if found is None else str(found)
+        project = self.seen.status.get("project")
+        return None if project is None else str(project)
 
     @property
     def unseen(self) -> bool:
@@ -134,14 +134,14 @@ class Watch:
 
     def start(self) -> None:
         """Begin to look."""
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Look no more; one that is asking is not waited for, for long."""
         self._stopping.set()
-        for each in self._threads:
-            each.join(_STOP_S_MAX)
+        for thread in self._threads:
+            thread.join(_STOP_S_MAX)
 
     def _put(self, **changed: Any) -> None:
         with self._lock:
@@ -177,11 +177,11 @@ class Watch:
         while not self._stopping.is_set():
             try:
                 outputs = self.part.measure()["outputs"] if isinstance(self.part, PipelinePart) else {}
-                told = {
-                    name: {"backlog": worst_backlogs(each), "dead_letters": each.get("dead_letters")}
-                    for name, each in outputs.items()
+                backlogs = {
+                    name: {"backlog": worst_backlogs(output), "dead_letters": output.get("dead_letters")}
+                    for name, output in outputs.items()
                 }
-                self._put(backlog=told, backlog_us=time.time_ns() // 1000)
+                self._put(backlog=backlogs, backlog_us=time.time_ns() // 1000)
             except DatabusError:  # `_looks` says so
                 self._put(backlog={}, backlog_us=0)
             except Exception:  # a defect is in the log; a thread that ended would leave old numbers for ever

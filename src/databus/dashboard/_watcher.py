@@ -85,8 +85,8 @@ class _Telling:
 
     def look(self, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
         """Have told what there is to tell."""
-        for each in self._looks:
-            each(alerts, now_s, notices)
+        for look in self._looks:
+            look(alerts, now_s, notices)
 
     def _to_hook(
         self, box: HttpOutbox, keys: tuple[bytes, ...], alerts: Alerts, now_s: float, notices: Sequence[Notice]
@@ -106,7 +106,7 @@ class _Telling:
 
     def _to_alertmanager(self, box: HttpOutbox, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
         del notices  # it groups and repeats by itself
-        ids = frozenset(each.id for each in firing(alerts))
+        ids = frozenset(alert.id for alert in firing(alerts))
         sent_s, sent = self._sent
         if ids == sent and now_s - sent_s < RESENT_S:
             return
@@ -147,7 +147,7 @@ class Watcher:
         self._trouble = ""
         self._telling = _Telling(hook, alerting)
         self._pushes = [
-            (each, HttpOutbox(f"the {each.form} database", each.url, _PUSHES_MAX, gives_up=True)) for each in pushes
+            (push, HttpOutbox(f"the {push.form} database", push.url, _PUSHES_MAX, gives_up=True)) for push in pushes
         ]
         self._pushed_s: dict[int, float] = {}
         self._load()
@@ -159,12 +159,12 @@ class Watcher:
     @property
     def troubles(self) -> list[str]:
         """Why notices or numbers are not sent, and how many were dropped; what cannot be kept."""
-        sending = [f"{each.trouble}; {each.dropped} dropped" for each in self._boxes if each.trouble]
+        sending = [f"{box.trouble}; {box.dropped} dropped" for box in self._boxes if box.trouble]
         return [*sending, *filter(None, (self._trouble, self._board.numbers.trouble))]
 
     async def run(self) -> None:
         """Look once a second, and send what there is to tell."""
-        sending = [asyncio.ensure_future(each.run()) for each in self._boxes]
+        sending = [asyncio.ensure_future(box.run()) for box in self._boxes]
         try:
             while True:
                 try:
@@ -174,8 +174,8 @@ class Watcher:
                     _logger.exception("looking for alerts ended by a defect")
                 await asyncio.sleep(next_turn_s(time.monotonic()))
         finally:
-            for each in sending:
-                each.cancel()
+            for task in sending:
+                task.cancel()
 
     async def save(self) -> None:
         """Keep what people have said of alerts, for the next start. What cannot be kept is in the log."""
@@ -209,7 +209,7 @@ class Watcher:
                 self._pushed_s[number] = now_s
                 headers = {"Content-Type": CONTENT_TYPES[push.form]}
                 box.put(Request(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers)))
-        if not all(each.seen.at_us or each.unseen for each in self._board.watches.values()):
+        if not all(watch.seen.at_us or watch.unseen for watch in self._board.watches.values()):
             return  # what is not there now may only not have been looked at yet
         notices = self.alerts.step(now_s, samples)
         for notice in notices:
