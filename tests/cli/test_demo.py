@@ -13,7 +13,7 @@ from databus.cli._demo import _CLOSE, _LAST, CallbackCopy, Demo
 from databus.cli._demo_kafka import folded
 from databus.cli._demo_stage import DemoStage, stage_of
 from databus.cli._demo_target import _typed
-from databus.cli.demo import DemoSource, Sink, demo
+from databus.cli.demo import DemoSink, DemoSource, demo
 from databus.client import Client
 from databus.core import FatalError
 from databus.pipeline import read_source
@@ -71,7 +71,7 @@ def test_a_demo_that_is_interrupted_leaves_no_folder_behind(tmp_path, monkeypatc
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(Demo, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        demo(DemoSource.sqlite, Sink.delta, 5, 1, None)
+        demo(DemoSource.sqlite, DemoSink.delta, 5, 1, None)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -13,7 +13,7 @@ import yaml
 from databus.core import ConfigError
 from databus.dashboard import Alerting, part_of_file, prometheus_rules
 from databus.dashboard._alert_rules import RULES, Is, Rule
-from databus.dashboard._alerts import Alert, Alerts, Notice, State
+from databus.dashboard._alerts import Alert, Alerts, AlertState, Notice
 from databus.dashboard._notices import RESENT_S, alertmanager_body, mail_of
 from databus.dashboard._outbox import MailOutbox, MailServer
 from databus.dashboard._samples import SAMPLED, Sample, samples_of
@@ -50,9 +50,9 @@ def test_what_is_absent_fires_once_it_is_so_for_long_enough():
     assert alerts.step(0, [Sample("m", {"output": "ab"}, 1)]) == []
     alerts.step(1, [Sample("m", {"output": "b"}, 1), Sample("n", {"output": "ab"}, 1)])
     (notice,) = alerts.step(6, [])
-    assert (notice.state, notice.alerts[0].labels) == (State.FIRING, {})
+    assert (notice.state, notice.alerts[0].labels) == (AlertState.FIRING, {})
     (notice,) = alerts.step(40, [Sample("m", {"output": "a"}, 0)])
-    assert notice.state is State.RESOLVED
+    assert notice.state is AlertState.RESOLVED
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_fires_is_mailed_sent_to_alertmanager_and_the_heart_beats(tmp_path,
 def test_no_name_becomes_a_header_of_a_mail():
     rule = Rule("R", "m", Is.ABOVE, 1, f"says\r\nBcc: evil@example.com {HOSTILE}")
     alert = Alert(rule, {"output": "a\r\nBcc: x@y\udcff"}, "n\r\nBcc: x@y\udcff", None, 0.0, 2.0)
-    message = mail_of(Notice(rule, State.FIRING, [alert]), "a@b", ["c@d"])
+    message = mail_of(Notice(rule, AlertState.FIRING, [alert]), "a@b", ["c@d"])
     assert message["Bcc"] is None
     assert set(message_from_bytes(bytes(message))) == {
         "From", "To", "Subject", "Content-Type", "Content-Transfer-Encoding", "MIME-Version",
@@ -202,5 +202,5 @@ def test_a_server_of_mail_that_is_away_keeps_nobody_waiting():
     box = MailOutbox(MailServer("127.0.0.1", "a@b", ("c@d",), "none", 1), 2)
     rule = Rule("R", "m", Is.ABOVE, 1, "look")
     for _ in range(5):
-        box.put(mail_of(Notice(rule, State.FIRING, []), "a@b", ["c@d"]))
+        box.put(mail_of(Notice(rule, AlertState.FIRING, []), "a@b", ["c@d"]))
     assert (box.dropped, time.monotonic() - began < 1) == (3, True)

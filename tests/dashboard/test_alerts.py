@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 from databus.core import ConfigError, UnknownSource
 from databus.dashboard import Form, Hook, Push, grafana_dashboard, part_of_file, prometheus_rules
 from databus.dashboard._alert_rules import RULES, Is, Rule
-from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, State
+from databus.dashboard._alerts import GROUP_S, REPEAT_S, Alerts, AlertState
 from databus.dashboard._push import influx_lines
 from databus.dashboard._samples import Sample
 from tests.commands import databus, failed
@@ -39,7 +39,7 @@ def told(notices):
 def test_an_alert_is_pending_fires_is_told_again_and_is_resolved():
     alerts = Alerts([LAG])
     assert told(alerts.step(0, [lag(11)])) == []
-    assert [each.state for each in alerts.open_ones()] == [State.PENDING]
+    assert [each.state for each in alerts.open_ones()] == [AlertState.PENDING]
     assert told(alerts.step(4.9, [lag(11)])) == []
     assert told(alerts.step(5, [lag(12)])) == [("firing", ["a"])]
     assert told(alerts.step(6, [lag(12)])) == []
@@ -112,7 +112,7 @@ def test_whatever_comes_firing_and_resolved_alternate_and_firing_waits_its_time(
         since = (now if since is None else since) if holds else None
         notices = alerts.step(now, [lag(11)] if holds else [])
         heard += [str(each.state) for each in notices]
-        is_firing = [each.state for each in alerts.open_ones()] == [State.FIRING]
+        is_firing = [each.state for each in alerts.open_ones()] == [AlertState.FIRING]
         assert is_firing == (since is not None and now - since >= LAG.for_s)
     alternating = ["firing", "resolved"] * len(heard)
     assert heard == alternating[: len(heard)]

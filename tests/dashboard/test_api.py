@@ -14,14 +14,14 @@ import yaml
 from databus.core import ConfigError
 from databus.dashboard import Dashboard, DashboardConfig, part_of_file, part_of_pipeline, part_of_relay
 from databus.dashboard._endpoint_table import ENDPOINTS
-from databus.dashboard._rights import Principals, Right
+from databus.dashboard._rights import DashboardRight, Principals
 from databus.dashboard._sessions import SESSION_S, Sessions
 from databus.link import Access
 from tests.dashboard.parts import FILE, HOSTILE, WAIT_S, Pipeline, ask, wait_until
 from tests.dashboard.running import MARK, Running, entry, token_of
 from tests.relay.support import Database, scripted, state_of
 
-RIGHTS = [str(right) for right in Right]
+RIGHTS = [str(right) for right in DashboardRight]
 PRINCIPALS = [
     {"name": "ann", "rights": RIGHTS},
     {"name": "bill", "rights": RIGHTS, "projects": ["billing"]},

@@ -10,7 +10,7 @@ import yaml
 
 from databus.dashboard import Alerting, prometheus_rules
 from databus.dashboard._alert_rules import Rule
-from databus.dashboard._alerts import Alerts, State
+from databus.dashboard._alerts import Alerts, AlertState
 from databus.dashboard._samples import Sample
 from databus.testing.servers import ServerMissing, promtool
 
@@ -57,7 +57,7 @@ def fires_here(rules: list[Rule], series: Any) -> list[set[tuple[str, tuple[tupl
             if values[step] is not None
         ]
         alerts.step(60 * step, samples)
-        now = [each for each in alerts.open_ones() if each.state is State.FIRING]
+        now = [each for each in alerts.open_ones() if each.state is AlertState.FIRING]
         found.append({(each.rule.name, tuple(sorted(each.labels.items()))) for each in now})
     return found
 

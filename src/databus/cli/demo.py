@@ -18,7 +18,7 @@ class DemoSource(StrEnum):
     mysql = "mysql"
 
 
-class Sink(StrEnum):
+class DemoSink(StrEnum):
     """Where it is copied to."""
 
     delta = "delta"
@@ -33,8 +33,8 @@ def demo(
         typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself."),
     ] = DemoSource.sqlite,
     sink: Annotated[
-        Sink, typer.Option(help="Where it is copied to: Delta tables, or a server that the demo starts itself.")
-    ] = Sink.delta,
+        DemoSink, typer.Option(help="Where it is copied to: Delta tables, or a server that the demo starts itself.")
+    ] = DemoSink.delta,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     rate: Annotated[int, typer.Option(min=1, help="How many transactions it makes a second, at most.")] = 150,
     keep: Annotated[

@@ -39,7 +39,7 @@ _ACKED_BEFORE_S_MAX: Final = 3_600
 _VERSION: Final = 1
 
 
-class State(StrEnum):
+class AlertState(StrEnum):
     """Of an alert."""
 
     PENDING = "pending"
@@ -57,7 +57,7 @@ class Alert:
     project: str | None
     since_s: float
     value: float
-    state: State = State.PENDING
+    state: AlertState = AlertState.PENDING
     fired_s: float | None = None
     resolved_s: float | None = None
     told_s: float | None = None
@@ -91,7 +91,7 @@ class Notice:
     """What is to be told at once: alerts of one rule, firing or resolved."""
 
     rule: Rule
-    state: State
+    state: AlertState
     alerts: Sequence[Alert]
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Alerts:
         self._open: dict[str, Alert] = {}
         self._over: deque[Alert] = deque(maxlen=_HISTORY_MAX)
         self._silenced: dict[str, float] = {}  # by id of an alert: until when
-        self._told_s: dict[tuple[str, State], float] = {}  # by rule and state: when one was told last
+        self._told_s: dict[tuple[str, AlertState], float] = {}  # by rule and state: when one was told last
         self._acked_before: dict[str, str] = {}  # by id of an alert: by whom, before the start
         self._acked_until_s = 0.0
 
@@ -170,25 +170,25 @@ class Alerts:
             if id_ in self._acked_before and now_s < self._acked_until_s:
                 alert.acked_by, alert.told_s = self._acked_before.pop(id_), now_s  # somebody has heard of it
         alert.value, alert.project = sample.value, sample.project
-        if alert.state is State.PENDING and now_s - alert.since_s >= rule.for_s:
-            alert.state, alert.fired_s = State.FIRING, now_s
+        if alert.state is AlertState.PENDING and now_s - alert.since_s >= rule.for_s:
+            alert.state, alert.fired_s = AlertState.FIRING, now_s
         return id_
 
     def _end(self, now_s: float, alert: Alert) -> None:
         """It holds no more: one that was only pending never was."""
-        if alert.state is State.FIRING:
-            alert.state, alert.resolved_s = State.RESOLVED, now_s
+        if alert.state is AlertState.FIRING:
+            alert.state, alert.resolved_s = AlertState.RESOLVED, now_s
             self._over.append(alert)
 
     def _due(self, now_s: float) -> list[Notice]:
-        wanted: dict[tuple[str, State], list[Alert]] = {}
+        wanted: dict[tuple[str, AlertState], list[Alert]] = {}
         for alert in self._open.values():
-            if alert.state is State.FIRING and self._wants_telling(now_s, alert):
-                wanted.setdefault((alert.rule.name, State.FIRING), []).append(alert)
+            if alert.state is AlertState.FIRING and self._wants_telling(now_s, alert):
+                wanted.setdefault((alert.rule.name, AlertState.FIRING), []).append(alert)
         for alert in self._over:
             is_news = alert.told_s is not None and alert.resolved_s is not None and alert.told_s < alert.resolved_s
             if is_news and not self.is_silenced(alert.id):  # of what nobody has heard, nobody hears the end
-                wanted.setdefault((alert.rule.name, State.RESOLVED), []).append(alert)
+                wanted.setdefault((alert.rule.name, AlertState.RESOLVED), []).append(alert)
         due = [key for key in wanted if now_s - self._told_s.get(key, float("-inf")) >= GROUP_S]
         for key in due:
             self._told_s[key] = now_s
@@ -242,7 +242,7 @@ class Alerts:
 
     def open_ones(self) -> list[Alert]:
         """Those that are pending or firing, the firing ones first."""
-        return sorted(self._open.values(), key=lambda alert: (alert.state is not State.FIRING, alert.since_s))
+        return sorted(self._open.values(), key=lambda alert: (alert.state is not AlertState.FIRING, alert.since_s))
 
     def history(self) -> list[Alert]:
         """Those that are over, the newest first."""

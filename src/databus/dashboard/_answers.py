@@ -24,10 +24,10 @@ from databus.core import (
 )
 from databus.dashboard._api_pages import openapi
 from databus.dashboard._board import Board
-from databus.dashboard._endpoint import Endpoint
+from databus.dashboard._endpoint import ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._error_texts import entry_for, error_for, event_for, seen_by
-from databus.dashboard._guard import Guard
+from databus.dashboard._guard import RequestGuard
 from databus.dashboard._operations import Operation, Operations, last_of_each
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import SESSION_S, Sessions
@@ -52,11 +52,11 @@ NOBODY: Final = Principal("", frozenset(), frozenset())
 
 
 @dataclass
-class Ask:
+class ApiCall:
     """One request, read and checked."""
 
     request: web.Request
-    endpoint: Endpoint
+    endpoint: ApiEndpoint
     principal: Principal = NOBODY
     cookie: str = ""
     path: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Ask:
 class Answers:
     """All of it runs in the loop's thread; what reads a disk or asks a part, in a few others."""
 
-    def __init__(self, board: Board, watcher: Watcher, sessions: Sessions, guard: Guard, folder: Path) -> None:
+    def __init__(self, board: Board, watcher: Watcher, sessions: Sessions, guard: RequestGuard, folder: Path) -> None:
         self.board = board
         self._watcher = watcher
         self.sessions = sessions
@@ -110,22 +110,22 @@ class Answers:
 
     # Who asks
 
-    async def session(self, ask: Ask) -> web.Response:
+    async def session(self, call: ApiCall) -> web.Response:
         """GET /session."""
-        principal = ask.principal
+        principal = call.principal
         known = None if principal is NOBODY else {"name": principal.name, "rights": sorted(principal.rights)}
         return json_answer({"principal": known})
 
-    async def sign_in(self, ask: Ask) -> web.Response:
+    async def sign_in(self, call: ApiCall) -> web.Response:
         """POST /session."""
         now_s = time.monotonic()
-        failures = self._failures.setdefault(ask.address, deque(maxlen=_FAILURES_MAX))
+        failures = self._failures.setdefault(call.address, deque(maxlen=_FAILURES_MAX))
         while len(self._failures) > _ADDRESSES_MAX:
             del self._failures[next(iter(self._failures))]
         if len(failures) == _FAILURES_MAX and failures[0] > now_s - 60:
             raise TooManyRequests("too many sign-ins have failed in the last minute; try again later")
         try:
-            value, principal = self.sessions.sign_in(ask.given["token"])
+            value, principal = self.sessions.sign_in(call.given["token"])
         except AccessDenied:
             failures.append(now_s)
             raise
@@ -141,48 +141,48 @@ class Answers:
         )
         return answer
 
-    async def sign_out(self, ask: Ask) -> web.Response:
+    async def sign_out(self, call: ApiCall) -> web.Response:
         """DELETE /session."""
-        self.sessions.sign_out(ask.cookie)
+        self.sessions.sign_out(call.cookie)
         answer = json_answer({"principal": None})
         answer.del_cookie(self.sessions.cookie, path="/")
         return answer
 
-    async def openapi(self, ask: Ask) -> web.Response:
+    async def openapi(self, call: ApiCall) -> web.Response:
         """GET /openapi.json."""
-        del ask
+        del call
         return json_answer(openapi())
 
     # What there is to see
 
-    async def graph(self, ask: Ask) -> web.Response:
+    async def graph(self, call: ApiCall) -> web.Response:
         """GET /graph."""
-        return json_answer(self.board.graph(ask.principal))
+        return json_answer(self.board.graph(call.principal))
 
-    async def status(self, ask: Ask) -> web.Response:
+    async def status(self, call: ApiCall) -> web.Response:
         """GET /status."""
-        return json_answer(self.board.status(ask.principal))
+        return json_answer(self.board.status(call.principal))
 
-    async def events(self, ask: Ask) -> web.StreamResponse:
+    async def events(self, call: ApiCall) -> web.StreamResponse:
         """GET /events: one status a second. Who reads slowly gets the newest when they are ready for it."""
-        if self._streams.total() >= _STREAMS_MAX or self._streams[ask.principal] >= _STREAMS_OF_ONE_MAX:
+        if self._streams.total() >= _STREAMS_MAX or self._streams[call.principal] >= _STREAMS_OF_ONE_MAX:
             raise TooManyRequests(f"{_STREAMS_MAX} pages are open already, or {_STREAMS_OF_ONE_MAX} of yours")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        self._streams[ask.principal] += 1
+        self._streams[call.principal] += 1
         try:
-            await response.prepare(ask.request)
-            while not self._ending.is_set() and self._still_admits(ask):
-                text = self._status_text(ask.principal)
+            await response.prepare(call.request)
+            while not self._ending.is_set() and self._still_admits(call):
+                text = self._status_text(call.principal)
                 await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), next_turn_s(time.monotonic()))
         except TimeoutError:  # what waits to be sent would keep the connection, for who does not read
-            if ask.request.transport is not None:
-                ask.request.transport.abort()
+            if call.request.transport is not None:
+                call.request.transport.abort()
         except ConnectionError:
             response.force_close()
         finally:
-            self._streams[ask.principal] -= 1
+            self._streams[call.principal] -= 1
         return response
 
     def _status_text(self, principal: Principal) -> str:
@@ -195,109 +195,109 @@ class Answers:
             self._texts[principal] = turn, text
         return text
 
-    def _still_admits(self, ask: Ask) -> bool:
+    def _still_admits(self, call: ApiCall) -> bool:
         """Whether who follows is still signed in: a page may stay open for days."""
-        if ask.cookie:
-            return self.sessions.of_cookie(ask.cookie) == ask.principal
-        return self.sessions.knows(ask.principal)
+        if call.cookie:
+            return self.sessions.of_cookie(call.cookie) == call.principal
+        return self.sessions.knows(call.principal)
 
-    async def metrics(self, ask: Ask) -> web.Response:
+    async def metrics(self, call: ApiCall) -> web.Response:
         """GET /metrics."""
-        status = self.board.status(ask.principal)
+        status = self.board.status(call.principal)
         there = [entry["node"] for entry in (*status["outputs"], *status["sources"])]
-        wanted = ask.given["node"]
+        wanted = call.given["node"]
         if wanted is not None and wanted not in there:
             raise UnknownSource(f"no node {wanted[:100]!r} here")
         nodes = there if wanted is None else [wanted]
-        since_us = ask.given["since_us"] or time.time_ns() // 1000 - _CHART_US
+        since_us = call.given["since_us"] or time.time_ns() // 1000 - _CHART_US
         return json_answer(await self._read(partial(self.board.numbers.history, nodes, since_us)))
 
-    async def source(self, ask: Ask) -> web.Response:
+    async def source(self, call: ApiCall) -> web.Response:
         """GET /sources/{relay}/{source}."""
-        source = ask.path["source"]
-        _, watch = self.board.source(ask.path["relay"], source, ask.principal)
-        answer = await self._ask(watch, ask.principal, partial(watch.part.show_source, source))
-        return json_answer({**answer, **_page(answer["tables"], ask.given, lambda table: str(table["table"]))})
+        source = call.path["source"]
+        _, watch = self.board.source(call.path["relay"], source, call.principal)
+        answer = await self._ask(watch, call.principal, partial(watch.part.show_source, source))
+        return json_answer({**answer, **_page(answer["tables"], call.given, lambda table: str(table["table"]))})
 
-    async def tables(self, ask: Ask) -> web.Response:
+    async def tables(self, call: ApiCall) -> web.Response:
         """GET /outputs/{pipeline}/{output}/tables."""
-        output = ask.path["output"]
-        watch, _ = self.board.output(ask.path["pipeline"], output, ask.principal)
-        return json_answer(_page(watch.seen.status["outputs"][output].get("tables") or [], ask.given, str))
+        output = call.path["output"]
+        watch, _ = self.board.output(call.path["pipeline"], output, call.principal)
+        return json_answer(_page(watch.seen.status["outputs"][output].get("tables") or [], call.given, str))
 
-    async def journal(self, ask: Ask) -> web.Response:
+    async def journal(self, call: ApiCall) -> web.Response:
         """GET /journal."""
-        given = ask.given
+        given = call.given
         asked = {"output": given["output"], "limit": given["limit"], "before_us": given["before_us"] or 0}
         answers = await self._of_pipelines(
-            ask, "journal", **{name: value for name, value in asked.items() if value is not None}
+            call, "journal", **{name: value for name, value in asked.items() if value is not None}
         )
         merged = _merged(answers, "events", "at_us", given["limit"])
-        return json_answer({**merged, "events": [event_for(ask.principal, event) for event in merged["events"]]})
+        return json_answer({**merged, "events": [event_for(call.principal, event) for event in merged["events"]]})
 
-    async def audit(self, ask: Ask) -> web.Response:
+    async def audit(self, call: ApiCall) -> web.Response:
         """GET /audit: of this dashboard, and of the pipelines."""
-        answers = await self._of_pipelines(ask, "audit", limit=ask.given["limit"])
-        if ask.given["pipeline"] is None:
-            here = await self._read(lambda: {"entries": list(self._audit_here(ask.principal))})
+        answers = await self._of_pipelines(call, "audit", limit=call.given["limit"])
+        if call.given["pipeline"] is None:
+            here = await self._read(lambda: {"entries": list(self._audit_here(call.principal))})
             answers["dashboard"] = here
-        merged = _merged(answers, "entries", "at", ask.given["limit"])
-        return json_answer({**merged, "entries": [entry_for(ask.principal, entry) for entry in merged["entries"]]})
+        merged = _merged(answers, "entries", "at", call.given["limit"])
+        return json_answer({**merged, "entries": [entry_for(call.principal, entry) for entry in merged["entries"]]})
 
     def _audit_here(self, principal: Principal) -> Iterator[Mapping[str, Any]]:
         for entry in last_of_each(list(read_audit(self._folder))):
             if principal.sees(entry.get("asked", {}).get("project")):
                 yield entry
 
-    async def letters(self, ask: Ask) -> web.Response:
+    async def letters(self, call: ApiCall) -> web.Response:
         """GET /letters."""
-        asked = {} if ask.given["output"] is None else {"output": ask.given["output"]}
-        answers = await self._of_pipelines(ask, "letters", **asked)
+        asked = {} if call.given["output"] is None else {"output": call.given["output"]}
+        answers = await self._of_pipelines(call, "letters", **asked)
         counts = [{"pipeline": name, **count} for name, answer in answers.items() for count in _rows(answer, "counts")]
         return json_answer({"counts": counts, "unanswered": _unanswered(answers)})
 
-    async def letter_rows(self, ask: Ask) -> web.Response:
+    async def letter_rows(self, call: ApiCall) -> web.Response:
         """GET /letters/rows."""
-        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
+        watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
         asked = {
             "rows": 1,
-            "limit": ask.given["limit"],
-            **({"output": ask.given["output"]} if ask.given["output"] else {}),
+            "limit": call.given["limit"],
+            **({"output": call.given["output"]} if call.given["output"] else {}),
         }
-        return json_answer(await self._ask(watch, ask.principal, partial(part.show, "letters", **asked)))
+        return json_answer(await self._ask(watch, call.principal, partial(part.show, "letters", **asked)))
 
-    async def config(self, ask: Ask) -> web.Response:
+    async def config(self, call: ApiCall) -> web.Response:
         """GET /config."""
-        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        shown = await self._ask(watch, ask.principal, partial(part.show, "config"))
+        watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
+        shown = await self._ask(watch, call.principal, partial(part.show, "config"))
         return json_answer({**shown, "problem": hide_in_text(str(shown.get("problem", "")))})
 
-    async def trace(self, ask: Ask) -> web.Response:
+    async def trace(self, call: ApiCall) -> web.Response:
         """GET /trace."""
-        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        asked = {name: ask.given[name] for name in ("table", "key", "since_s", "limit")}
-        return json_answer(await self._ask(watch, ask.principal, partial(part.show, "trace", **asked)))
+        watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
+        asked = {name: call.given[name] for name in ("table", "key", "since_s", "limit")}
+        return json_answer(await self._ask(watch, call.principal, partial(part.show, "trace", **asked)))
 
-    async def batches(self, ask: Ask) -> web.Response:
+    async def batches(self, call: ApiCall) -> web.Response:
         """GET /batches."""
-        watch, part = self.board.pipeline(ask.given["pipeline"], ask.principal)
-        answer = await self._ask(watch, ask.principal, partial(part.show, "batches"))
-        return json_answer({"chains": [seen_by(ask.principal, chain) for chain in _rows(answer, "chains")]})
+        watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
+        answer = await self._ask(watch, call.principal, partial(part.show, "batches"))
+        return json_answer({"chains": [seen_by(call.principal, chain) for chain in _rows(answer, "chains")]})
 
-    async def lineage(self, ask: Ask) -> web.Response:
+    async def lineage(self, call: ApiCall) -> web.Response:
         """GET /lineage."""
-        answers = await self._of_pipelines(ask, "lineage")
+        answers = await self._of_pipelines(call, "lineage")
         tables = [{"pipeline": name, **table} for name, answer in answers.items() for table in _rows(answer, "tables")]
         return json_answer({"tables": tables, "unanswered": _unanswered(answers)})
 
-    async def alerts(self, ask: Ask) -> web.Response:
+    async def alerts(self, call: ApiCall) -> web.Response:
         """GET /alerts."""
         machine = self._watcher.alerts
         listed: dict[str, Any] = {
             name: [
                 {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
                 for alert in alerts
-                if ask.principal.sees(alert.project)
+                if call.principal.sees(alert.project)
             ]
             for name, alerts in (("open", machine.open_ones()), ("over", machine.history()[:_OVER_MAX]))
         }
@@ -313,109 +313,112 @@ class Answers:
         ]
         return json_answer({**listed, "rules": rules, "troubles": self._watcher.troubles})
 
-    async def on_alert(self, ask: Ask) -> web.Response:
+    async def on_alert(self, call: ApiCall) -> web.Response:
         """POST /alerts/{id}/ack and /silence."""
         machine = self._watcher.alerts
-        alert = machine.find(ask.path["id"])
-        if not ask.principal.sees(alert.project):
-            raise UnknownSource(f"no alert {ask.path['id'][:100]!r} is open")
-        asked = {key: value for key, value in ask.given.items() if value is not None}
-        verb = _verb(ask)
-        operation = Operation(f"alert {verb}", alert.id, ask.principal, ask.address, alert.project, asked)
+        alert = machine.find(call.path["id"])
+        if not call.principal.sees(alert.project):
+            raise UnknownSource(f"no alert {call.path['id'][:100]!r} is open")
+        asked = {key: value for key, value in call.given.items() if value is not None}
+        verb = _verb(call)
+        operation = Operation(f"alert {verb}", alert.id, call.principal, call.address, alert.project, asked)
 
         async def act() -> None:  # a coroutine, since the machine belongs to the loop's thread
             if verb == "ack":
-                machine.acknowledge(alert.id, ask.principal.name)
+                machine.acknowledge(alert.id, call.principal.name)
             else:
-                machine.silence(alert.id, time.time() + 60 * ask.given["minutes"])
+                machine.silence(alert.id, time.time() + 60 * call.given["minutes"])
             await self._watcher.save()
 
         await self._operations.do(operation, act)
         shown = {**alert.to_json(), "silenced_until_us": machine.silenced_until_us(alert.id)}
         return json_answer({"state": "done", "alert": shown})
 
-    async def operations(self, ask: Ask) -> web.Response:
+    async def operations(self, call: ApiCall) -> web.Response:
         """GET /operations."""
-        operations = [_told(operation, ask.principal) for operation in self._operations.seen_by(ask.principal)]
-        return json_answer({"operations": operations[: ask.given["limit"]]})
+        operations = [_told(operation, call.principal) for operation in self._operations.seen_by(call.principal)]
+        return json_answer({"operations": operations[: call.given["limit"]]})
 
-    async def operation(self, ask: Ask) -> web.Response:
+    async def operation(self, call: ApiCall) -> web.Response:
         """GET /operations/{id}."""
-        for operation in self._operations.seen_by(ask.principal):
-            if operation.id == ask.path["id"]:
-                return json_answer(_told(operation, ask.principal))
-        raise UnknownSource(f"no operation {ask.path['id'][:100]!r} here")
+        for operation in self._operations.seen_by(call.principal):
+            if operation.id == call.path["id"]:
+                return json_answer(_told(operation, call.principal))
+        raise UnknownSource(f"no operation {call.path['id'][:100]!r} here")
 
-    async def _of_pipelines(self, ask: Ask, verb: str, **asked: Any) -> dict[str, Any]:
+    async def _of_pipelines(self, call: ApiCall, verb: str, **asked: Any) -> dict[str, Any]:
         """What one pipeline answers, or all that somebody sees; of one that does not answer, `error`."""
-        wanted = ask.given["pipeline"]
+        wanted = call.given["pipeline"]
         if wanted is not None:
-            watch, part = self.board.pipeline(wanted, ask.principal)
-            return {watch.name: await self._ask(watch, ask.principal, partial(part.show, verb, **asked), _LIST_S_MAX)}
-        there = list(self.board.pipelines(ask.principal))
+            watch, part = self.board.pipeline(wanted, call.principal)
+            return {watch.name: await self._ask(watch, call.principal, partial(part.show, verb, **asked), _LIST_S_MAX)}
+        there = list(self.board.pipelines(call.principal))
         answers = await asyncio.gather(
-            *(self._ask(watch, ask.principal, partial(part.show, verb, **asked), _LIST_S_MAX) for watch, part in there),
+            *(
+                self._ask(watch, call.principal, partial(part.show, verb, **asked), _LIST_S_MAX)
+                for watch, part in there
+            ),
             return_exceptions=True,
         )
         return {
-            watch.name: {"error": str(error_for(ask.principal, answer))} if isinstance(answer, Exception) else answer
+            watch.name: {"error": str(error_for(call.principal, answer))} if isinstance(answer, Exception) else answer
             for (watch, _), answer in zip(there, answers, strict=True)
         }
 
     # What can be done
 
-    async def on_output(self, ask: Ask) -> web.Response:
+    async def on_output(self, call: ApiCall) -> web.Response:
         """POST /outputs/{pipeline}/{output}/{verb}, and those of its letters."""
-        pipeline, output = ask.path["pipeline"], ask.path["output"]
-        watch, part = self.board.output(pipeline, output, ask.principal)
-        work = partial(part.act, _verb(ask), [output], _who(ask), ask.given)
-        return await self._do(ask, f"{pipeline}/outputs.{output}", output, (watch, watch.project), work)
+        pipeline, output = call.path["pipeline"], call.path["output"]
+        watch, part = self.board.output(pipeline, output, call.principal)
+        work = partial(part.act, _verb(call), [output], _who(call), call.given)
+        return await self._do(call, f"{pipeline}/outputs.{output}", output, (watch, watch.project), work)
 
-    async def on_table(self, ask: Ask) -> web.Response:
+    async def on_table(self, call: ApiCall) -> web.Response:
         """POST /tables/{pipeline}/{output}/{table}/{verb}."""
-        pipeline, output, table = (ask.path[name] for name in ("pipeline", "output", "table"))
-        watch, part = self.board.output(pipeline, output, ask.principal)
-        given = {**ask.given, "tables": [table]}
-        work = partial(part.act, _verb(ask), [output], _who(ask), given)
-        return await self._do(ask, f"{pipeline}/outputs.{output}/{table}", table, (watch, watch.project), work)
+        pipeline, output, table = (call.path[name] for name in ("pipeline", "output", "table"))
+        watch, part = self.board.output(pipeline, output, call.principal)
+        given = {**call.given, "tables": [table]}
+        work = partial(part.act, _verb(call), [output], _who(call), given)
+        return await self._do(call, f"{pipeline}/outputs.{output}/{table}", table, (watch, watch.project), work)
 
-    async def on_pipeline(self, ask: Ask) -> web.Response:
+    async def on_pipeline(self, call: ApiCall) -> web.Response:
         """POST /pipelines/{pipeline}/{verb}."""
-        pipeline = ask.path["pipeline"]
-        watch, part = self.board.pipeline(pipeline, ask.principal)
-        work = partial(part.act, _verb(ask), [], _who(ask), ask.given)
-        return await self._do(ask, pipeline, pipeline, (watch, watch.project), work)
+        pipeline = call.path["pipeline"]
+        watch, part = self.board.pipeline(pipeline, call.principal)
+        work = partial(part.act, _verb(call), [], _who(call), call.given)
+        return await self._do(call, pipeline, pipeline, (watch, watch.project), work)
 
-    async def on_source(self, ask: Ask) -> web.Response:
+    async def on_source(self, call: ApiCall) -> web.Response:
         """POST /sources/{relay}/{source}/{verb}."""
-        relay, source = ask.path["relay"], ask.path["source"]
-        project, watch = self.board.source(relay, source, ask.principal)
-        asked = {name: ask.given.get(name) for name in ("tables", "reason", "if_seen")}
-        verb = "cancel" if ask.endpoint.method == "DELETE" else _verb(ask)
-        work = partial(watch.part.act_on_source, verb, source, _who(ask), **asked)
-        return await self._do(ask, f"{relay}/sources.{source}", source, (watch, project), work)
+        relay, source = call.path["relay"], call.path["source"]
+        project, watch = self.board.source(relay, source, call.principal)
+        asked = {name: call.given.get(name) for name in ("tables", "reason", "if_seen")}
+        verb = "cancel" if call.endpoint.method == "DELETE" else _verb(call)
+        work = partial(watch.part.act_on_source, verb, source, _who(call), **asked)
+        return await self._do(call, f"{relay}/sources.{source}", source, (watch, project), work)
 
     async def _do(
-        self, ask: Ask, target: str, name: str, of: tuple[Watch, str | None], work: Callable[[], Any]
+        self, call: ApiCall, target: str, name: str, of: tuple[Watch, str | None], work: Callable[[], Any]
     ) -> web.Response:
         """of: the part that does it, and whose project it is."""
         watch, project = of
-        asked = {key: value for key, value in ask.given.items() if value is not None}
-        kind, verb = ask.endpoint.path.split("/")[1].removesuffix("s"), _verb(ask)
-        verb = f"cancel {verb}" if ask.endpoint.method == "DELETE" else verb
-        operation = Operation(f"{kind} {verb}", target, ask.principal, ask.address, project, asked)
-        if ask.given.get("confirm", name) != name:
+        asked = {key: value for key, value in call.given.items() if value is not None}
+        kind, verb = call.endpoint.path.split("/")[1].removesuffix("s"), _verb(call)
+        verb = f"cancel {verb}" if call.endpoint.method == "DELETE" else verb
+        operation = Operation(f"{kind} {verb}", target, call.principal, call.address, project, asked)
+        if call.given.get("confirm", name) != name:
             error = MalformedRequest(f"confirm: write {name!r}, the name of what this is about")
             await self._operations.refuse(operation, error)
             raise error
-        key = ask.request.headers.get("Idempotency-Key")
+        key = call.request.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key) <= 200:
             raise MalformedRequest("Idempotency-Key: expected 1 to 200 characters")
         try:
             done = await self._operations.do(operation, lambda: watch.acts.submit(work), key)
         except DatabusError as error:
-            raise error_for(ask.principal, error) from error
-        answer = json_answer(_told(done, ask.principal), status=ask.endpoint.status)
+            raise error_for(call.principal, error) from error
+        answer = json_answer(_told(done, call.principal), status=call.endpoint.status)
         answer.headers["Location"] = f"/api/v1/operations/{done.id}"
         return answer
 
@@ -425,12 +428,12 @@ def _told(operation: Operation, principal: Principal) -> dict[str, Any]:
     return {**operation.to_json(), "message": message, "result": seen_by(principal, operation.result)}
 
 
-def _verb(ask: Ask) -> str:
-    return ask.endpoint.path.rpartition("/")[2]
+def _verb(call: ApiCall) -> str:
+    return call.endpoint.path.rpartition("/")[2]
 
 
-def _who(ask: Ask) -> dict[str, str]:
-    return {"principal": ask.principal.name, "address": ask.address, "via": "dashboard"}
+def _who(call: ApiCall) -> dict[str, str]:
+    return {"principal": call.principal.name, "address": call.address, "via": "dashboard"}
 
 
 def _merged(answers: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
@@ -464,10 +467,10 @@ def json_answer(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 
 
-Answer = Callable[[Answers, Ask], Awaitable[web.StreamResponse]]
+Answer = Callable[[Answers, ApiCall], Awaitable[web.StreamResponse]]
 
 
-def _answer_of(endpoint: Endpoint) -> Answer:
+def _answer_of(endpoint: ApiEndpoint) -> Answer:
     named: dict[str, Answer] = {
         "GET /session": Answers.session,
         "POST /session": Answers.sign_in,

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from databus import __version__
-from databus.dashboard._endpoint import PREFIX, Endpoint
+from databus.dashboard._endpoint import PREFIX, ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._guard import MARK
 from databus.relay import Parameter
@@ -88,7 +88,7 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: ApiEndpoint) -> dict[str, Any]:
     name = endpoint.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.method.lower()}_{name}",
@@ -123,7 +123,7 @@ def _described(parameter: Parameter) -> dict[str, Any]:
     return {"description": parameter.help, "schema": dict(parameter.type.schema)}
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
+def _responses(endpoint: ApiEndpoint) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"} if endpoint.media == "application/json" else {"type": "string"}
     statuses = {*_ALWAYS, *endpoint.errors, *(() if endpoint.right is None else (401,))}
     if endpoint.method == "POST" and endpoint.right is None:

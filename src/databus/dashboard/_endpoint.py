@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from databus.core import MalformedRequest
-from databus.dashboard._rights import Right
+from databus.dashboard._rights import DashboardRight
 from databus.relay import Parameter, ParameterType
 
 PREFIX: Final = "/api/v1"
@@ -32,13 +32,13 @@ def text(most: int, written: str = "TEXT") -> ParameterType:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ApiEndpoint:
     """A row of the table. Add one there, and who answers it in `_answers.py`."""
 
     method: str
     path: str
     """Below `PREFIX`; `{name}` is any one part."""
-    right: Right | None
+    right: DashboardRight | None
     """None: no sign-in is needed."""
     says: str
     parameters: tuple[Parameter, ...] = ()

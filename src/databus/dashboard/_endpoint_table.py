@@ -6,8 +6,8 @@ To add one, write a row here and a method in `ANSWERS` of `_answers.py`; then `p
 from typing import Final
 
 from databus.dashboard._alerts import SILENCE_S_MAX
-from databus.dashboard._endpoint import Endpoint, text
-from databus.dashboard._rights import Right
+from databus.dashboard._endpoint import ApiEndpoint, text
+from databus.dashboard._rights import DashboardRight
 from databus.relay import Parameter, whole
 
 _NAME_MAX: Final = 200
@@ -45,13 +45,21 @@ _PAGE: Final = (
 
 
 def _get(
-    path: str, says: str, *parameters: Parameter, right: Right = Right.SEE, errors: tuple[int, ...] = ()
-) -> Endpoint:
-    return Endpoint("GET", path, right, says, parameters, errors=errors)
+    path: str,
+    says: str,
+    *parameters: Parameter,
+    right: DashboardRight = DashboardRight.SEE,
+    errors: tuple[int, ...] = (),
+) -> ApiEndpoint:
+    return ApiEndpoint("GET", path, right, says, parameters, errors=errors)
 
 
-def _act(path: str, says: str, *parameters: Parameter, right: Right = Right.CONTROL, method: str = "POST") -> Endpoint:
-    return Endpoint(method, path, right, f"{says}; answers with an operation", (*_WHY, *parameters), 202, errors=_ACT)
+def _act(
+    path: str, says: str, *parameters: Parameter, right: DashboardRight = DashboardRight.CONTROL, method: str = "POST"
+) -> ApiEndpoint:
+    return ApiEndpoint(
+        method, path, right, f"{says}; answers with an operation", (*_WHY, *parameters), 202, errors=_ACT
+    )
 
 
 _OUTPUT: Final = "/outputs/{pipeline}/{output}"
@@ -60,8 +68,8 @@ _SOURCE: Final = "/sources/{relay}/{source}"
 _PIPELINE: Final = "/pipelines/{pipeline}"
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/session", None, "who you are, and what you may do; `principal` is null before sign-in"),
-    Endpoint(
+    ApiEndpoint("GET", "/session", None, "who you are, and what you may do; `principal` is null before sign-in"),
+    ApiEndpoint(
         "POST",
         "/session",
         None,
@@ -69,14 +77,14 @@ ENDPOINTS: Final = (
         "cookie for eight hours",
         (Parameter("token", "yours, or that of the link", text(_NAME_MAX), is_required=True),),
     ),
-    Endpoint("DELETE", "/session", None, "signs out"),
-    Endpoint("GET", "/openapi.json", None, "this table for programs, as OpenAPI 3.1"),
+    ApiEndpoint("DELETE", "/session", None, "signs out"),
+    ApiEndpoint("GET", "/openapi.json", None, "this table for programs, as OpenAPI 3.1"),
     _get("/graph", "nodes and edges of all pipelines, and what relays capture"),
     _get("/status", "states, lags and rates of everything, each with the time when it was seen"),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/events",
-        Right.SEE,
+        DashboardRight.SEE,
         "the same whenever it is new, as server-sent events",
         (),
         200,
@@ -119,7 +127,7 @@ ENDPOINTS: Final = (
         OF_PIPELINE,
         OUTPUT,
         LIMIT,
-        right=Right.ROWS,
+        right=DashboardRight.ROWS,
         errors=_TARGET,
     ),
     _get(
@@ -130,7 +138,7 @@ ENDPOINTS: Final = (
         Parameter("key", "the row's key: `id=17&region=eu`", text(4_000, "NAME=VALUE"), is_required=True),
         Parameter("since_s", "so many seconds back; all that the log has with 0", whole(0, 31_622_400), 3_600),
         LIMIT,
-        right=Right.ROWS,
+        right=DashboardRight.ROWS,
         errors=_TRACE,
     ),
     _get(
@@ -152,7 +160,7 @@ ENDPOINTS: Final = (
         "/config",
         "the file of a pipeline as it runs, and what a reload would change, without secrets",
         OF_PIPELINE,
-        right=Right.CONTROL,
+        right=DashboardRight.CONTROL,
         errors=_TARGET,
     ),
     *(
@@ -173,32 +181,32 @@ ENDPOINTS: Final = (
         "/tables/{pipeline}/{output}/{table}/rebuild",
         "has a table of an output made anew: the output rests, the table is removed, and is read again",
         CONFIRM,
-        right=Right.ADMIN,
+        right=DashboardRight.ADMIN,
     ),
     _act(f"{_OUTPUT}/stop", "has an output rest until the pipeline is started again", CONFIRM),
-    Endpoint(
+    ApiEndpoint(
         "POST",
         "/alerts/{id}/ack",
-        Right.CONTROL,
+        DashboardRight.CONTROL,
         "says that somebody sees to an alert: it is not told again while it fires",
         (REASON,),
         errors=(404,),
     ),
-    Endpoint(
+    ApiEndpoint(
         "POST",
         "/alerts/{id}/silence",
-        Right.CONTROL,
+        DashboardRight.CONTROL,
         "has an alert told to nobody for a while",
         (REASON, MINUTES),
         errors=(404,),
     ),
     _act(f"{_LETTERS}/replay", "has rows that a target refused written once more", SOME_TABLES, COUNT),
-    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, COUNT, CONFIRM, right=Right.ADMIN),
+    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, COUNT, CONFIRM, right=DashboardRight.ADMIN),
     _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
     _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
     _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),
     _act(f"{_SOURCE}/snapshot", "has the reading of tables end where it is", READ_TABLES, method="DELETE"),
     _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now", IF_FILE),
     _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, and end then"),
-    _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=Right.ADMIN),
+    _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=DashboardRight.ADMIN),
 )

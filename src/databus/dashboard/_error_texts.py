@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from databus.core import ConfigError, DatabusError, FatalError, InputError, ServiceUnavailable
-from databus.dashboard._rights import Principal, Right
+from databus.dashboard._rights import DashboardRight, Principal
 from databus.operate import hide_in_text
 
 _PLACE: Final = re.compile(
@@ -38,7 +38,7 @@ def text_for(principal: Principal, error: str, message: str) -> str:
     a file is for those too who may see the file.
 
     >>> from databus.dashboard._rights import OWNER
-    >>> ann = Principal("ann", frozenset({Right.SEE}), frozenset())
+    >>> ann = Principal("ann", frozenset({DashboardRight.SEE}), frozenset())
     >>> text_for(ann, "Unrepresentable", "shop/main.t: 'secret' is no date")
     'Unrepresentable at shop/main.t (the right `rows` shows the message)'
     >>> text_for(OWNER, "Unrepresentable", "shop/main.t: 'secret' is no date")
@@ -48,7 +48,9 @@ def text_for(principal: Principal, error: str, message: str) -> str:
     """
     if not message:
         return message
-    if Right.ROWS in principal.rights or (error == _CONFIG_ERROR and Right.CONTROL in principal.rights):
+    if DashboardRight.ROWS in principal.rights or (
+        error == _CONFIG_ERROR and DashboardRight.CONTROL in principal.rights
+    ):
         return _bounded(hide_in_text(message[: _CHARS_MAX + _LOOK_BEHIND_CHARS]), len(message))
     place = _PLACE.match(message)
     where = f" at {place[1]}" if place is not None else ""
@@ -59,7 +61,7 @@ def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -
     """Something that a part says, with each string under a name that is not safe as `text_for` has it; long
     ones are cut.
 
-    >>> ann = Principal("ann", frozenset({Right.SEE}), frozenset())
+    >>> ann = Principal("ann", frozenset({DashboardRight.SEE}), frozenset())
     >>> seen_by(ann, {"refused": 1, "error": "Refused", "reasons": {"'secret'": 1}, "message": "row 'secret'"})
     {'refused': 1, 'error': 'Refused', 'message': 'Refused (the right `rows` shows the message)'}
     """
@@ -74,7 +76,7 @@ def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -
     return {
         _bounded(str(key), len(str(key))): seen_by(principal, inner, str(key), error)
         for key, inner in value.items()
-        if key != "reasons" or Right.ROWS in principal.rights  # of a target: they are keys, with rows in them
+        if key != "reasons" or DashboardRight.ROWS in principal.rights  # of a target: they are keys, with rows in them
     }
 
 
@@ -96,7 +98,7 @@ def entry_for(principal: Principal, entry: Mapping[str, Any]) -> Mapping[str, An
     if not colon:
         return entry
     text = text_for(principal, error, message)
-    return {**entry, "result": f"{error}: {text}" if Right.ROWS in principal.rights else text}
+    return {**entry, "result": f"{error}: {text}" if DashboardRight.ROWS in principal.rights else text}
 
 
 def error_for(principal: Principal, error: Exception) -> DatabusError:

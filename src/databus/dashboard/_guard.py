@@ -26,7 +26,7 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-class Guard:
+class RequestGuard:
     """host: what the dashboard listens at. public_url: where people find it, if that is another address."""
 
     def __init__(self, host: str, public_url: str | None) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from typing import Any, Final
 
-from databus.dashboard._alerts import Alert, Alerts, Notice, State
+from databus.dashboard._alerts import Alert, Alerts, AlertState, Notice
 
 RESENT_S: Final = 60.0
 """How often Alertmanager is told what still fires; Prometheus does so as well."""
@@ -23,7 +23,9 @@ def hook_body(notice: Notice) -> bytes:
 
 def firing(alerts: Alerts) -> list[Alert]:
     """Those that others are told of."""
-    return [alert for alert in alerts.open_ones() if alert.state is State.FIRING and not alerts.is_silenced(alert.id)]
+    return [
+        alert for alert in alerts.open_ones() if alert.state is AlertState.FIRING and not alerts.is_silenced(alert.id)
+    ]
 
 
 def alertmanager_body(alerts: Alerts, now_s: float) -> bytes:

@@ -42,7 +42,7 @@ class _Counter:
         return self.rate(self._seen[-2][0]) if len(self._seen) > 1 else None
 
 
-class _Node:
+class _NodeCounters:
     def __init__(self) -> None:
         self.counters: dict[str, _Counter] = {}
         self.point_us = 0
@@ -53,7 +53,7 @@ class Numbers:
 
     def __init__(self, history: History) -> None:
         self._lock = threading.Lock()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _NodeCounters] = {}
         self._history = history
 
     def note(
@@ -65,7 +65,7 @@ class Numbers:
             if numbers is None:
                 if len(self._nodes) >= NODES_MAX:
                     return
-                numbers = self._nodes[node] = _Node()
+                numbers = self._nodes[node] = _NodeCounters()
             for name, value in counters.items():
                 if value is not None:
                     numbers.counters.setdefault(name, _Counter()).note(at_us, value)

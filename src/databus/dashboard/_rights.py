@@ -21,7 +21,7 @@ from databus.formats import lines_of, load_yaml
 ALL_PROJECTS: Final = "*"
 
 
-class Right(StrEnum):
+class DashboardRight(StrEnum):
     """What an endpoint asks for. None of them includes another."""
 
     SEE = "see"
@@ -39,7 +39,7 @@ class Principal:
     """Somebody who has signed in."""
 
     name: str
-    rights: frozenset[Right]
+    rights: frozenset[DashboardRight]
     projects: frozenset[str]
 
     def sees(self, project: str | None) -> bool:
@@ -47,7 +47,7 @@ class Principal:
         return ALL_PROJECTS in self.projects or (project is not None and project in self.projects)
 
 
-OWNER: Final = Principal("owner", frozenset(Right), frozenset({ALL_PROJECTS}))
+OWNER: Final = Principal("owner", frozenset(DashboardRight), frozenset({ALL_PROJECTS}))
 """Whoever started the dashboard, where there is no list of principals."""
 
 
@@ -56,7 +56,7 @@ class _PrincipalEntry(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$")
     token_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    rights: list[Right] = Field(min_length=1)
+    rights: list[DashboardRight] = Field(min_length=1)
     projects: list[Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z][A-Za-z0-9_-]{0,63})$")]] = Field(
         min_length=1
     )

@@ -18,11 +18,11 @@ from aiohttp import web
 
 from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing, TooManyRequests
 from databus.dashboard._alert_config import Alerting
-from databus.dashboard._answers import ANSWERS, NOBODY, Answers, Ask
+from databus.dashboard._answers import ANSWERS, NOBODY, Answers, ApiCall
 from databus.dashboard._board import Board
-from databus.dashboard._endpoint import PREFIX, Endpoint
+from databus.dashboard._endpoint import PREFIX, ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
-from databus.dashboard._guard import PAGE_HEADERS, Guard
+from databus.dashboard._guard import PAGE_HEADERS, RequestGuard
 from databus.dashboard._history import History
 from databus.dashboard._parts import Part
 from databus.dashboard._rights import Principals
@@ -105,7 +105,7 @@ class Dashboard:
 
     async def run(self, is_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. Raises `ConfigError` if the address cannot be had."""
-        guard = Guard(self._config.listen[0], self._config.public_url)
+        guard = RequestGuard(self._config.listen[0], self._config.public_url)
         runner = web.AppRunner(
             web.Application(client_max_size=_REQUEST_BYTES_MAX),
             access_log=None,
@@ -142,8 +142,8 @@ class Dashboard:
                 watch.stop()
             self._history.close()
 
-    def _route(self, app: web.Application, guard: Guard, answers: Answers) -> None:
-        async def answer(endpoint: Endpoint | None, request: web.Request) -> web.StreamResponse:
+    def _route(self, app: web.Application, guard: RequestGuard, answers: Answers) -> None:
+        async def answer(endpoint: ApiEndpoint | None, request: web.Request) -> web.StreamResponse:
             return await self._answer(endpoint, request, guard, answers)
 
         for endpoint in ENDPOINTS:
@@ -187,16 +187,16 @@ class Dashboard:
                 _logger.warning("the file of principals cannot be used; those of before stay", message=str(error))
 
     async def _answer(
-        self, endpoint: Endpoint | None, request: web.Request, guard: Guard, answers: Answers
+        self, endpoint: ApiEndpoint | None, request: web.Request, guard: RequestGuard, answers: Answers
     ) -> web.StreamResponse:
         try:
             guard.check_host(request.host)
             if endpoint is None:
                 return await _sent(request, self._page(request))
-            ask = await _asked(endpoint, request, guard, answers.sessions)
-            if ask.principal is not NOBODY:
+            call = await _asked(endpoint, request, guard, answers.sessions)
+            if call.principal is not NOBODY:
                 self._admit(request)
-            return await _sent(request, await ANSWERS[endpoint.key](answers, ask))
+            return await _sent(request, await ANSWERS[endpoint.key](answers, call))
         except DatabusError as error:
             return error_response(error)
         except web.HTTPException as error:
@@ -254,7 +254,7 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
     return response
 
 
-async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, sessions: Sessions) -> Ask:
+async def _asked(endpoint: ApiEndpoint, request: web.Request, guard: RequestGuard, sessions: Sessions) -> ApiCall:
     """The request, read and checked. Raises what it is answered with instead."""
     # Other schemes are of a proxy that stands before us, and has browsers send them.
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -265,17 +265,17 @@ async def _asked(endpoint: Endpoint, request: web.Request, guard: Guard, session
         guard.check_change(request.headers, request.host, has_cookie=bool(cookie), has_body=has_body)
     else:
         guard.check_page(request.headers, request.host)
-    ask = Ask(request, endpoint, path=dict(request.match_info))
+    call = ApiCall(request, endpoint, path=dict(request.match_info))
     principal = sessions.of_bearer(token) if is_program else sessions.of_cookie(cookie)
     if principal is not None:
-        ask.principal, ask.cookie = principal, cookie
+        call.principal, call.cookie = principal, cookie
     if endpoint.right is not None:
         if principal is None:
             raise AccessDenied("sign in first: by the link that the dashboard printed, or with your token")
         if endpoint.right not in principal.rights:
             raise RightMissing(f"{endpoint.key}: needs the right `{endpoint.right}`, which {principal.name} lacks")
-    ask.given = endpoint.check(await _body_of(request) if endpoint.has_body else _query_of(request))
-    return ask
+    call.given = endpoint.check(await _body_of(request) if endpoint.has_body else _query_of(request))
+    return call
 
 
 def _query_of(request: web.Request) -> dict[str, str]:

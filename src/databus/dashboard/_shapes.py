@@ -21,20 +21,20 @@ class _Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class _Flow(_Shape):
+class _FlowShape(_Shape):
     rows: float | None = None
     bytes: float | None = None
     dropped: _Counts = Field(default_factory=dict)
     ms: _Counts = Field(default_factory=dict)
 
 
-class _Visible(_Shape):
+class _VisibleShape(_Shape):
     buckets: _Counts = Field(default_factory=dict)
     sum_s: float | None = None
     count: float | None = None
 
 
-class _Output(_Shape):
+class _OutputShape(_Shape):
     state: str
     error: str | None = None
     message: str | None = None
@@ -43,11 +43,11 @@ class _Output(_Shape):
     retries: float | None = None
     journal_breaks: float | None = None
     refused: _Texts | None = None
-    flow: _Flow | None = None
-    visible: _Visible | None = None
+    flow: _FlowShape | None = None
+    visible: _VisibleShape | None = None
 
 
-class _Source(_Shape):
+class _SourceShape(_Shape):
     project: str | None = None
     state: str | None = None
     error: str | None = None
@@ -60,30 +60,30 @@ class _Source(_Shape):
     diskFree: float | None = None  # noqa: N815
 
 
-class _Status(_Shape):
+class _StatusShape(_Shape):
     project: str | None = None
     state: str | None = None
     relay: str | None = None
     relay_error: str | None = None
     failure: str | None = None
     disk_free: float | None = None
-    outputs: dict[str, _Output] = Field(default_factory=dict)
-    sources: dict[str, _Source] = Field(default_factory=dict)
+    outputs: dict[str, _OutputShape] = Field(default_factory=dict)
+    sources: dict[str, _SourceShape] = Field(default_factory=dict)
 
 
-class _Node(_Shape):
+class _NodeShape(_Shape):
     id: str
     kind: str
     name: str
     type: str
 
 
-class _Graph(_Shape):
-    nodes: list[_Node] = Field(default_factory=list)
+class _GraphShape(_Shape):
+    nodes: list[_NodeShape] = Field(default_factory=list)
     edges: list[dict[str, str | None]] = Field(default_factory=list)
 
 
-_SHAPES: Final[Mapping[str, type[_Shape]]] = {"status": _Status, "graph": _Graph}
+_SHAPES: Final[Mapping[str, type[_Shape]]] = {"status": _StatusShape, "graph": _GraphShape}
 
 
 def checked(verb: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
