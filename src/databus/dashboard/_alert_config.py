@@ -1,4 +1,4 @@
-"""What `--alerts FILE` says: rules of one's own, and who is told of alerts. Pure, but for the reading of the file.
+"""What `--alerts FILE` says: rules of one's own, and where alerts go. Pure, but for the reading of the file.
 
 alerts:
   - {metric: databus_output_lag_seconds, labels: {output: orders}, above: 60, for_ms: 30000, severity: critical,
@@ -106,12 +106,16 @@ class _AlertsFile(BaseModel):
 
 @dataclass(frozen=True)
 class Alerting:
-    """Rules, those that are built in among them, and who is told besides a web hook."""
+    """The rules, and where alerts go besides a web hook."""
 
     rules: Sequence[Rule] = RULES
+    """Those that are built in, unless one of the file has the same name, then those of the file."""
     alertmanager: str | None = None
+    """The address of Prometheus' Alertmanager; None: it gets nothing."""
     heartbeat_url: str | None = None
+    """An address that gets a request each minute: a service there raises an alarm when the dashboard falls silent."""
     mail: MailServer | None = None
+    """Where mails of alerts are handed over; None: none are sent."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any], where: str, folder: Path) -> "Alerting":

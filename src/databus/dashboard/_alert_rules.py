@@ -21,18 +21,23 @@ class Is(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Fires where a sample of `metric` whose labels match has been so for `for_s`; or where there is none, once."""
+    """Fires for each sample that meets its condition for `for_s`; one of `Is.ABSENT` fires once, without a sample."""
 
     name: str
+    """Such as `CaptureLags`; Prometheus and Alertmanager have it as `alertname`."""
     metric: str
+    """The metric whose samples it looks at."""
     compared: Is
     value: float
+    """The bound that samples are compared with; `Is.ABSENT` has none."""
     says: str
     """What it means, and what to do."""
     for_s: float = 0
+    """For how long the condition holds before the alert fires."""
     severity: str = "warning"
+    """`critical`, `warning` or `info`."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions."""
+    """Regular expressions by label; a sample whose labels do not match all of them is not looked at."""
 
     def is_about(self, sample: Sample) -> bool:
         """Whether it looks at a sample."""
@@ -41,8 +46,9 @@ class Rule:
         return all(re.fullmatch(pattern, sample.labels.get(name, "")) for name, pattern in self.labels.items())
 
     def holds(self, sample: Sample) -> bool:
-        """Whether a sample that it looks at is one to be alarmed at."""
+        """Whether a sample that it looks at meets its condition."""
         if self.compared is Is.ABSENT:
+            # A sample that is there is the opposite of the condition.
             return False
         return sample.value > self.value if self.compared is Is.ABOVE else sample.value < self.value
 
@@ -165,7 +171,8 @@ RULES: Final[Sequence[Rule]] = (
         "critical",
     ),
 )
-"""Of what the dashboard sees. docs/operations.md has the same for Prometheus, and those of consumers."""
+"""The rules that are built in, over what the dashboard sees. docs/operations.md has them for Prometheus, with those of
+consumers."""
 
 
 def prometheus_rules(rules: Sequence[Rule] = RULES) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Alerts over time: pending, firing, resolved; who sees to them; and what is to be told. Pure: no clock, no I/O.
+"""Alerts over time: pending, firing, resolved; who sees to them; and which notices are due. Pure: no clock, no I/O.
 
-An alert is pending while its rule has held for less than `for_s`, fires then, and is resolved when it holds no more.
-The first of a rule is told at once, what follows within half a minute together, and what still fires again after four
-hours. What somebody has silenced is not told, and what somebody has acknowledged not again. Start with `Alerts.step`.
+An alert is pending while its rule has held for less than `for_s`, fires then, and is resolved when the rule no longer
+holds. A notice of the first alert of a rule is sent at once; alerts of that rule in the next half minute share one
+notice; an alert that still fires is sent again after four hours. A silenced alert is not sent, an acknowledged one not
+repeated. Start with `Alerts.step`.
 """
 
 import hashlib
@@ -17,7 +18,9 @@ from databus.dashboard._alert_rules import RULES, Is, Rule
 from databus.dashboard._samples import Sample
 
 GROUP_S: Final = 30
+"""The shortest time between two notices of one rule and state: a failure of many parts is one notice, not many."""
 REPEAT_S: Final = 4 * 3_600
+"""After this long a notice of what still fires is sent again."""
 SILENCE_S_MAX: Final = 30 * 86_400
 _ALERTS_MAX: Final = 1_000
 _GRAVITIES: Final = ("critical", "warning", "info")
@@ -27,22 +30,23 @@ NOT_SHOWN: Final = Rule(
     "databus_alerts_not_shown",
     Is.ABOVE,
     0,
-    f"More than {_ALERTS_MAX:,} alerts are open; so many, the least grave ones, are neither shown nor told. Look for "
-    "what they have in common, or have rules say less.",
+    f"More than {_ALERTS_MAX:,} alerts are open; so many, the least grave ones, are neither shown nor sent. Look for "
+    "what they have in common, or make the rules fire less often.",
     severity="critical",
 )
-"""Of the dashboard itself: what it lacks, it says."""
+"""Of the dashboard itself: an alert that is not shown is never hidden in silence."""
 _HISTORY_MAX: Final = 1_000
 _SILENCED_MAX: Final = 1_000
 _ACKED_BEFORE_S_MAX: Final = 3_600
-"""How long after a start an alert counts as acknowledged that was so before it."""
+"""How long after a start the acknowledgements of before it count."""
 _VERSION: Final = 1
 
 
 class AlertState(StrEnum):
-    """Of an alert."""
+    """How far an alert has come."""
 
     PENDING = "pending"
+    """The rule holds, but not yet for `for_s`."""
     FIRING = "firing"
     RESOLVED = "resolved"
 
@@ -53,17 +57,26 @@ class Alert:
 
     rule: Rule
     labels: Mapping[str, str]
+    """Of the sample; with the rule they are its identity."""
     node: str
+    """What it is about, such as `shop/outputs.copy`; empty where it is about no node of the graph."""
     project: str | None
+    """Whose it is: who does not see this project does not see the alert."""
     since_s: float
+    """Since when the rule has held."""
     value: float
+    """The sample's newest value."""
     state: AlertState = AlertState.PENDING
     fired_s: float | None = None
+    """When it began to fire; None while it is pending."""
     resolved_s: float | None = None
-    told_s: float | None = None
-    """When it was told last; None while nobody has heard of it."""
+    """When it ended; None before that."""
+    sent_s: float | None = None
+    """When a notice had it last; None before the first."""
     acked_by: str = ""
+    """The principal who sees to it; empty where no one does yet."""
     id: str = field(init=False)
+    """A hash of rule and labels: the same after a restart."""
 
     def __post_init__(self) -> None:
         self.id = _id_of(self.rule, self.labels)
@@ -88,10 +101,11 @@ class Alert:
 
 @dataclass(frozen=True)
 class Notice:
-    """What is to be told at once: alerts of one rule, firing or resolved."""
+    """One message to whoever gets alerts: alerts of one rule, all of them firing or all resolved."""
 
     rule: Rule
     state: AlertState
+    """`FIRING` or `RESOLVED`."""
     alerts: Sequence[Alert]
 
     def to_json(self) -> dict[str, Any]:
@@ -108,12 +122,12 @@ class Alerts:
         self._open: dict[str, Alert] = {}
         self._over: deque[Alert] = deque(maxlen=_HISTORY_MAX)
         self._silenced: dict[str, float] = {}  # by id of an alert: until when
-        self._told_s: dict[tuple[str, AlertState], float] = {}  # by rule and state: when one was told last
+        self._sent_s: dict[tuple[str, AlertState], float] = {}  # by rule and state: when the last notice was sent
         self._acked_before: dict[str, str] = {}  # by id of an alert: by whom, before the start
         self._acked_until_s = 0.0
 
     def step(self, now_s: float, samples: Iterable[Sample]) -> list[Notice]:
-        """Take what is so now; returns what is to be told now."""
+        """Take the samples of now; returns the notices that are due."""
         held: list[tuple[Rule, Sample]] = []
         by_metric: dict[str, list[Rule]] = {}
         for rule in self.rules:
@@ -123,7 +137,7 @@ class Alerts:
             for rule in by_metric.get(sample.metric, ()):
                 if not rule.is_about(sample):
                     continue
-                absent.pop(rule.name, None)
+                absent.pop(rule.name, None)  # one matching sample is enough, whatever its value
                 if rule.holds(sample):
                     held.append((rule, sample))
         held += [(rule, Sample(rule.metric, {}, 0.0)) for rule in absent.values()]
@@ -136,8 +150,8 @@ class Alerts:
         return self._due(now_s)
 
     def _gravest(self, held: Sequence[tuple[Rule, Sample]]) -> list[tuple[Rule, Sample]]:
-        """As many as are kept: the gravest, and of those alike the ones that are open. With an alert for each project
-        of which some are not kept, which says how many.
+        """The `_ALERTS_MAX` gravest; of equally grave ones those that are open already come first. For each project of
+        which some were left behind, one more alert says how many.
         """
         if len(held) <= _ALERTS_MAX:
             return list(held)
@@ -150,7 +164,8 @@ class Alerts:
         kept, others = dict(ordered[:_ALERTS_MAX]), dict(ordered[_ALERTS_MAX:])
         lacking = Counter(sample.project for id_, (_, sample) in others.items() if id_ not in kept)
         for id_ in others.keys() - kept.keys():
-            self._open.pop(id_, None)  # it is not over, so nobody is told that it is
+            # Taken away here, so that `step` does not take it for one that has ended, and sends no such notice.
+            self._open.pop(id_, None)
         return [
             *kept.values(),
             *(
@@ -168,14 +183,15 @@ class Alerts:
         if alert is None:
             alert = self._open[id_] = Alert(rule, sample.labels, sample.node, sample.project, now_s, sample.value)
             if id_ in self._acked_before and now_s < self._acked_until_s:
-                alert.acked_by, alert.told_s = self._acked_before.pop(id_), now_s  # somebody has heard of it
+                # A notice of it was sent before the restart: it is not news.
+                alert.acked_by, alert.sent_s = self._acked_before.pop(id_), now_s
         alert.value, alert.project = sample.value, sample.project
         if alert.state is AlertState.PENDING and now_s - alert.since_s >= rule.for_s:
             alert.state, alert.fired_s = AlertState.FIRING, now_s
         return id_
 
     def _end(self, now_s: float, alert: Alert) -> None:
-        """It holds no more: one that was only pending never was."""
+        """Its rule no longer holds. One that was only pending leaves no trace: no notice of it was sent."""
         if alert.state is AlertState.FIRING:
             alert.state, alert.resolved_s = AlertState.RESOLVED, now_s
             self._over.append(alert)
@@ -183,28 +199,30 @@ class Alerts:
     def _due(self, now_s: float) -> list[Notice]:
         wanted: dict[tuple[str, AlertState], list[Alert]] = {}
         for alert in self._open.values():
-            if alert.state is AlertState.FIRING and self._wants_telling(now_s, alert):
+            if alert.state is AlertState.FIRING and self._wants_notice(now_s, alert):
                 wanted.setdefault((alert.rule.name, AlertState.FIRING), []).append(alert)
         for alert in self._over:
-            is_news = alert.told_s is not None and alert.resolved_s is not None and alert.told_s < alert.resolved_s
-            if is_news and not self.is_silenced(alert.id):  # of what nobody has heard, nobody hears the end
+            # The end is sent once, and only where the beginning was sent.
+            is_news = alert.sent_s is not None and alert.resolved_s is not None and alert.sent_s < alert.resolved_s
+            if is_news and not self.is_silenced(alert.id):
                 wanted.setdefault((alert.rule.name, AlertState.RESOLVED), []).append(alert)
-        due = [key for key in wanted if now_s - self._told_s.get(key, float("-inf")) >= GROUP_S]
+        # What is not due yet is collected again in the next step, with what has come until then.
+        due = [key for key in wanted if now_s - self._sent_s.get(key, float("-inf")) >= GROUP_S]
         for key in due:
-            self._told_s[key] = now_s
+            self._sent_s[key] = now_s
             for alert in wanted[key]:
-                alert.told_s = now_s
+                alert.sent_s = now_s
         return [Notice(wanted[key][0].rule, key[1], tuple(wanted[key])) for key in due]
 
-    def _wants_telling(self, now_s: float, alert: Alert) -> bool:
+    def _wants_notice(self, now_s: float, alert: Alert) -> bool:
         if self.is_silenced(alert.id):
             return False
-        if alert.told_s is None:
+        if alert.sent_s is None:
             return True
-        return not alert.acked_by and now_s - alert.told_s >= REPEAT_S
+        return not alert.acked_by and now_s - alert.sent_s >= REPEAT_S
 
     def is_silenced(self, id_: str) -> bool:
-        """Whether somebody has silenced it."""
+        """Whether its notices are withheld now."""
         return id_ in self._silenced
 
     def find(self, id_: str) -> Alert:
@@ -214,17 +232,17 @@ class Alerts:
         return self._open[id_]
 
     def acknowledge(self, id_: str, who: str) -> None:
-        """Somebody sees to it: it is not told again while it fires."""
+        """Note who sees to it: its notice is not repeated while it fires."""
         self.find(id_).acked_by = who
 
     def silence(self, id_: str, until_s: float) -> None:
-        """It is not told until then, whether it ends and begins again or not. Raises `TooManyRequests`."""
+        """Send no notice of it until then, also if it ends and begins again. Raises `TooManyRequests`."""
         if len(self._silenced) >= _SILENCED_MAX and id_ not in self._silenced:
             raise TooManyRequests(f"{_SILENCED_MAX} alerts are silenced already")
         self._silenced[self.find(id_).id] = until_s
 
     def remembered(self) -> dict[str, Any]:
-        """What people have said of alerts, for the next start, as JSON."""
+        """Silences and acknowledgements for the next start, as JSON."""
         acked = {alert.id: alert.acked_by for alert in self._open.values() if alert.acked_by}
         return {"v": _VERSION, "silenced": dict(self._silenced), "acked": {**self._acked_before, **acked}}
 
@@ -237,6 +255,7 @@ class Alerts:
             acked = {str(id_): str(who) for id_, who in value["acked"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(repr(error)) from error
+        # Bounded again: a file that was edited, or a clock that ran ahead, silences nothing for ever.
         self._silenced = {id_: min(until_s, now_s + SILENCE_S_MAX) for id_, until_s in silenced.items()}
         self._acked_before, self._acked_until_s = acked, now_s + _ACKED_BEFORE_S_MAX
 

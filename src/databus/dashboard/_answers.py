@@ -1,4 +1,6 @@
-"""Who answers the endpoints of the table; `ANSWERS` lists them. A request has passed all checks when it comes here."""
+"""What each endpoint of the table answers; `ANSWERS` lists the methods. A request has passed all checks before it
+comes here.
+"""
 
 import asyncio
 import json
@@ -38,29 +40,38 @@ from databus.relay import Audit, read_audit
 
 _READ_AT_ONCE: Final = 8
 _STREAMS_MAX: Final = 200
+"""Pages that follow the status at a time."""
 _STREAMS_OF_ONE_MAX: Final = 100
+"""The same of one principal, so that one cannot take all."""
 _WRITE_S_MAX: Final = 30.0
+"""How long a reader of the status may take for one piece of it."""
 _LIST_S_MAX: Final = 10.0
 """How long a list of several parts waits for one of them."""
 _OVER_MAX: Final = 200
+"""Alerts that are over, in one answer."""
 _CHART_US: Final = 6 * 3_600_000_000
-"""How far back charts go where nobody says it."""
+"""How far back charts go by default."""
 _FAILURES_MAX: Final = 30
-"""Sign-ins that fail, in a minute, of one address."""
+"""Sign-ins of one address that may fail in a minute."""
 _ADDRESSES_MAX: Final = 1_000
-NOBODY: Final = Principal("", frozenset(), frozenset())
+"""Addresses whose failures are remembered; the oldest is forgotten for a new one."""
+ANONYMOUS: Final = Principal("", frozenset(), frozenset())
+"""Of a call without a sign-in."""
 
 
 @dataclass
 class ApiCall:
-    """One request, read and checked."""
+    """One request to the API, read and checked."""
 
     request: web.Request
     endpoint: ApiEndpoint
-    principal: Principal = NOBODY
+    principal: Principal = ANONYMOUS
     cookie: str = ""
+    """The value by which it is signed in; empty with a token, or without a sign-in."""
     path: Mapping[str, str] = field(default_factory=dict)
+    """The variable parts of its path, by name."""
     given: Mapping[str, Any] = field(default_factory=dict)
+    """Its parameters, checked; those that are missing have their default."""
 
     @property
     def address(self) -> str:
@@ -69,7 +80,7 @@ class ApiCall:
 
 
 class Answers:
-    """All of it runs in the loop's thread; what reads a disk or asks a part, in a few others."""
+    """Runs in the loop's thread; what reads a disk or asks a part runs in threads beside it."""
 
     def __init__(self, board: Board, watcher: Watcher, sessions: Sessions, guard: RequestGuard, folder: Path) -> None:
         self.board = board
@@ -79,7 +90,9 @@ class Answers:
         self._folder = folder
         self._operations = Operations(Audit(folder))
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
-        self._failures: dict[str, deque[float]] = {}  # by address: one who guesses keeps nobody else out
+        self._failures: dict[
+            str, deque[float]
+        ] = {}  # by address: an address that guesses tokens does not lock out others
         self._streams = Counter[Principal]()
         self._texts: dict[Principal, tuple[int, str]] = {}
         self._ending = asyncio.Event()
@@ -95,10 +108,11 @@ class Answers:
 
     @staticmethod
     async def _ask(watch: Watch, principal: Principal, work: Callable[[], Any], s_max: float | None = None) -> Any:
-        """What a part answers. Raises `ServiceUnavailable` at once where it does not answer now, or not in time, and
-        what it has answered instead as the principal may see it.
+        """What a part answers. Raises `ServiceUnavailable` if it does not answer: at once where that is known, else
+        after `s_max`. Raises the part's own error in the words that the principal may see.
         """
         if watch.unseen:
+            # It is known not to answer: a thread that waits for it would only block the next request.
             raise ServiceUnavailable(f"{watch.name} does not answer: {watch.unseen_for(principal)}")
         answer = watch.reads.submit(work)
         try:
@@ -113,7 +127,7 @@ class Answers:
     async def session(self, call: ApiCall) -> web.Response:
         """GET /session."""
         principal = call.principal
-        known = None if principal is NOBODY else {"name": principal.name, "rights": sorted(principal.rights)}
+        known = None if principal is ANONYMOUS else {"name": principal.name, "rights": sorted(principal.rights)}
         return json_answer({"principal": known})
 
     async def sign_in(self, call: ApiCall) -> web.Response:
@@ -164,7 +178,7 @@ class Answers:
         return json_answer(self.board.status(call.principal))
 
     async def events(self, call: ApiCall) -> web.StreamResponse:
-        """GET /events: one status a second. Who reads slowly gets the newest when they are ready for it."""
+        """GET /events: one status a second. A slow reader skips some and gets the newest."""
         if self._streams.total() >= _STREAMS_MAX or self._streams[call.principal] >= _STREAMS_OF_ONE_MAX:
             raise TooManyRequests(f"{_STREAMS_MAX} pages are open already, or {_STREAMS_OF_ONE_MAX} of yours")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -176,7 +190,7 @@ class Answers:
                 await asyncio.wait_for(response.write(f"event: status\ndata: {text}\n\n".encode()), _WRITE_S_MAX)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), next_turn_s(time.monotonic()))
-        except TimeoutError:  # what waits to be sent would keep the connection, for who does not read
+        except TimeoutError:  # a reader that does not read: an orderly close would wait for it to take what is left
             if call.request.transport is not None:
                 call.request.transport.abort()
         except ConnectionError:
@@ -186,17 +200,18 @@ class Answers:
         return response
 
     def _status_text(self, principal: Principal) -> str:
-        """The same for all tabs of somebody, made once a turn."""
+        """The status of a principal as JSON, made once a turn for all their tabs."""
         turn = turn_of(time.monotonic())
         made, text = self._texts.get(principal, (None, ""))
         if made != turn:
             text = json.dumps(self.board.status(principal), default=str)
+            # Texts of an earlier turn are not used again, and would add up.
             self._texts = {who: entry for who, entry in self._texts.items() if entry[0] == turn}
             self._texts[principal] = turn, text
         return text
 
     def _still_admits(self, call: ApiCall) -> bool:
-        """Whether who follows is still signed in: a page may stay open for days."""
+        """Whether the follower is still signed in: a page may stay open for days."""
         if call.cookie:
             return self.sessions.of_cookie(call.cookie) == call.principal
         return self.sessions.knows(call.principal)
@@ -336,18 +351,18 @@ class Answers:
 
     async def operations(self, call: ApiCall) -> web.Response:
         """GET /operations."""
-        operations = [_told(operation, call.principal) for operation in self._operations.seen_by(call.principal)]
+        operations = [_shown(operation, call.principal) for operation in self._operations.seen_by(call.principal)]
         return json_answer({"operations": operations[: call.given["limit"]]})
 
     async def operation(self, call: ApiCall) -> web.Response:
         """GET /operations/{id}."""
         for operation in self._operations.seen_by(call.principal):
             if operation.id == call.path["id"]:
-                return json_answer(_told(operation, call.principal))
+                return json_answer(_shown(operation, call.principal))
         raise UnknownSource(f"no operation {call.path['id'][:100]!r} here")
 
     async def _of_pipelines(self, call: ApiCall, verb: str, **asked: Any) -> dict[str, Any]:
-        """What one pipeline answers, or all that somebody sees; of one that does not answer, `error`."""
+        """What the given pipeline answers, or all that the principal sees; of one that fails, `error` instead."""
         wanted = call.given["pipeline"]
         if wanted is not None:
             watch, part = self.board.pipeline(wanted, call.principal)
@@ -418,12 +433,12 @@ class Answers:
             done = await self._operations.do(operation, lambda: watch.acts.submit(work), key)
         except DatabusError as error:
             raise error_for(call.principal, error) from error
-        answer = json_answer(_told(done, call.principal), status=call.endpoint.status)
+        answer = json_answer(_shown(done, call.principal), status=call.endpoint.status)
         answer.headers["Location"] = f"/api/v1/operations/{done.id}"
         return answer
 
 
-def _told(operation: Operation, principal: Principal) -> dict[str, Any]:
+def _shown(operation: Operation, principal: Principal) -> dict[str, Any]:
     message = "" if operation.error is None else str(error_for(principal, operation.error))
     return {**operation.to_json(), "message": message, "result": seen_by(principal, operation.result)}
 
@@ -437,7 +452,7 @@ def _who(call: ApiCall) -> dict[str, str]:
 
 
 def _merged(answers: Mapping[str, Any], name: str, order: str, limit: int) -> dict[str, Any]:
-    """Of all that have answered, the newest first, each with `where` it is from."""
+    """The rows of all answers, the newest first, each with `where` it is from."""
     rows = [{"where": where, **row} for where, answer in answers.items() for row in _rows(answer, name)]
     kind, none = (str, "") if order == "at" else (int, 0)
     rows.sort(key=lambda row: row[order] if isinstance(row.get(order), kind) else none, reverse=True)
@@ -445,13 +460,13 @@ def _merged(answers: Mapping[str, Any], name: str, order: str, limit: int) -> di
 
 
 def _rows(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """A list in an answer, without what is none: one part of another version is the end of no other's list."""
+    """A list in an answer, without malformed rows: a part of another version does not spoil the list of all."""
     listed = answer.get(name)
     return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
 
 
 def _page(tables: Sequence[Any], given: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Some of a list of tables, which is in the order of their names, and how many there are of those."""
+    """One page of a list of tables that is ordered by name: those whose names match, and how many match in all."""
     like, offset = (given["like"] or "").casefold(), given["offset"]
     chosen = [table for table in tables if like in name_of(table).casefold()]
     return {"tables": chosen[offset : offset + given["limit"]], "count": len(chosen)}
@@ -506,4 +521,4 @@ def _answer_of(endpoint: ApiEndpoint) -> Answer:
 
 
 ANSWERS: Final[Mapping[str, Answer]] = {endpoint.key: _answer_of(endpoint) for endpoint in ENDPOINTS}
-"""Who answers the endpoints of the table, by their keys."""
+"""The method for each endpoint of the table, by its key."""

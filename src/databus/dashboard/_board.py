@@ -1,7 +1,7 @@
-"""All parts together, as somebody sees them who sees some projects: states, lags and rates, and the graph.
+"""All parts together, as a principal sees them: states, lags and rates, and the graph.
 
-Everything here is a function of what the watches have seen. Outputs and sources are flat lists, since pages, alerts and
-programs look for one among all of them.
+A principal sees what belongs to their projects. Everything here is a function of what the watches have seen. Outputs
+and sources are flat lists, since pages, alerts and programs look for one among all of them.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from databus.dashboard._watch import Watch
 from databus.operate import hide_in_text
 
 _ITEMS_MAX: Final = 100
+"""Of any list or object in a status, since all of it goes to each tab once a second."""
 _PIPELINE: Final = ("state", "doing", "pid", "started_us", "ended_us", "code", "failure", "relay_error", "reload")
 _OUTPUT: Final = (
     "state",
@@ -64,12 +65,13 @@ _SOURCE: Final = (
 
 
 class Board:
-    """What is watched, by name. Any thread may ask."""
+    """The watches of all parts, by name, and what follows from what they saw. Safe in any thread."""
 
     def __init__(self, parts: Sequence[tuple[str, Part]], history: History) -> None:
         self.numbers = Numbers(history)
         self.watches: dict[str, Watch] = {}
         for name, part in parts:
+            # Two files may have the same name: the later ones get a number, `shop-2`.
             chosen, number = name, 1
             while chosen in self.watches:
                 number += 1
@@ -91,7 +93,7 @@ class Board:
         return watch, part
 
     def source(self, name: str, source: str, principal: Principal) -> tuple[str | None, Watch]:
-        """The watch of the part whose relay captures a source that a principal sees, and whose it is."""
+        """The project of a source that a principal sees, and the watch of the part whose relay captures it."""
         watch = self.watches.get(name)
         status = None if watch is None else watch.seen.status.get("sources", {}).get(source)
         project = None if watch is None or status is None else status.get("project") or watch.project
@@ -100,7 +102,7 @@ class Board:
         return project, watch
 
     def pipelines(self, principal: Principal) -> Iterator[tuple[Watch, PipelinePart]]:
-        """Those that a principal sees."""
+        """The pipelines that a principal sees."""
         for watch in self.watches.values():
             if isinstance(watch.part, PipelinePart) and principal.sees(watch.project):
                 yield watch, watch.part
@@ -138,6 +140,7 @@ class Board:
         seen = watch.seen
         shown = _seen_by(principal, seen.status, _PIPELINE)
         if watch.part.kind == "relay":
+            # A relay has no state of its own, only its sources have.
             shown = {"state": "running" if not watch.unseen else "stopped"}
         about = {
             "name": watch.name,
@@ -154,6 +157,7 @@ class Board:
             node = f"{watch.name}/outputs.{name}"
             shown = _seen_by(principal, output, _OUTPUT)
             shown["refused"] = shown["refused"] or {}
+            # When the pipeline no longer runs, no output does, whatever it last said of them.
             if is_over and shown["state"] in ("running", "starting"):
                 shown["state"] = seen.status["state"]
             yield {
@@ -178,7 +182,7 @@ class Board:
 
     @staticmethod
     def _sees_source(watch: Watch, name: str, principal: Principal) -> bool:
-        """Whether a source of a pipeline that somebody sees is not of another project."""
+        """Whether a principal who sees a pipeline sees this source of it, which may be of another project."""
         source = watch.seen.status.get("sources", {}).get(name, {})
         return principal.sees(source.get("project") or watch.project)
 
@@ -207,11 +211,12 @@ class Board:
                 for edge in graph.get("edges", ())
             ]
             edges += self._from_elsewhere(watch, mine.values(), nodes)
+        # An edge to a node that this principal does not see would tell that there is one.
         there = [edge for edge in edges if edge["from"] in nodes and edge["to"] in nodes]
         return {"nodes": list(nodes.values()), "edges": there}
 
     def _from_elsewhere(self, watch: Watch, mine: Any, nodes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Edges from the sources of a relay that the pipeline does not own, to its inputs."""
+        """Edges to the inputs of a pipeline from the sources of a relay that another part owns."""
         if any(node["kind"] == "source" for node in mine):
             return
         relay = watch.seen.status.get("relay")
@@ -228,7 +233,7 @@ class Board:
                     yield {"from": start, "to": node["id"], "label": "log"}
 
     def _note(self, watch: Watch) -> None:
-        """Count what was seen in a look."""
+        """Note the numbers that a look has brought."""
         seen = watch.seen
         if seen.error:
             return
@@ -253,18 +258,20 @@ def _seen_by(principal: Principal, status: Mapping[str, Any], fields: Sequence[s
 
 
 def _first(value: Any) -> Any:
-    """As much of lists as goes to each tab once a second."""
+    """A value with its lists and objects cut to `_ITEMS_MAX`."""
     if isinstance(value, dict):
         return {name: _first(inner) for name, inner in islice(value.items(), _ITEMS_MAX)}
     return [_first(inner) for inner in value[:_ITEMS_MAX]] if isinstance(value, list) else value
 
 
 def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an output's backlog by physical source: the worst lag, all rows, whether all is held; None where unknown."""
-    worst = list(measured.get("backlog", {}).values())
-    lags = [backlog["lag_s"] for backlog in worst if backlog["lag_s"] is not None]
-    rows = [backlog["rows"] for backlog in worst if backlog["rows"] is not None]
-    held = [backlog["held"] for backlog in worst if backlog["held"] is not None]
+    """From an output's backlogs by physical source: the worst lag, the sum of rows, whether the relay still holds all;
+    None where unknown.
+    """
+    backlogs = list(measured.get("backlog", {}).values())
+    lags = [backlog["lag_s"] for backlog in backlogs if backlog["lag_s"] is not None]
+    rows = [backlog["rows"] for backlog in backlogs if backlog["rows"] is not None]
+    held = [backlog["held"] for backlog in backlogs if backlog["held"] is not None]
     return {
         "lag_s": max(lags, default=None),
         "lag_rows": sum(rows) if rows else None,

@@ -19,7 +19,7 @@ _NAMES: Final = re.compile(r"\{(\w+)\}")
 
 
 def text(most: int, written: str = "TEXT") -> ParameterType:
-    """Text of a limited length, without what no name, key or reason has: control characters, halves of characters."""
+    """Text of at most `most` characters; control characters and lone surrogates are refused."""
 
     def read(name: str, given: str) -> str:
         if len(given) > most:
@@ -33,7 +33,7 @@ def text(most: int, written: str = "TEXT") -> ParameterType:
 
 @dataclass(frozen=True, slots=True)
 class ApiEndpoint:
-    """A row of the table. Add one there, and who answers it in `_answers.py`."""
+    """A row of the table. Add one there, and the method that answers it in `_answers.py`."""
 
     method: str
     path: str
@@ -41,15 +41,19 @@ class ApiEndpoint:
     right: DashboardRight | None
     """None: no sign-in is needed."""
     says: str
+    """What it answers or does, for docs/api.md and OpenAPI."""
     parameters: tuple[Parameter, ...] = ()
-    """Of the address for GET; of a JSON object for what changes something."""
+    """In the query string for GET; in a JSON object for what changes something."""
     status: int = 200
+    """Of an answer without an error."""
     media: str = "application/json"
+    """The content type of that answer."""
     errors: tuple[int, ...] = ()
+    """The statuses of its errors, besides those that every endpoint has."""
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something, so that a request needs more than a cookie."""
+        """Whether it changes something: such a request needs the header `MARK` too (`_guard.py`)."""
         return self.method != "GET"
 
     @property
@@ -59,18 +63,18 @@ class ApiEndpoint:
 
     @property
     def names(self) -> list[str]:
-        """The names of what is variable in the path."""
+        """The names of the variable parts of the path."""
         return _NAMES.findall(self.path)
 
     @property
     def key(self) -> str:
-        """By which it is known: `POST /letters/{pipeline}/{output}/replay`."""
+        """Its name in `ANSWERS` and docs/api.md: `POST /letters/{pipeline}/{output}/replay`."""
         return f"{self.method} {self.path}"
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of all parameters, those that are missing with their default.
+        """The values of all parameters; those that are missing have their default.
 
-        Raises `MalformedRequest` naming the first that is wrong, or that the endpoint does not have.
+        Raises `MalformedRequest`, which names the first parameter that is wrong or unknown.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in given:

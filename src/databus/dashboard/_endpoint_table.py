@@ -1,4 +1,4 @@
-"""The table of the dashboard's API: everything that it answers, a row each.
+"""The table of the dashboard's API: one row for each endpoint.
 
 To add one, write a row here and a method in `ANSWERS` of `_answers.py`; then `python scripts/write_reference.py`.
 """
@@ -21,7 +21,7 @@ OUTPUT: Final = Parameter("output", "of this output alone", text(_NAME_MAX, "NAM
 OF_PIPELINE: Final = Parameter("pipeline", "the pipeline", text(_NAME_MAX, "NAME"), is_required=True)
 LIMIT: Final = Parameter("limit", "so many at most, the newest first", whole(1, 1_000), 100)
 BEFORE: Final = Parameter("before_us", "older than this time, in microseconds since 1970", whole(0, _US_MAX))
-REASON: Final = Parameter("reason", "why; it stands in the audit logs", text(1_000), is_required=True)
+REASON: Final = Parameter("reason", "why; the audit logs have it", text(1_000), is_required=True)
 IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is another one by now", text(40, "STATE"))
 CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
 TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True)
@@ -166,9 +166,9 @@ ENDPOINTS: Final = (
     *(
         _act(f"{_OUTPUT}/{verb}", says)
         for verb, says in (
-            ("pause", "has an output rest, also over restarts, until it is resumed"),
-            ("resume", "has an output go on where its target stands"),
-            ("drain", "has an output write what the relay has now, and stop then"),
+            ("pause", "pauses an output, also over restarts, until it is resumed"),
+            ("resume", "resumes an output where its target stands"),
+            ("drain", "has an output write what the relay has now, then stop"),
         )
     ),
     _act(
@@ -179,16 +179,16 @@ ENDPOINTS: Final = (
     ),
     _act(
         "/tables/{pipeline}/{output}/{table}/rebuild",
-        "has a table of an output made anew: the output rests, the table is removed, and is read again",
+        "rebuilds a table of an output: the output rests, the table is removed, and is read again",
         CONFIRM,
         right=DashboardRight.ADMIN,
     ),
-    _act(f"{_OUTPUT}/stop", "has an output rest until the pipeline is started again", CONFIRM),
+    _act(f"{_OUTPUT}/stop", "stops an output until the pipeline is started again", CONFIRM),
     ApiEndpoint(
         "POST",
         "/alerts/{id}/ack",
         DashboardRight.CONTROL,
-        "says that somebody sees to an alert: it is not told again while it fires",
+        "acknowledges an alert: notices of it are not repeated while it fires",
         (REASON,),
         errors=(404,),
     ),
@@ -196,17 +196,17 @@ ENDPOINTS: Final = (
         "POST",
         "/alerts/{id}/silence",
         DashboardRight.CONTROL,
-        "has an alert told to nobody for a while",
+        "silences an alert: no notices of it are sent for a while",
         (REASON, MINUTES),
         errors=(404,),
     ),
-    _act(f"{_LETTERS}/replay", "has rows that a target refused written once more", SOME_TABLES, COUNT),
-    _act(f"{_LETTERS}/drop", "has them forgotten", SOME_TABLES, COUNT, CONFIRM, right=DashboardRight.ADMIN),
-    _act(f"{_SOURCE}/pause", "has a relay capture a source no further"),
-    _act(f"{_SOURCE}/resume", "has a relay go on with a source"),
-    _act(f"{_SOURCE}/snapshot", "has tables of a source read again", TABLES),
-    _act(f"{_SOURCE}/snapshot", "has the reading of tables end where it is", READ_TABLES, method="DELETE"),
-    _act(f"{_PIPELINE}/reload", "has a pipeline take its file as it is now", IF_FILE),
-    _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, and end then"),
-    _act(f"{_PIPELINE}/stop", "ends a pipeline in order", CONFIRM, right=DashboardRight.ADMIN),
+    _act(f"{_LETTERS}/replay", "writes rows that a target refused once more", SOME_TABLES, COUNT),
+    _act(f"{_LETTERS}/drop", "drops such rows for good", SOME_TABLES, COUNT, CONFIRM, right=DashboardRight.ADMIN),
+    _act(f"{_SOURCE}/pause", "pauses the capture of a source"),
+    _act(f"{_SOURCE}/resume", "resumes the capture of a source"),
+    _act(f"{_SOURCE}/snapshot", "reads tables of a source again, by a snapshot", TABLES),
+    _act(f"{_SOURCE}/snapshot", "cancels the snapshot of tables", READ_TABLES, method="DELETE"),
+    _act(f"{_PIPELINE}/reload", "reloads a pipeline's file", IF_FILE),
+    _act(f"{_PIPELINE}/drain", "has a pipeline write what its relay has now, then end"),
+    _act(f"{_PIPELINE}/stop", "stops a pipeline in order", CONFIRM, right=DashboardRight.ADMIN),
 )

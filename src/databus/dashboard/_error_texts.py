@@ -1,8 +1,8 @@
-"""What parts say in free text, for whoever looks: the one place through which it leaves the dashboard.
+"""Free text of parts, such as messages of errors: all of it leaves the dashboard through this module.
 
 A message may hold a row, a password, or an address that is a secret. So a string of a part is shown as it is only
-under a name that is known to be safe (`_SAFE`). Who lacks the right `rows` gets of any other one which error it is, and
-where; who has it gets the text, without what looks like a secret. Start with `seen_by`.
+under a name that is known to be safe (`_SAFE`). Of any other string, a principal with the right `rows` gets the text,
+without what looks like a secret; one without it gets the class of the error, and its place. Start with `seen_by`.
 """
 
 import re
@@ -24,18 +24,18 @@ _SAFE: Final = frozenset(
         *("unchanged", "changed", "added", "removed", "not_compared", "breaks"),
     }
 )
-"""Names of strings that are words of ours, or names in a configuration or of a schema."""
+"""Fields whose strings are words of databus, or names in a configuration or a schema."""
 _OWN_WORDS: Final = frozenset({"throttled", "rebuilt"})
-"""Events whose messages name tables and limits alone."""
+"""Events whose messages name only tables and limits."""
 _CONFIG_ERROR: Final = ConfigError.__name__
 _CHARS_MAX: Final = 2_000
 _LOOK_BEHIND_CHARS: Final = 2_000
-"""How far behind the cut a secret may end that begins before it."""
+"""A secret that begins before the cut may end so far behind it, and is still found."""
 
 
 def text_for(principal: Principal, error: str, message: str) -> str:
-    """An error's message, for whom it may be shown to; else its class, and the first place that it names. A mistake in
-    a file is for those too who may see the file.
+    """An error's message, if the principal may see it; else its class, and the first place that it names. Who may see a
+    pipeline's file may see its mistakes too.
 
     >>> from databus.dashboard._rights import OWNER
     >>> ann = Principal("ann", frozenset({DashboardRight.SEE}), frozenset())
@@ -58,15 +58,15 @@ def text_for(principal: Principal, error: str, message: str) -> str:
 
 
 def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -> Any:
-    """Something that a part says, with each string under a name that is not safe as `text_for` has it; long
-    ones are cut.
+    """A value of a part's answer, with each string of a field that is not safe as `text_for` returns it; long ones are
+    cut.
 
     >>> ann = Principal("ann", frozenset({DashboardRight.SEE}), frozenset())
     >>> seen_by(ann, {"refused": 1, "error": "Refused", "reasons": {"'secret'": 1}, "message": "row 'secret'"})
     {'refused': 1, 'error': 'Refused', 'message': 'Refused (the right `rows` shows the message)'}
     """
     if isinstance(value, str):
-        error = _CONFIG_ERROR if name == "problem" else error  # of a file, which those may see who may reload it
+        error = _CONFIG_ERROR if name == "problem" else error  # a mistake in the file: who may reload it may see it
         return _bounded(value, len(value)) if name in _SAFE else text_for(principal, error, value)
     if isinstance(value, list):
         return [seen_by(principal, inner, name, error) for inner in value]
@@ -76,12 +76,12 @@ def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -
     return {
         _bounded(str(key), len(str(key))): seen_by(principal, inner, str(key), error)
         for key, inner in value.items()
-        if key != "reasons" or DashboardRight.ROWS in principal.rights  # of a target: they are keys, with rows in them
+        if key != "reasons" or DashboardRight.ROWS in principal.rights  # of a target; its keys may quote rows
     }
 
 
 def _bounded(text: str, chars: int) -> str:
-    """What goes to each tab once a second; a message may have a whole row in it. chars: how long the text was."""
+    """Text cut to what goes to each tab once a second: a message may quote a whole row. chars: its full length."""
     return text if len(text) <= _CHARS_MAX else f"{text[:_CHARS_MAX]}… ({chars} characters)"
 
 
@@ -102,9 +102,9 @@ def entry_for(principal: Principal, entry: Mapping[str, Any]) -> Mapping[str, An
 
 
 def error_for(principal: Principal, error: Exception) -> DatabusError:
-    """An error that a part has answered with, or that came of asking it, as it is raised for somebody.
+    """An error of a part, or of asking it, in the words that a principal may see.
 
-    One that is about the request alone stays as it is; a configuration's mistake may quote the file.
+    An error about the request quotes nothing else, so it stays; a mistake in a configuration may quote the file.
     """
     is_of_request = isinstance(error, InputError) and not isinstance(error, ConfigError)
     name, message = type(error).__name__, str(error)
@@ -113,6 +113,6 @@ def error_for(principal: Principal, error: Exception) -> DatabusError:
         return error
     kind = FatalError if isinstance(error, DatabusError) and not error.retryable else ServiceUnavailable
     status = error.http_status if isinstance(error, DatabusError) else kind.http_status
-    # Of the same name and status; its own class may ask for more than a text, which nobody looks at here.
+    # A new class of the same name and status: the constructor of the original may need more than a text.
     shown: DatabusError = type(name, (kind,), {"http_status": status})(text)
     return shown

@@ -1,38 +1,38 @@
 """How much goes over each edge of a pipeline's graph, from what its outputs count. Pure.
 
-An output counts what came to it in all, and what each filter on its way dropped. So the rows of an edge are known as
-long as one way alone leads on to the output, or back to where its rows come from; between ways that part and meet they
-are not, and nothing is said. Outputs read by their own, so an edge that leads to several carries what the fastest of
-them reads.
+An output counts the rows that came to it in all, and those that each filter before it dropped. So the rows of an edge
+are known while a single path leads from it to the output, or from the input to it; where paths part and meet they are
+unknown, and the edge has no rate. Outputs read independently of each other: an edge that leads to several shows the
+fastest.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 Rates = Mapping[str, float | None]
-"""By name, such as `in_rows_s`, and with `_5m` behind it the mean of five minutes."""
+"""By name, such as `in_rows_s`; the mean of five minutes has `_5m` behind its name."""
 
 SPANS: Final = ("", "_5m")
 _AND: Final = " + "
-"""Between the paths of filters of typed rows that follow each other: these count together."""
+"""Joins the paths of filters of typed rows that follow each other, which count together what they drop."""
 _Rows = Mapping[str, float | None]
 """By span."""
 
 
 def dropped_by(output: str, path: str) -> str:
-    """The node by which the rows are counted that a filter drops on their way to an output."""
+    """The node of the counter of rows that a filter drops before an output."""
     return f"{output} {path}"
 
 
 def edge_rates(
     graph: Mapping[str, Any], outputs: Mapping[str, Mapping[str, Any]], part: str, rates_of: Callable[[str], Rates]
 ) -> list[dict[str, Any]]:
-    """Of the edges of which something is known; nodes as in the graph of all parts. part: the pipeline's name.
-    outputs: as its status has them.
+    """The edges of which something is known; nodes as in the graph of all parts. part: the pipeline's name. outputs: as
+    its status has them.
     """
     into: dict[str, list[str]] = {}
     for edge in graph.get("edges", ()):
-        if not edge["from"].startswith("sources."):  # what a relay captures, its node says
+        if not edge["from"].startswith("sources."):  # the source's own node has its rates
             into.setdefault(edge["to"], []).append(edge["from"])
     edges: dict[tuple[str, str], dict[str, Any]] = {}
     for node in graph.get("nodes", ()):
@@ -49,14 +49,14 @@ def edge_rates(
 def _drops(
     node: Mapping[str, Any], outputs: Mapping[str, Mapping[str, Any]], part: str, rates_of: Callable[[str], Rates]
 ) -> dict[str, Rates]:
-    """By filter, or filters that count together: how much of an output's rows it drops."""
+    """The rates at which rows of an output are dropped, by filter, or by filters that count together."""
     output = outputs.get(node.get("name", ""), {})
     paths = (output.get("flow") or {}).get("dropped", {})
     return {path: rates_of(dropped_by(f"{part}/{node['id']}", path)) for path in paths}
 
 
 class _WayTo:
-    """All that leads to one output. into: what leads to each node. drops: see `_drops`."""
+    """The part of the graph that leads to one output. into: the nodes before each node. drops: see `_drops`."""
 
     def __init__(self, output: str, into: Mapping[str, Sequence[str]], drops: Mapping[str, Rates]) -> None:
         self._output = output
@@ -64,7 +64,7 @@ class _WayTo:
         left = [output]
         while left:
             node = left.pop()
-            if node not in self._before:  # of a part that says so, a graph may go in a circle
+            if node not in self._before:  # a graph that a part sends may have a circle
                 self._before[node] = list(dict.fromkeys(into.get(node, ())))
                 left += self._before[node]
         self._behind: dict[str, list[str]] = {node: [] for node in self._before}
@@ -75,7 +75,7 @@ class _WayTo:
         self._together = [path.split(_AND) for path in drops if _AND in path]
 
     def rates(self, of: Rates) -> Iterator[tuple[str, str, dict[str, float]]]:
-        """By edge, of those that are known. of: what the output counts."""
+        """The known edges with their rates. of: the rates of the output itself."""
         came = {span: of.get(f"in_rows_s{span}") for span in SPANS}
         known: dict[tuple[str, str], dict[str, float]] = {}
         for start, end, rows in (*self._back(came, of), *self._on(came)):
@@ -83,13 +83,15 @@ class _WayTo:
                 known[start, end] = _known({f"rows_s{span}": rows[span] for span in SPANS})
         came_bytes = _known({f"bytes_s{span}": of.get(f"in_bytes_s{span}") for span in SPANS})
         for (start, end), rates in known.items():
-            # Bytes are those of the log; behind a filter nobody counts them.
+            # Bytes are counted as the log has them, so they are known before the first filter only.
             yield start, end, rates if self._before[start] else {**rates, **came_bytes}
 
     def _back(self, came: _Rows, of: Rates) -> Iterator[tuple[str, str, _Rows]]:
-        """From the output on, as long as each node has one before it: what leaves it, and what it dropped, came."""
+        """From the output backward, while a single node leads to each: its input is its output plus its drops."""
         rows = self._less(came, self._drops)
-        if all(value is None for value in rows.values()):  # an earlier version, which counts only what it has written
+        if all(
+            value is None for value in rows.values()
+        ):  # a pipeline of an earlier version counts only the rows written
             rows = {span: of.get(f"rows_s{span}") for span in SPANS}
             came = {}
         node, seen = self._output, {self._output}
@@ -104,7 +106,7 @@ class _WayTo:
             seen.add(node)
 
     def _on(self, came: _Rows) -> Iterator[tuple[str, str, _Rows]]:
-        """From the one input on, as long as nothing else goes or comes: less what was dropped."""
+        """From the only input forward, while no path parts or joins: each node passes on its input less its drops."""
         inputs = [node for node, before in self._before.items() if not before]
         if len(inputs) != 1 or all(value is None for value in came.values()):
             return
@@ -118,7 +120,7 @@ class _WayTo:
             node = behind
 
     def _dropped(self, node: str, span: str) -> float:
-        """Of filters that count together, the first has all: nothing is said of edges between them."""
+        """What a node drops. The first of filters that count together has all: edges between them have no rate."""
         rates = (drop for path, drop in self._drops.items() if path.split(_AND)[0] == node)
         return sum(drop.get(f"dropped_s{span}") or 0.0 for drop in rates)
 
@@ -134,8 +136,8 @@ def _known(rates: Mapping[str, float | None]) -> dict[str, float]:
 def filter_rates(
     outputs: Mapping[str, Mapping[str, Any]], part: str, rates_of: Callable[[str], Rates]
 ) -> Iterator[dict[str, Any]]:
-    """Of each filter of a pipeline that has dropped something: how many rows a second, on the way to the output of
-    which that is most. outputs: as its status has them.
+    """For each filter of a pipeline that has dropped rows: how many a second, of the output for which it drops most.
+    outputs: as its status has them.
     """
     most: dict[str, dict[str, float]] = {}
     for name, output in outputs.items():

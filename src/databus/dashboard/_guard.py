@@ -1,8 +1,8 @@
 """Whether a request may be answered at all: Host, Origin, headers that pages of others cannot send. Pure.
 
-A cookie says who asks, and a browser sends it whoever made it ask. So what changes something must come from a page of
-ours: with our Origin, as JSON, and with a header that no form can have. And a name that is not ours is not answered,
-since whoever owns it could have it point here (DNS rebinding).
+A browser sends the cookie with every request, also with one that a page of another site makes. So a request that
+changes something must come from our own page: with our Origin, as JSON, and with a header that no form can send. A
+request for another host name is refused, since the owner of that name could point it here (DNS rebinding).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
 
 
 class RequestGuard:
-    """host: what the dashboard listens at. public_url: where people find it, if that is another address."""
+    """host: the address that the dashboard listens at. public_url: its address for people, if that is another one."""
 
     def __init__(self, host: str, public_url: str | None) -> None:
         self._host = host.lower()
@@ -43,7 +43,7 @@ class RequestGuard:
             )
 
     def check_page(self, headers: Mapping[str, str], host: str) -> None:
-        """Raise `RightMissing` for what a page of another origin has a browser ask."""
+        """Raise `RightMissing` for a request that a page of another origin has made."""
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
         if site not in ("none", "same-origin"):
             raise RightMissing("this dashboard does not answer pages of other sites")
@@ -51,11 +51,12 @@ class RequestGuard:
             raise RightMissing("this dashboard does not answer pages of another origin")
 
     def check_change(self, headers: Mapping[str, str], host: str, *, has_cookie: bool, has_body: bool) -> None:
-        """Raise `RightMissing` or `MalformedRequest` unless a page of ours asks, or a program."""
+        """Raise `RightMissing` or `MalformedRequest` unless our own page or a program asks."""
         self.check_page(headers, host)
         if headers.get(MARK) != "1":
             raise RightMissing(f"what changes something needs the header {MARK}: 1")
         if has_cookie and "Origin" not in headers:
+            # Browsers send it with every change; without it the cookie may have been sent by a page of others.
             raise RightMissing(
                 "what changes something by a cookie needs the header Origin with this dashboard's address, as browsers "
                 "send it; programs send their token instead"

@@ -1,13 +1,13 @@
 """Numbers of nodes over days, in one file of a fixed size, which survives a restart and a kill.
 
-    64 bytes        that it is such a file, and of which version
+    64 bytes        magic and version
     512 a node      its name
     590 KiB a node  8,640 points, one each 10 s, and 21,600, one each 2 min: the last 24 hours, and the last 30 days
 
-A point is the second that it is of, and four numbers, not a number where one is not known. Its place follows from its
-second, so a new one lies where that of a day (a month) ago lay; a point whose second is not of its place is none.
-Nothing points anywhere, so whatever a kill leaves is right. Where the file is full, the node that has been written
-least lately makes room. Space is taken as it is written.
+A point is a second and four numbers, NaN where one is unknown. Its place follows from its second, so a new point
+overwrites that of a day (a month) ago; a point whose second does not belong to its place is ignored. No place in the
+file refers to another, so whatever a kill leaves is valid. When the file is full, the node that was not written for
+longest makes room. The file is sparse: it takes space as it is written.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ FINE_S: Final = 10
 COARSE_S: Final = 120
 BYTES_MAX: Final = 64 << 20
 POINTS_MAX: Final = 2_000
-"""That one answer has of a node."""
+"""In one answer, for one node."""
 _FINE: Final = 24 * 3_600 // FINE_S
 _COARSE: Final = 30 * 86_400 // COARSE_S
 _POINT: Final = struct.Struct(f"<I{len(MEASURES)}f")
@@ -45,8 +45,8 @@ _logger = logger_of("databus.dashboard")
 
 
 class History:
-    """Told by any thread, asked by any other. folder: where the file is; None for one that is gone afterwards, as where
-    the folder's is another dashboard's.
+    """Safe in any thread. folder: where the file is. With None, or if another dashboard uses that file, the history is
+    in a temporary file that ends with the process.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -54,7 +54,7 @@ class History:
         self._file = _opened(folder) or TemporaryFile(buffering=0)  # noqa: SIM115 - `close` does
         self._fd = self._file.fileno()
         self.trouble = ""
-        """Why nothing is written."""
+        """Why nothing is written; empty while all is well."""
         self._numbers = self._names()
         self._written_s: dict[str, int] = {}  # since the start
 
@@ -63,7 +63,7 @@ class History:
         self._file.close()
 
     def put(self, node: str, at_s: int, values: Mapping[str, float | None]) -> None:
-        """What was so at a time; each 10 seconds, or less often."""
+        """Note a point; every 10 seconds, or less often."""
         point = tuple(math.nan if values.get(name) is None else float(values[name] or 0.0) for name in MEASURES)
         if all(math.isnan(value) for value in point):
             return
@@ -85,8 +85,8 @@ class History:
                 self.trouble = f"the history of charts is not written: {error}"
 
     def of(self, node: str, since_s: int, until_s: int) -> dict[str, Any] | None:
-        """Columns: `at_us`, and one for each measure of which something is known; at most `POINTS_MAX` points, each the
-        mean of those near it. None for a node of which nothing was noted.
+        """Columns: `at_us`, and one for each measure that has a value; at most `POINTS_MAX` points, each the mean of a
+        span of time. None for a node without a point.
         """
         with self._lock:
             number = self._numbers.get(node)
@@ -98,7 +98,7 @@ class History:
         return _columns(points, every_s * max(-(-(until_s - since_s) // (POINTS_MAX * every_s)), 1))
 
     def _put_coarse(self, number: int, second: int) -> None:
-        """The mean of the points of two minutes."""
+        """Write the mean of the points of two minutes."""
         points = self._read(number, second, second + COARSE_S - 1, is_fine=True)
         if points:
             self._write(number, _FINE + second // COARSE_S % _COARSE, second, _mean([values for _, values in points]))
@@ -125,7 +125,7 @@ class History:
         return points
 
     def _number_of(self, node: str, at_s: int) -> int | None:
-        """Where a node has its points; a new one takes a free place, or that of one that has not been seen for long."""
+        """The number of a node's place. A new node takes a free one, or that of the node not written for longest."""
         number = self._numbers.get(node)
         if number is not None:
             return number
@@ -137,16 +137,17 @@ class History:
         if number is None:
             oldest = min(self._numbers, key=lambda known: self._last_s(known, at_s))
             if self._last_s(oldest, at_s) > at_s - 3_600:
-                return None  # all are in use
+                return None  # all are in use: a node of the last hour is not thrown away for a new one
             number = self._numbers.pop(oldest)
             self._written_s.pop(oldest, None)
+            # Before the name: a kill in between leaves the old name without points, not the new one with its points.
             os.pwrite(self._fd, bytes(_NODE_BYTES), _POINTS_AT + number * _NODE_BYTES)
         os.pwrite(self._fd, name.ljust(_NAME_BYTES, b"\0"), len(_MAGIC) + number * _NAME_BYTES)
         self._numbers[node] = number
         return number
 
     def _last_s(self, node: str, now_s: int) -> int:
-        """When a node was noted last, as far as two minutes tell."""
+        """When a node was written last: exact since the start, else by the points of two minutes."""
         if node in self._written_s:
             return self._written_s[node]
         points = self._read(self._numbers[node], now_s - 30 * 86_400, now_s, is_fine=False)
@@ -159,7 +160,7 @@ class History:
 
 
 def _opened(folder: Path | None) -> "IO[bytes] | None":
-    """The file, ours alone; None where it cannot be had. One that is no such file is put aside."""
+    """The file, locked; None if it cannot be opened, or is another dashboard's. A file of another kind is renamed."""
     if folder is None:
         return None
     path = folder / "history.bin"
@@ -186,7 +187,7 @@ def _opened(folder: Path | None) -> "IO[bytes] | None":
 
 
 def _columns(points: list[tuple[int, Values]], every_s: int) -> dict[str, Any]:
-    """Points as columns, those of the same `every_s` seconds as one."""
+    """Points as columns; those of the same `every_s` seconds become one."""
     near: dict[int, list[Values]] = {}
     for second, values in points:
         near.setdefault(second // every_s, []).append(values)

@@ -9,11 +9,13 @@ from typing import Any, Final
 from databus.dashboard._alerts import Alert, Alerts, AlertState, Notice
 
 RESENT_S: Final = 60.0
-"""How often Alertmanager is told what still fires; Prometheus does so as well."""
+"""How often Alertmanager gets what still fires, as from Prometheus."""
 _ENDS_AFTER_S: Final = 4 * RESENT_S
-"""When it forgets an alert of which it hears nothing more."""
+"""When an alert ends for Alertmanager if it is not sent again."""
 _NAMED_MAX: Final = 5
+"""Nodes in the subject of a mail."""
 _IN_MAIL_MAX: Final = 100
+"""Alerts in one mail."""
 
 
 def hook_body(notice: Notice) -> bytes:
@@ -22,14 +24,14 @@ def hook_body(notice: Notice) -> bytes:
 
 
 def firing(alerts: Alerts) -> list[Alert]:
-    """Those that others are told of."""
+    """The alerts that are sent: those that fire and are not silenced."""
     return [
         alert for alert in alerts.open_ones() if alert.state is AlertState.FIRING and not alerts.is_silenced(alert.id)
     ]
 
 
 def alertmanager_body(alerts: Alerts, now_s: float) -> bytes:
-    """What fires, and what has ended lately, for `POST /api/v2/alerts`; grouping and repeating is Alertmanager's."""
+    """What fires, and what has ended lately, for `POST /api/v2/alerts`; Alertmanager groups and repeats."""
     ended = [
         alert for alert in alerts.history() if alert.resolved_s is not None and now_s - alert.resolved_s < _ENDS_AFTER_S
     ]
@@ -49,7 +51,7 @@ def _for_alertmanager(alert: Alert, ends_s: float) -> dict[str, Any]:
 
 
 def mail_of(notice: Notice, sender: str, to: Sequence[str]) -> EmailMessage:
-    """A mail. What names hold stays text: no line of theirs becomes a header."""
+    """A mail. A line break in a name is removed, so none becomes a header of its own."""
     nodes = list(dict.fromkeys(alert.node for alert in notice.alerts if alert.node))
     more = f" and {len(nodes) - _NAMED_MAX} more" if len(nodes) > _NAMED_MAX else ""
     listed = f": {', '.join(nodes[:_NAMED_MAX])}{more}" if nodes else ""

@@ -1,6 +1,6 @@
-"""Numbers of nodes now: rates from counters; each ten seconds they become a point of the history. Bounded in memory.
+"""Numbers of nodes now: rates from counters; every ten seconds they become a point of the history. Bounded in memory.
 
-A counter is noted at each look; its rate over the last second and the last five minutes follows from it.
+A counter is noted at each look; its rates over the last second and the last five minutes follow.
 """
 
 import threading
@@ -13,25 +13,26 @@ from databus.dashboard._history import FINE_S, History
 
 _SHORT_US: Final = 300_000_000
 _LOOKS_MAX: Final = 320
-"""Of five minutes, one a second, and some more."""
+"""Five minutes of one look a second, and some more."""
 NODES_MAX: Final = 1_000
+"""Beyond it new nodes have no numbers."""
 
 
 class _Counter:
-    """A number that only rises, unless what counts begins anew."""
+    """A number that only rises, until what counts it restarts."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=_LOOKS_MAX)
 
     def note(self, at_us: int, value: float) -> None:
         if self._seen and (value < self._seen[-1][1] or at_us <= self._seen[-1][0]):
-            self._seen.clear()
+            self._seen.clear()  # a restart, or a clock that was set back: no rate goes over it
         self._seen.append((at_us, value))
         while self._seen[0][0] < at_us - _SHORT_US:
             self._seen.popleft()
 
     def rate(self, since_us: int = 0) -> float | None:
-        """Per second, since the first look that is not older than this; None where there are not two."""
+        """Per second, since the first look that is not older than this; None with fewer than two looks."""
         seen = [look for look in self._seen if look[0] >= since_us]
         if len(seen) < 2:
             return None
@@ -49,7 +50,7 @@ class _NodeCounters:
 
 
 class Numbers:
-    """Told by any thread, asked by any other. Nodes by `shop/outputs.copy`."""
+    """Safe in any thread. Nodes have names such as `shop/outputs.copy`."""
 
     def __init__(self, history: History) -> None:
         self._lock = threading.Lock()
@@ -59,7 +60,7 @@ class Numbers:
     def note(
         self, node: str, at_us: int, counters: Mapping[str, float | None], gauges: Mapping[str, float | None]
     ) -> None:
-        """What was seen of a node. counters: what has been counted, by the rate that follows of it."""
+        """Note what a look saw of a node. counters: by the name of the rate that follows from each."""
         with self._lock:
             numbers = self._nodes.get(node)
             if numbers is None:
@@ -74,11 +75,12 @@ class Numbers:
                 return
             numbers.point_us = at_us
             rates = {name: counter.rate(since_us) for name, counter in numbers.counters.items()}
+        # Without the lock, since it writes to disk: reads of rates do not wait for it.
         self._history.put(node, at_us // 1_000_000, {**gauges, **rates})
 
     @property
     def trouble(self) -> str:
-        """Why the history is not written; empty where it is."""
+        """Why the history is not written; empty while all is well."""
         return self._history.trouble
 
     def of(self, node: str) -> dict[str, float | None]:

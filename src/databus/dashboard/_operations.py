@@ -1,7 +1,7 @@
-"""What was asked for through the dashboard, and what came of it; since its start. Start with `Operations.do`.
+"""The operations that were requested since the dashboard's start, and their results. Start with `Operations.do`.
 
-Asking twice with one Idempotency-Key does a thing once. The audit log has each operation when it begins and when it has
-ended; one that cannot be written there is not done.
+A request that is repeated with one Idempotency-Key is done once. The audit log has each operation when it begins and
+when it has ended; an operation that cannot be written there is not done.
 """
 
 import asyncio
@@ -19,8 +19,9 @@ from databus.operate import logger_of
 from databus.relay import Audit
 
 _KEPT_MAX: Final = 1_000
+"""Operations, and idempotency keys; the oldest are forgotten."""
 _WAIT_S: Final = 3.0
-"""How long an answer waits for the end of an operation: most end at once, and who asked is told what went wrong."""
+"""How long a request waits for the end of its operation: most end at once, and then the answer has the error."""
 
 _BEGUN: Final = "begun"
 """The result of an operation that has not ended, in the audit log."""
@@ -30,18 +31,26 @@ _logger = logger_of("databus.dashboard")
 
 @dataclass
 class Operation:
-    """One change that somebody asked for."""
+    """One change that a principal requested."""
 
     action: str
+    """Kind and verb, such as `output pause`."""
     target: str
+    """What it changes, such as `shop/outputs.copy`."""
     principal: Principal
+    """Who requested it."""
     address: str
+    """The network address of the request."""
     project: str | None
+    """The project of the target: who sees that sees the operation."""
     asked: Mapping[str, Any]
+    """The parameters of the request."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     ended_us: int = 0
+    """0 while it runs."""
     error: DatabusError | None = None
+    """Why it failed; None while it runs, and when it is done."""
     result: Any = None
     """What the part has answered."""
 
@@ -74,10 +83,11 @@ class Operations:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def do(self, operation: Operation, begin: Callable[[], Awaitable[Any]], key: str | None = None) -> Operation:
-        """Do it by `begin`, and return it when it has ended, or takes longer. key: the same one does nothing twice.
+        """Run an operation by `begin`; return it when it has ended, or still runs after `_WAIT_S`. key: a second call
+        with the same one returns the operation of the first.
 
-        Raises what `begin` raised, if it did so in time; `MalformedRequest` for a key that meant something else;
-        `DiskFull` where it is not done because it cannot be written down.
+        Raises what `begin` raised, if it did so in time; `MalformedRequest` for the key of a different operation;
+        `DiskFull` if the operation was not done because the audit log could not be written.
         """
         known = None if key is None else self._by_key.get((operation.principal.name, key))
         if known is not None:
@@ -88,7 +98,7 @@ class Operations:
             return known
         self._keep(operation, key)
         task = asyncio.ensure_future(self._run(operation, begin))
-        self._tasks.add(task)  # else nothing holds it
+        self._tasks.add(task)  # asyncio itself keeps only a weak reference to a task
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait([task], timeout=_WAIT_S)
         if operation.error is not None:
@@ -96,16 +106,16 @@ class Operations:
         return operation
 
     async def refuse(self, operation: Operation, error: DatabusError) -> None:
-        """Note what was refused before anything was done."""
+        """Note an operation in the audit log that was refused before it began."""
         await self._in_turn(self._audit.note, operation, _result_of(error))
 
     def seen_by(self, principal: Principal) -> Iterator[Operation]:
-        """Those about what a principal sees, the newest first."""
+        """The operations on what a principal sees, the newest first."""
         return (operation for operation in reversed(self._kept.values()) if principal.sees(operation.project))
 
     def close(self) -> None:
-        """Wait for nothing."""
-        self._noting.shutdown(wait=False)  # what has been done is still to be written down
+        """Begin no further writes to the audit log; do not wait for those that are under way."""
+        self._noting.shutdown(wait=False)  # without cancelling: what was done must still be noted
 
     def _keep(self, operation: Operation, key: str | None) -> None:
         self._kept[operation.id] = operation
@@ -117,6 +127,7 @@ class Operations:
 
     async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]]) -> None:
         try:
+            # Written first: what cannot be noted is not done.
             await self._in_turn(self._audit.write, operation, _BEGUN)
             operation.result = await begin()
         except DatabusError as error:
@@ -138,7 +149,7 @@ def _result_of(error: DatabusError | None) -> str:
 
 
 def last_of_each(entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Entries of the audit log; of an operation that has ended, the one that says how."""
+    """The entries of the audit log, without the `begun` of operations that have ended."""
 
     def begun(entry: Mapping[str, Any]) -> Any:
         return entry.get("asked", {}).get("operation") if entry.get("result") == _BEGUN else None

@@ -1,4 +1,4 @@
-"""Things to send to somebody who may be away: in order, each until it is taken; a bounded number of them waits."""
+"""Messages to a server that may be down: sent in order, each until it is accepted; a bounded number of them waits."""
 
 import asyncio
 import smtplib
@@ -18,9 +18,10 @@ from databus.operate import logger_of
 
 _ANSWER_S_MAX: Final = 10.0
 _AGAIN_S: Final = (1.0, 60.0)
+"""The first and the longest wait before a message is sent again."""
 _SUCCESS: Final = range(200, 300)
 _WRONG: Final = frozenset({400, 401, 403, 404, 405, 413, 422})
-"""What asking again does not mend; where requests are worth little, the next one may be better."""
+"""Statuses of a request that will fail again as it is; with `gives_up` it is dropped for the next one."""
 _PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
 
 ThingT = TypeVar("ThingT")
@@ -29,17 +30,20 @@ _logger = logger_of("databus.dashboard")
 
 
 class Sent(NamedTuple):
-    """What came of sending. trouble: empty where it was taken. is_refused: sending it again would not help."""
+    """The result of sending one message."""
 
     trouble: str = ""
+    """Why it was not accepted; empty if it was."""
     is_refused: bool = False
+    """Whether it would be refused again."""
 
 
 class Outbox(Generic[ThingT]):
-    """`put` by the loop's thread, where `run` sends until it is cancelled. what: who is sent to, for people.
+    """`run` sends what `put` adds, until it is cancelled; both belong to the loop's thread. what: the receiver, for
+    people.
 
-    waiting_max: the oldest are dropped beyond that; where only one waits, it is replaced, and nothing is lost by it.
-    gives_up: what is refused for good is dropped, not sent again.
+    waiting_max: beyond it the oldest is dropped; with 1 a new message replaces the one that waits, which is no loss.
+    gives_up: a message that is refused for good is dropped, not sent again.
     """
 
     def __init__(self, what: str, waiting_max: int, *, gives_up: bool) -> None:
@@ -79,7 +83,7 @@ class Outbox(Generic[ThingT]):
                 continue
             wait_s = _AGAIN_S[0]
             self.dropped += bool(sent.trouble)
-            if self._waiting and self._waiting[0] is first:  # else it was dropped meanwhile
+            if self._waiting and self._waiting[0] is first:  # else `put` has dropped it meanwhile
                 self._waiting.popleft()
 
     async def _send(self, thing: ThingT) -> Sent:
@@ -87,17 +91,18 @@ class Outbox(Generic[ThingT]):
 
 
 class Request(NamedTuple):
-    """One to be posted. headers: asked for before each try, since a signature may be of now."""
+    """The body and headers of one POST."""
 
     body: bytes
     headers: Callable[[], Mapping[str, str]]
+    """Called before each attempt, since a signature contains the time."""
 
 
 class HttpOutbox(Outbox[Request]):
     """Posts requests to one address."""
 
     def __init__(self, what: str, url: str, waiting_max: int, *, gives_up: bool) -> None:
-        """Raises `ConfigError` for an address that is none."""
+        """Raises `ConfigError` for an invalid address."""
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise ConfigError(f"{what}: {url}: expected an address, such as https://hooks.example/databus")
@@ -124,22 +129,25 @@ class HttpOutbox(Outbox[Request]):
 
 @dataclass(frozen=True)
 class MailServer:
-    """Who takes mail, and for whom. password_file: of `user`."""
+    """An SMTP server, and what mails of alerts have as sender and recipients."""
 
     host: str
     sender: str
     to: tuple[str, ...]
     security: Literal["none", "starttls", "tls"] = "starttls"
     port: int | None = None
+    """None: the usual one for `security`."""
     user: str | None = None
+    """None: without a log-in."""
     password_file: Path | None = None
+    """Where the password of `user` is."""
 
 
 class MailOutbox(Outbox[EmailMessage]):
-    """Hands messages to a server of mail."""
+    """Hands messages to an SMTP server."""
 
     def __init__(self, server: MailServer, waiting_max: int) -> None:
-        super().__init__("the server of mail", waiting_max, gives_up=True)
+        super().__init__("the mail server", waiting_max, gives_up=True)
         self._server = server
 
     async def _send(self, thing: EmailMessage) -> Sent:

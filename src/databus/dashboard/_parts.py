@@ -35,14 +35,14 @@ _ACT_S_MAX: Final = 150.0
 """A reload examines the whole file, a replay asks the target for each row, and a trace reads a log."""
 _CONSUMERS_MAX: Final = 50
 _QUICK: Final = frozenset({"/status/light", "/status", "/graph"})
-"""What is asked each second or so."""
+"""Asked all the time: a pipeline that takes longer than `_ASK_S_MAX` for it is shown as one that does not answer."""
 _CHANGING: Final = frozenset({"pause", "resume", "drain", "stop", "throttle", "rebuild", "reload", "replay", "drop"})
 _ERRORS: Final = {kind.http_status: kind for kind in (InputError, AccessDenied, StateDiffers, ServiceUnavailable)}
 _CONFIG_ERROR: Final = ConfigError.__name__
-"""Has the status of every wrong request, and may quote a file."""
+"""Known by name, since its status is that of every wrong request: its message may quote a file."""
 
 Who = Mapping[str, str]
-"""For whom something is done: principal and address."""
+"""Who requested a change: principal and address."""
 
 
 class AsksPipeline(Protocol):
@@ -97,7 +97,7 @@ class PipelineUrl:
 
 
 def _finite(number: str) -> float:
-    """Python takes NaN and 1e999 for JSON; what it makes of them no browser reads."""
+    """A number of JSON. Python also accepts NaN and 1e999, and would write them as what no browser reads."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(f"{number} is no JSON")
@@ -105,18 +105,18 @@ def _finite(number: str) -> float:
 
 
 class _WithRelay:
-    """relay: where the relay answers and how it is asked, as far as that can be known."""
+    """relay: returns the relay's address, None if it is unknown or does not run, and how to sign in there."""
 
     def __init__(self, where: str, relay: Callable[[], tuple[str | None, Access]]) -> None:
         self.where = where
         self._relay = relay
 
     def act_on_source(self, verb: str, source: str, who: Who, **asked: Any) -> Any:
-        """Pause, resume, read tables again, or no longer."""
+        """Pause or resume a source, begin or cancel a snapshot; see `act_on_source`."""
         return act_on_source(*self._asked_relay(), verb, source, who, **asked)
 
     def show_source(self, source: str) -> dict[str, Any]:
-        """Its tables with their schemas, and who reads it."""
+        """The tables of a source with their schemas, and who reads it; see `show_source`."""
         return show_source(*self._asked_relay(), source)
 
     def _asked_relay(self) -> tuple[str, Access]:
@@ -136,7 +136,7 @@ class PipelinePart(_WithRelay):
         self._asked = asked
 
     def look(self) -> Mapping[str, Any]:
-        """What it says of itself without asking anybody."""
+        """Its status, for which it asks neither its relay nor its targets."""
         return checked("status", self._asked.ask("status"))
 
     def graph(self) -> Mapping[str, Any]:
@@ -144,15 +144,15 @@ class PipelinePart(_WithRelay):
         return checked("graph", self._asked.ask("graph"))
 
     def measure(self) -> Mapping[str, Any]:
-        """The same, with positions and backlog; seconds."""
+        """The same with positions and backlog, for which it asks relay and targets: takes seconds."""
         return self._asked.ask("backlog")
 
     def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
-        """Journal, audit, letters, config."""
+        """An answer to journal, audit, letters, config, trace, batches or lineage."""
         return self._asked.ask(verb, **request)
 
     def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have it do something; without outputs, itself. given: the parameters of the request."""
+        """Change outputs, or, without any, the pipeline itself. given: the parameters of the request."""
         seen = None if given.get("if_seen") is None else dict.fromkeys(outputs or [""], given["if_seen"])
         tables = given.get("tables") or None
         tables = split_names(tables) if isinstance(tables, str) else tables
@@ -177,7 +177,7 @@ Part = PipelinePart | RelayPart
 
 
 def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **asked: Any) -> Any:
-    """Have a relay do something with a source: pause, resume, snapshot, cancel. It notes who wanted it, and why."""
+    """Pause or resume a source of a relay, begin or cancel a snapshot. The relay's audit log has who, and why."""
     client = _client(url, access, f"dashboard: {who['principal']} at {who['address']}")
     tables = asked.pop("tables", None)
     match verb:
@@ -216,7 +216,7 @@ def _client(url: str, access: Access, name: str = "dashboard") -> RelayClient:
 
 
 def part_of_file(path: Path) -> tuple[str, Part]:
-    """What the file of a pipeline or a relay describes, and its name. Raises `ConfigError`."""
+    """The name and the part that the file of a pipeline or a relay describes. Raises `ConfigError`."""
     if not path.is_file():
         raise ConfigError(f"{path}: No such file or directory")
     if load_yaml(path).keys() & {"inputs", "outputs"}:
@@ -239,7 +239,7 @@ def part_of_pipeline(url: str, access: Access) -> tuple[str, Part]:
 
 
 def part_of_relay(url: str, access: Access) -> tuple[str, Part]:
-    """A relay by its address. Raises `ConfigError` for one that is none."""
+    """A relay by its address. Raises `ConfigError` for an invalid one."""
     _client(url, access)
     return _host_of(url), RelayPart(url, lambda: (url, access))
 
@@ -249,5 +249,5 @@ def _host_of(url: str) -> str:
 
 
 def why(error: Exception) -> str:
-    """What a person is told of what went wrong."""
+    """The text of an error for people."""
     return str(error) if isinstance(error, DatabusError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Numbers for databases of time series that are pushed to: InfluxDB's line protocol, and OpenTelemetry's JSON. Pure."""
+"""Numbers in the forms of time series databases: InfluxDB's line protocol, and OpenTelemetry's JSON. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ _SPECIAL: Final = str.maketrans({",": "\\,", " ": "\\ ", "=": "\\=", "\n": "\\ "
 
 
 class Form(StrEnum):
-    """What they are written as."""
+    """The format of the body."""
 
     INFLUX = "influx"
     OTLP = "otlp"
@@ -25,14 +25,15 @@ CONTENT_TYPES: Final[Mapping[Form, str]] = {Form.INFLUX: "text/plain; charset=ut
 def body_of(form: Form, samples: Iterable[Sample], at_ns: int) -> bytes:
     """All samples of one moment."""
     if form is Form.INFLUX:
-        made = influx_lines(samples, at_ns)
+        text = influx_lines(samples, at_ns)
     else:
-        made = json.dumps(otlp_json(samples, at_ns), ensure_ascii=False)  # half a pair, escaped, spoils the whole
-    return made.encode(errors="replace")
+        # A lone surrogate, escaped as \ud800, would make the whole body invalid; as it is, `encode` replaces it.
+        text = json.dumps(otlp_json(samples, at_ns), ensure_ascii=False)
+    return text.encode(errors="replace")
 
 
 def influx_lines(samples: Iterable[Sample], at_ns: int) -> str:
-    r"""A line each.
+    r"""One line for each sample.
 
     >>> influx_lines([Sample("lag", {"output": "a b"}, 1.5)], 7)
     'lag,output=a\\ b value=1.5 7\n'
@@ -44,13 +45,13 @@ def _line(sample: Sample, at_ns: int) -> str:
     tags = "".join(
         f",{name.translate(_SPECIAL)}={value.translate(_SPECIAL)}"
         for name, value in sorted(sample.labels.items())
-        if value  # an empty one is none there
+        if value  # InfluxDB has no empty tags
     )
     return f"{sample.metric}{tags} value={sample.value!r} {at_ns}\n"
 
 
 def otlp_json(samples: Iterable[Sample], at_ns: int) -> dict[str, Any]:
-    """An ExportMetricsServiceRequest: what is called `_total` as sums, everything else as gauges."""
+    """An ExportMetricsServiceRequest: metrics with a name of `_TOTALS` as sums, all others as gauges."""
     points: dict[str, list[dict[str, Any]]] = {}
     for sample in samples:
         attributes = [{"key": name, "value": {"stringValue": value}} for name, value in sorted(sample.labels.items())]

@@ -22,33 +22,34 @@ ALL_PROJECTS: Final = "*"
 
 
 class DashboardRight(StrEnum):
-    """What an endpoint asks for. None of them includes another."""
+    """What an endpoint requires. No right includes another."""
 
     SEE = "see"
     """States and numbers."""
     ROWS = "rows"
     """Values of rows, such as those of dead letters."""
     CONTROL = "control"
-    """From pause to replay; and the configuration."""
+    """Reversible changes, from pause to replay; and the configuration."""
     ADMIN = "admin"
-    """What cannot be taken back."""
+    """What cannot be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who has signed in."""
+    """A person or program that has signed in."""
 
     name: str
     rights: frozenset[DashboardRight]
     projects: frozenset[str]
+    """The projects that it sees; with `ALL_PROJECTS` all of them."""
 
     def sees(self, project: str | None) -> bool:
-        """Whether what belongs to this project is there. What belongs to none is for those alone who see all."""
+        """Whether it sees what belongs to this project. What belongs to no project, only those see who see all."""
         return ALL_PROJECTS in self.projects or (project is not None and project in self.projects)
 
 
 OWNER: Final = Principal("owner", frozenset(DashboardRight), frozenset({ALL_PROJECTS}))
-"""Whoever started the dashboard, where there is no list of principals."""
+"""Who started the dashboard; without a file of principals the only one who can sign in."""
 
 
 class _PrincipalEntry(BaseModel):
@@ -69,14 +70,14 @@ class _PrincipalsFile(BaseModel):
 
 
 class Principals:
-    """Those of a file. Raises `ConfigError` where it is no good."""
+    """The principals of a file, found by their tokens."""
 
     def __init__(self, entries: Iterable[tuple[Principal, str]]) -> None:
         self._by_hash = [(bytes.fromhex(token_sha256), principal) for principal, token_sha256 in entries]
 
     @classmethod
     def of(cls, value: Mapping[str, Any], where: str) -> "Principals":
-        """Check what was read from YAML. where: the file, for errors."""
+        """Check what was read from YAML. Raises `ConfigError`. where: the file, for errors."""
         try:
             entries = _PrincipalsFile.model_validate(value).principals
         except ValidationError as error:
@@ -93,15 +94,15 @@ class Principals:
 
     @classmethod
     def in_file(cls, path: Path) -> "Principals":
-        """Those of a file."""
+        """Read and check a file. Raises `ConfigError`."""
         return cls.of(load_yaml(path, "docs/dashboard.md shows one"), str(path))
 
     def by_token(self, token: str) -> Principal | None:
-        """Whose token it is. All are compared: the time tells nothing."""
+        """Whose token it is. All are compared, each in constant time, so that the time gives nothing away."""
         given = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         principals = [principal for known, principal in self._by_hash if hmac.compare_digest(known, given)]
         return principals[0] if principals else None
 
     def __contains__(self, principal: Principal) -> bool:
-        """Whether there is one of this name and these rights."""
+        """Whether it still has this name with these rights and projects."""
         return any(known == principal for _, known in self._by_hash)

@@ -1,4 +1,4 @@
-"""What the board shows as samples, by the names that relays and pipelines have for it in their `/metrics`. Pure."""
+"""The numbers of the board as samples, with the names that relays and pipelines use in their `/metrics`. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from databus.dashboard._parts import PipelinePart
 from databus.dashboard._watch import Watch
 
 UP: Final = "up"
-"""As Prometheus has it of what it scrapes."""
+"""Whether a part answers, as Prometheus names it."""
 VISIBLE: Final = "databus_output_commit_to_visible_seconds"
 
 _OF_PIPELINE: Final = {"databus_pipeline_relay_answers", "databus_disk_free_ratio"}
@@ -26,22 +26,24 @@ _OF_SOURCE: Final = {
     "databus_capture_retention_left_seconds",
 }  # fmt: skip
 SAMPLED: Final = frozenset({UP, *_OF_PIPELINE, *_OF_OUTPUT, *_OF_SOURCE})
-"""All names that there are."""
+"""The names of all samples."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One number of now. node, project: what it is about, and whose that is."""
+    """One number at one moment."""
 
     metric: str
     labels: Mapping[str, str]
     value: float
     node: str = ""
+    """What it is about, such as `shop/outputs.copy`."""
     project: str | None = None
+    """The project of the node."""
 
 
 def samples_of(board: Board) -> Iterator[Sample]:
-    """All of them."""
+    """The samples of all parts."""
     for watch in board.watches.values():
         labels = {watch.part.kind: watch.name}
         unseen = watch.unseen
@@ -50,6 +52,7 @@ def samples_of(board: Board) -> Iterator[Sample]:
         if up is not None:
             yield Sample(UP, labels, 0.0 if state == "stopped" else up, watch.name, watch.project)
         if state in ("stopped", "ended"):
+            # Its last numbers are of the past, and would keep alerts open.
             continue
         if isinstance(watch.part, PipelinePart):
             yield from _of_pipeline(watch, labels)
@@ -72,7 +75,7 @@ def _of_pipeline(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
 
 
 def _of_output(output: Mapping[str, Any], lag: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], Any]]:
-    """Metric, more labels, value; None where that is not known."""
+    """Metric, further labels, value; None for an unknown value."""
     for counted in ("rows", "batches", "retries"):
         yield f"databus_output_{counted}_total", {}, output.get(counted) or 0
     flow = output.get("flow") or {}  # a pipeline of an earlier version has none

@@ -1,6 +1,7 @@
-"""The dashboard's HTTP server: pages, API, and who may ask. Start with `Dashboard`, which holds no truth.
+"""The dashboard's HTTP server: pages, API, and who may ask. Start with `Dashboard`.
 
-Kill it: nothing else changes. Every request passes `Dashboard._answer`: is it for us, who asks, may they, what of.
+It holds no truth: kill it, and nothing else changes. Every request passes `Dashboard._answer`, which checks host and
+origin, sign-in, right, and parameters.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, RightMissing, TooManyRequests
 from databus.dashboard._alert_config import Alerting
-from databus.dashboard._answers import ANSWERS, NOBODY, Answers, ApiCall
+from databus.dashboard._answers import ANONYMOUS, ANSWERS, Answers, ApiCall
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import PREFIX, ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
@@ -34,13 +35,14 @@ from databus.relay import HTTP_LOGGER, Door, error_response, hide_from_pages, is
 PAGES: Final = Path(__file__).parent / "pages"
 _REQUEST_BYTES_MAX: Final = 1 << 16
 _REQUEST_S_MAX: Final = 10.0
-"""For a request's body; and for a connection until somebody who has signed in asks by it."""
+"""For a request's body; and for a connection until its first request with a sign-in."""
 _SILENT_MAX: Final = 200
-"""Connections by which nobody has asked who has signed in."""
+"""Connections that have not had a request with a sign-in."""
 _WRITE_S_MAX: Final = 30.0
 """How long a reader may take for an answer."""
 _SHUTDOWN_S: Final = 1.0
 _LOOK_S: Final = 2.0
+"""How often the file of principals is looked at."""
 _TYPES: Final = {
     ".html": "text/html",
     ".js": "text/javascript",
@@ -57,40 +59,43 @@ class DashboardConfig:
     """What a dashboard is started with."""
 
     listen: tuple[str, int]
+    """Host and port."""
     parts: Sequence[tuple[str, Part]]
+    """What it shows, with names; see `part_of_file`."""
     folder: Path
     """Where its audit log is, the history of charts, and what people have said of alerts."""
     principals_file: Path | None = None
+    """Who may sign in; None: only the owner, by a link."""
     public_url: str | None = None
-    """Where people find it, if a proxy stands before it."""
+    """Its address for people, if there is a proxy before it."""
     hook: Hook | None = None
-    """Who is told of alerts."""
+    """The web hook that gets alerts."""
     alerting: Alerting = field(default_factory=Alerting)
-    """Rules, and who else is told."""
+    """The rules, and where else alerts go."""
     pushes: Sequence[Push] = ()
     """Where numbers are sent."""
     connections_max: int = 500
-    """Of people and programs that have signed in; beyond it requests are answered with 429."""
+    """Of people and programs that have signed in; further requests get 429."""
     address_connections_max: int = 200
-    """The same of one address. Behind a proxy all have its address."""
+    """The same for one address. Behind a proxy all have the proxy's address."""
     takes_any_port: bool = False
-    """Whether it listens at another port where another program has its own."""
+    """Whether it takes another port if another program listens at its own."""
 
 
 class Dashboard:
-    """Run it by `run`, until it is cancelled. on_link: is told the address at which its owner signs in, each time that
-    there is a new one; without principals only.
+    """Run it by `run`, until it is cancelled. on_link: called with each new address by which the owner signs in; only
+    without a file of principals.
     """
 
     def __init__(self, config: DashboardConfig, on_link: Callable[[str], None] = lambda _: None) -> None:
-        """Raises `ConfigError` for principals that are no good, or none where strangers could ask."""
+        """Raises `ConfigError` for an invalid file of principals, or if there is none and strangers could ask."""
         host, _ = config.listen
         if config.principals_file is None and not (is_loopback(host) and config.public_url is None):
             raise ConfigError(
                 f"{host} can be reached by others; say who may ask (--principals), or listen at 127.0.0.1"
             )
         self._config = config
-        # Looked at before it is read: what changes meanwhile is read again.
+        # Before it is read: a change during the reading is seen as one, and the file read again.
         self._principals_seen = None if config.principals_file is None else _seen(config.principals_file)
         self._principals = None if config.principals_file is None else Principals.in_file(config.principals_file)
         self._on_link = on_link
@@ -98,9 +103,8 @@ class Dashboard:
         self._history = History(config.folder)
         self.board = Board(config.parts, self._history)
         self._door = Door(_SILENT_MAX, _REQUEST_S_MAX)
-        self._admitted: dict[
-            asyncio.BaseTransport, str
-        ] = {}  # connections by which somebody asked, with their addresses
+        # Connections that have had a request with a sign-in, with their addresses.
+        self._admitted: dict[asyncio.BaseTransport, str] = {}
         self.url = ""
 
     async def run(self, is_ready: Callable[[], None] = lambda: None) -> None:
@@ -124,6 +128,7 @@ class Dashboard:
             self._route(runner.app, guard, answers)
             await runner.setup()
             listening = await self._bind(runner)
+            # The port is in the name: browsers send cookies to all ports of a host.
             sessions.cookie += f"_{listening.sockets[0].getsockname()[1]}"
             sessions.begin()
             for watch in self.board.watches.values():
@@ -171,7 +176,7 @@ class Dashboard:
         return listening
 
     async def _keep_principals(self, sessions: Sessions) -> None:
-        """Take the file of principals again when it has changed. One that is no good changes nothing."""
+        """Read the file of principals again when it has changed. An invalid one changes nothing."""
         path = self._config.principals_file
         seen = self._principals_seen
         while path is not None:
@@ -184,7 +189,7 @@ class Dashboard:
                 sessions.take(await asyncio.to_thread(Principals.in_file, path))
                 _logger.info("the principals have been read again", file=str(path))
             except ConfigError as error:
-                _logger.warning("the file of principals cannot be used; those of before stay", message=str(error))
+                _logger.warning("the file of principals is invalid; the earlier ones stay", message=str(error))
 
     async def _answer(
         self, endpoint: ApiEndpoint | None, request: web.Request, guard: RequestGuard, answers: Answers
@@ -194,7 +199,7 @@ class Dashboard:
             if endpoint is None:
                 return await _sent(request, self._page(request))
             call = await _asked(endpoint, request, guard, answers.sessions)
-            if call.principal is not NOBODY:
+            if call.principal is not ANONYMOUS:
                 self._admit(request)
             return await _sent(request, await ANSWERS[endpoint.key](answers, call))
         except DatabusError as error:
@@ -203,14 +208,15 @@ class Dashboard:
             return error_response(MalformedRequest(error.text or error.reason), error.status)
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except Exception:  # a defect: whoever asks gets an answer, and the log what it was
+        except Exception:  # a defect: the request gets an answer, the log the details
             _logger.exception("a request failed by a defect", path=request.path[:100])
             return error_response(DatabusError("a defect in the dashboard; its log has the details"))
 
     def _admit(self, request: web.Request) -> None:
-        """Let somebody who has signed in keep their connection. Raises `TooManyRequests`; the connection ends with it.
+        """Let the connection of a signed-in request stay. Raises `TooManyRequests`; then the connection ends.
 
-        All others are at the door, which has a bound of its own: strangers keep out nobody who has signed in.
+        All others are at the door, which has a bound of its own: strangers cannot use up the connections of those who
+        have signed in.
         """
         transport, config, address = request.transport, self._config, request.remote or ""
         if transport is None or transport in self._admitted:
@@ -226,7 +232,7 @@ class Dashboard:
         self._door.leave(transport)
 
     def _page(self, request: web.Request) -> web.Response:
-        """A file of the pages; whatever else is asked for is not there."""
+        """A file of the pages. Any other path is not found."""
         page = self._pages.get(request.path if request.path != "/" else "/index.html")
         if page is None or request.path.startswith(f"{PREFIX}/"):
             raise web.HTTPNotFound(
@@ -242,7 +248,7 @@ class Dashboard:
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """The answer when it has been taken; who takes too long for it loses the connection."""
+    """Send an answer whole. A reader that takes too long loses the connection."""
     try:
         async with asyncio.timeout(_WRITE_S_MAX):
             await response.prepare(request)
@@ -255,8 +261,8 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
 
 
 async def _asked(endpoint: ApiEndpoint, request: web.Request, guard: RequestGuard, sessions: Sessions) -> ApiCall:
-    """The request, read and checked. Raises what it is answered with instead."""
-    # Other schemes are of a proxy that stands before us, and has browsers send them.
+    """Read and check a request. Raises the error that it is answered with."""
+    # Other schemes belong to a proxy before us, for which browsers send them to us as well.
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     is_program = scheme.lower() == "bearer"
     cookie = "" if is_program else request.cookies.get(sessions.cookie, "")

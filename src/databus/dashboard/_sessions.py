@@ -1,6 +1,6 @@
 """Who has signed in: sessions by cookie, in memory, for eight hours. A restart signs everybody out.
 
-Where there are no principals, a one-time token signs its holder in; each use makes the next one.
+Without a file of principals, a one-time token signs its holder in; each use makes the next token.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from databus.dashboard._rights import OWNER, Principal, Principals
 COOKIE: Final = "databus_dashboard"
 SESSION_S: Final = 8 * 3600
 _OF_ONE_MAX: Final = 100
-"""Sessions of one principal; beyond that the oldest ends, and none of anybody else."""
+"""Sessions of one principal; beyond it the oldest of them ends."""
 _TOKEN_BYTES: Final = 32
 
 
 class Sessions:
-    """Used by one thread. principals: None where the one-time token alone counts; on_once: is told each new one."""
+    """Used by one thread. principals: None: only the one-time token signs in. on_once: called with each new token."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Sessions:
         self._once = ""
 
     def begin(self) -> None:
-        """Make the first one-time token, if one counts."""
+        """Make the first one-time token, if there are no principals."""
         if self._principals is None:
             self._renew_once()
 
     def sign_in(self, token: str) -> tuple[str, Principal]:
-        """A cookie's value for who has this token. Raises `AccessDenied`."""
+        """Begin a session for the holder of a token: the cookie's value, and the principal. Raises `AccessDenied`."""
         principal = self._of_token(token)
         if principal is None:
             raise AccessDenied("this token is not known here" if self._principals else self._why_no_longer())
@@ -56,16 +56,16 @@ class Sessions:
         return value, principal
 
     def of_cookie(self, value: str) -> Principal | None:
-        """Who has this cookie."""
+        """The principal of a cookie; None for one that is unknown or has expired."""
         session = self._open.get(_key(value))
         return session[0] if session is not None and session[1] > self._clock() else None
 
     def of_bearer(self, token: str) -> Principal | None:
-        """Who asks with a principal's token itself, as programs do."""
+        """The principal of a token that a request brings itself, as programs do."""
         return None if self._principals is None else self._principals.by_token(token)
 
     def knows(self, principal: Principal) -> bool:
-        """Whether there is still somebody of this name with these rights."""
+        """Whether the principal is still listed, with the same rights and projects."""
         return principal == OWNER if self._principals is None else principal in self._principals
 
     def sign_out(self, value: str) -> None:
@@ -73,7 +73,7 @@ class Sessions:
         self._open.pop(_key(value), None)
 
     def take(self, principals: Principals) -> None:
-        """There are these principals now: who is none of them any more, or has other rights, is signed out."""
+        """Replace the principals: who is no longer listed, or has other rights now, is signed out."""
         self._principals = principals
         self._open = {key: session for key, session in self._open.items() if session[0] in principals}
 
@@ -97,5 +97,5 @@ class Sessions:
 
 
 def _key(value: str) -> bytes:
-    """By it a session is found: what is looked up in a dictionary is no secret then."""
+    """The key of a session: a hash, so that the time of a look-up says nothing about the cookie."""
     return hashlib.sha256(value.encode(errors="surrogateescape")).digest()

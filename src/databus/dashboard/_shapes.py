@@ -1,7 +1,7 @@
-"""What a pipeline or a relay answers, as far as the dashboard counts with it: checked where it comes in.
+"""The fields of answers of pipelines and relays that the dashboard relies on, checked where an answer comes in.
 
-One part of another version, or that is none at all, is shown as one that does not answer. Else it would be the end of
-the status of all parts, and of their alerts.
+A part that answers anything else, such as one of another version, is shown as one that does not answer. Otherwise its
+answer would break the status of all parts, and their alerts.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _Counts = dict[str, float]
 
 
 class _Shape(BaseModel):
-    """Other fields may be there, and be anything: they are shown, not counted with."""
+    """Further fields may have any value: they are shown, and nothing is computed from them."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -87,7 +87,7 @@ _SHAPES: Final[Mapping[str, type[_Shape]]] = {"status": _StatusShape, "graph": _
 
 
 def checked(verb: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer itself. Raises `ServiceUnavailable` for one that is none.
+    """The answer itself. Raises `ServiceUnavailable` if it has not the shape of one.
 
     >>> checked("status", {"outputs": {"copy": {"state": "running", "more": 1}}})
     {'outputs': {'copy': {'state': 'running', 'more': 1}}}

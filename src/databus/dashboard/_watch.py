@@ -1,4 +1,4 @@
-"""Looking at parts, each in threads of its own: one that does not answer keeps nobody waiting. Start with `Watch`."""
+"""Looking at parts, each in threads of its own: one that does not answer delays no other. Start with `Watch`."""
 
 import asyncio
 import threading
@@ -15,30 +15,34 @@ from databus.dashboard._rights import Principal
 from databus.operate import logger_of
 
 LOOK_S: Final = 1.0
-"""All parts are looked at together, and what was seen is sent soon after: else it might lie there for a second."""
+"""All parts are looked at at the same moment, so that what was seen can be sent soon after, not a second later."""
 _SEEN_AFTER_S: Final = 0.25
-"""After a look, which takes some milliseconds of a part that is well."""
+"""When, after a look began, its result is sent: a part that is well answers within milliseconds."""
 _LOOK_S_MAX: Final = 5.0
-"""How seldom a part is looked at that does not answer."""
+"""The longest time between two looks at a part that does not answer."""
 MEASURE_S: Final = 15.0
-"""How often a pipeline asks its relay and its targets, at most, on our behalf."""
+"""How often a pipeline is asked for its backlog, for which it asks its relay and its targets."""
 _GRAPH_S: Final = 30.0
+"""How often a pipeline is asked for its graph, which changes with a reload only."""
 _STOP_S_MAX: Final = 1.0
+"""How long a stop waits for each thread."""
 UNSEEN_S: Final = 5.0
-"""After it a part that has not answered is shown as one that does not; what it is asked with may wait for minutes."""
+"""A part that has owed an answer for so long is shown as not answering; its connection may wait for minutes."""
 _READS_MAX: Final = 32
+"""Requests of pages to one part at a time."""
 _ACTS_MAX: Final = 4
+"""Changes to one part at a time."""
 
 _logger = logger_of("databus.dashboard")
 
 
 def turn_of(now_s: float) -> int:
-    """Which turn of those who take what was seen it is, by the monotonic clock."""
+    """The number of the turn, by the monotonic clock: in each turn the result of one look is sent."""
     return int((now_s - _SEEN_AFTER_S) // LOOK_S)
 
 
 def next_turn_s(now_s: float) -> float:
-    """Seconds until the next.
+    """Seconds until the next turn.
 
     >>> next_turn_s(7.5), turn_of(7.5), turn_of(8.3)
     (0.75, 7, 8)
@@ -48,22 +52,25 @@ def next_turn_s(now_s: float) -> float:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a part last. Frozen: whoever has it sees one moment."""
+    """What was seen of a part last. Frozen: all its fields are of one moment."""
 
     status: Mapping[str, Any] = field(default_factory=dict)
+    """Its last answer to `look`."""
     at_us: int = 0
-    """When it answered last; 0 where it never did."""
+    """When it answered last; 0 before its first answer."""
     error: Exception | None = None
-    """Why it does not answer now."""
+    """Why it does not answer now; None if it does."""
     backlog: Mapping[str, Any] = field(default_factory=dict)
     """By output; see `databus.pipeline.worst_backlogs`."""
     backlog_us: int = 0
+    """When the backlog was measured; 0 where there is none."""
     graph: Mapping[str, Any] = field(default_factory=dict)
+    """Of a pipeline: its nodes and edges."""
 
 
 class Threads:
-    """Threads for what one part is asked, so many at most: one that does not answer keeps nobody waiting who asks
-    another. They end with the process, whatever they wait for.
+    """At most `at_once` threads for requests to one part: if it does not answer, requests to other parts do not wait.
+    They are daemons: they end with the process, whatever they wait for.
     """
 
     def __init__(self, name: str, at_once: int) -> None:
@@ -71,7 +78,7 @@ class Threads:
         self._free = threading.BoundedSemaphore(at_once)
 
     def submit(self, work: Callable[[], Any]) -> "asyncio.Future[Any]":
-        """Do it, without waiting. Raises `ServiceUnavailable` where all are busy. In the loop's thread."""
+        """Begin a request, in the loop's thread. Raises `ServiceUnavailable` if all threads are busy."""
         if not self._free.acquire(blocking=False):
             raise ServiceUnavailable(f"{self._name}: too much is under way that was not answered yet; ask again later")
         future: Future[Any] = Future()
@@ -80,7 +87,7 @@ class Threads:
             try:
                 if future.set_running_or_notify_cancel():
                     future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            except BaseException as error:  # noqa: BLE001 - the waiter gets it
                 future.set_exception(error)
             finally:
                 self._free.release()
@@ -90,16 +97,16 @@ class Threads:
 
 
 class Watch:
-    """Looks at one part once a second, until it is stopped. on_seen: is told after each look, by a thread."""
+    """Looks at one part once a second, until it is stopped. on_seen: called after each look, in a thread."""
 
     def __init__(self, name: str, part: Part, on_seen: "Callable[[Watch], None]") -> None:
         self.name = name
         self.part = part
         self.seen = Seen()
         self.reads = Threads(f"read {name}", _READS_MAX)
-        """What the part is asked for pages."""
+        """Requests of pages, which change nothing."""
         self.acts = Threads(f"act {name}", _ACTS_MAX)
-        """What it is told to do. Nothing of it waits for its turn: it would be done when nobody looks any more."""
+        """Changes. None waits for a free thread: it would be done when its principal no longer looks."""
         self._on_seen = on_seen
         self._asked_s: float | None = None
         self._stopping = threading.Event()
@@ -110,17 +117,17 @@ class Watch:
 
     @property
     def project(self) -> str | None:
-        """Whose it is; None where it is nobody's, or has not answered yet."""
+        """The project that it belongs to; None if there is none, or before its first answer."""
         project = self.seen.status.get("project")
         return None if project is None else str(project)
 
     @property
     def unseen(self) -> bool:
-        """Whether what was seen last may be wrong by now, since the part does not answer."""
+        """Whether the part does not answer, so that what was seen last may be wrong by now."""
         return self.seen.error is not None or self._waited_s > UNSEEN_S
 
     def unseen_for(self, principal: Principal) -> str:
-        """Why it is so, for somebody; empty while the part answers."""
+        """Why the part does not answer, in the words that a principal may see; empty while it does."""
         error, waited_s = self.seen.error, self._waited_s
         if error is not None:
             return text_for(principal, type(error).__name__, why(error))
@@ -138,7 +145,7 @@ class Watch:
             thread.start()
 
     def stop(self) -> None:
-        """Look no more; one that is asking is not waited for, for long."""
+        """Stop looking. A thread that waits for an answer is given `_STOP_S_MAX`."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(_STOP_S_MAX)
@@ -161,14 +168,16 @@ class Watch:
                     graph_at_s = time.monotonic()
                 self._on_seen(self)
                 wait_s = LOOK_S
-            except Exception as error:  # whatever it is, it is shown, and it is looked at again
+            except Exception as error:  # whatever it is, the part is shown with it, and looked at again
                 if not isinstance(error, DatabusError):
                     _logger.exception("looking at a part ended by a defect", part=self.name)
-                elif not self.seen.error:  # once: whoever has mistyped an address is told where they typed it
+                elif not self.seen.error:  # once, where a mistyped address was given
                     _logger.warning("does not answer", part=self.name, where=self.part.where, why=str(error))
                 self._put(error=error)
+                # The graph is asked for again too: the part may come back with another file.
                 wait_s, graph_at_s = min(2 * wait_s, _LOOK_S_MAX), float("-inf")
             self._asked_s = None
+            # Until a full second of the clock, which all parts share: see `LOOK_S`.
             self._stopping.wait(wait_s - time.monotonic() % LOOK_S)
 
     def _measures(self) -> None:
@@ -182,9 +191,9 @@ class Watch:
                     for name, output in outputs.items()
                 }
                 self._put(backlog=backlogs, backlog_us=time.time_ns() // 1000)
-            except DatabusError:  # `_looks` says so
+            except DatabusError:  # `_looks` shows why
                 self._put(backlog={}, backlog_us=0)
-            except Exception:  # a defect is in the log; a thread that ended would leave old numbers for ever
+            except Exception:  # a defect; if this thread ended, the old numbers would stay for ever
                 _logger.exception("measuring a pipeline ended by a defect", part=self.name)
                 self._put(backlog={}, backlog_us=0)
             self._stopping.wait(MEASURE_S)

@@ -1,4 +1,4 @@
-"""The watcher: once a second what the board shows becomes samples; of these come alerts and numbers, which are sent."""
+"""The watcher: once a second it makes samples of what the board shows, and from them alerts and numbers to send."""
 
 import asyncio
 import json
@@ -25,7 +25,9 @@ from databus.operate import logger_of
 from databus.sinks.http import headers_of_request, key_of_secret
 
 _NOTICES_MAX: Final = 1_000
+"""Notices that wait for a web hook or a mail server; beyond it the oldest is dropped."""
 _PUSHES_MAX: Final = 60
+"""The same of numbers for a time series database."""
 _FILE: Final = "alerts.json"
 _JSON: Final = {"Content-Type": "application/json"}
 
@@ -34,14 +36,15 @@ _logger = logger_of("databus.dashboard")
 
 @dataclass(frozen=True)
 class Hook:
-    """Where alerts go, and by what they are signed."""
+    """A web hook that gets alerts."""
 
     url: str
     keys: tuple[bytes, ...] = ()
+    """What its requests are signed with; without keys they are not signed."""
 
     @classmethod
     def of(cls, url: str, secret: str | None) -> "Hook":
-        """Raises `ConfigError` for a secret that is none."""
+        """Raises `ConfigError` for an invalid secret."""
         try:
             return cls(url, () if secret is None else (key_of_secret(secret),))
         except ValueError as error:
@@ -50,15 +53,16 @@ class Hook:
 
 @dataclass(frozen=True)
 class Push:
-    """A database of time series that numbers are sent to."""
+    """A time series database that numbers are sent to."""
 
     form: Form
     url: str
     every_s: float = 10.0
+    """How often."""
 
 
-class _Telling:
-    """Whom alerts are told, each by an outbox of their own. `look` after each look at the alerts, with what is new."""
+class _Receivers:
+    """The receivers of alerts, each with an outbox of its own. Call `look` after each step of the alerts."""
 
     def __init__(self, hook: Hook | None, alerting: Alerting) -> None:
         self.boxes: list[Outbox[Any]] = []
@@ -76,7 +80,7 @@ class _Telling:
             box = HttpOutbox("Alertmanager", url, 1, gives_up=True)
             self._add(box, partial(self._to_alertmanager, box))
         if alerting.heartbeat_url is not None:
-            box = HttpOutbox("who hears the heartbeat", alerting.heartbeat_url, 1, gives_up=True)
+            box = HttpOutbox("the heartbeat's address", alerting.heartbeat_url, 1, gives_up=True)
             self._add(box, partial(self._beat, box))
 
     def _add(self, box: Outbox[Any], look: Callable[[Alerts, float, Sequence[Notice]], None]) -> None:
@@ -84,7 +88,7 @@ class _Telling:
         self._looks.append(look)
 
     def look(self, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
-        """Have told what there is to tell."""
+        """Put what is due into the outboxes. notices: those of this step."""
         for look in self._looks:
             look(alerts, now_s, notices)
 
@@ -109,8 +113,10 @@ class _Telling:
         ids = frozenset(alert.id for alert in firing(alerts))
         sent_s, sent = self._sent
         if ids == sent and now_s - sent_s < RESENT_S:
+            # Nothing has changed, and Alertmanager still knows it.
             return
         self._sent = now_s, ids
+        # Once more with no alert left, which brings the end of the last.
         if ids or sent:
             box.put(Request(alertmanager_body(alerts, now_s), partial(dict, _JSON)))
 
@@ -126,9 +132,7 @@ def _signed(request_id: str, body: bytes, keys: tuple[bytes, ...]) -> Mapping[st
 
 
 class Watcher:
-    """`run` until it is cancelled. All of it belongs to the loop's thread. folder: where it keeps what people have said
-    of alerts.
-    """
+    """`run` until it is cancelled, in the loop's thread. folder: where it keeps silences and acknowledgements."""
 
     def __init__(
         self,
@@ -138,14 +142,14 @@ class Watcher:
         alerting: Alerting | None = None,
         pushes: Sequence[Push] = (),
     ) -> None:
-        """Raises `ConfigError` for an address that is none."""
+        """Raises `ConfigError` for an invalid address."""
         alerting = alerting or Alerting()
         self.alerts = Alerts(alerting.rules)
         self._board = board
         self._path = folder / _FILE
         self._saved: dict[str, Any] = {}
         self._trouble = ""
-        self._telling = _Telling(hook, alerting)
+        self._receivers = _Receivers(hook, alerting)
         self._pushes = [
             (push, HttpOutbox(f"the {push.form} database", push.url, _PUSHES_MAX, gives_up=True)) for push in pushes
         ]
@@ -154,23 +158,23 @@ class Watcher:
 
     @property
     def _boxes(self) -> list[Outbox[Any]]:
-        return [*self._telling.boxes, *(box for _, box in self._pushes)]
+        return [*self._receivers.boxes, *(box for _, box in self._pushes)]
 
     @property
     def troubles(self) -> list[str]:
-        """Why notices or numbers are not sent, and how many were dropped; what cannot be kept."""
+        """Why notices or numbers are not sent, with how many were dropped; why silences or charts are not kept."""
         sending = [f"{box.trouble}; {box.dropped} dropped" for box in self._boxes if box.trouble]
         return [*sending, *filter(None, (self._trouble, self._board.numbers.trouble))]
 
     async def run(self) -> None:
-        """Look once a second, and send what there is to tell."""
+        """Look once a second, and send notices and numbers."""
         sending = [asyncio.ensure_future(box.run()) for box in self._boxes]
         try:
             while True:
                 try:
                     self._look(list(samples_of(self._board)))
                     await self.save()
-                except Exception:  # a defect is in the log; nobody would hear of an alert if this ended
+                except Exception:  # a defect; if this loop ended, no alert would be sent any more
                     _logger.exception("looking for alerts ended by a defect")
                 await asyncio.sleep(next_turn_s(time.monotonic()))
         finally:
@@ -178,7 +182,7 @@ class Watcher:
                 task.cancel()
 
     async def save(self) -> None:
-        """Keep what people have said of alerts, for the next start. What cannot be kept is in the log."""
+        """Keep silences and acknowledgements for the next start. If that fails, the log and `troubles` say so."""
         value = self.alerts.remembered()
         if value == self._saved:
             return
@@ -199,7 +203,7 @@ class Watcher:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            _logger.warning("what was silenced before is not known", path=str(self._path), why=str(error))
+            _logger.warning("earlier silences and acknowledgements are lost", path=str(self._path), why=str(error))
         self._saved = self.alerts.remembered()
 
     def _look(self, samples: Sequence[Sample]) -> None:
@@ -210,9 +214,9 @@ class Watcher:
                 headers = {"Content-Type": CONTENT_TYPES[push.form]}
                 box.put(Request(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers)))
         if not all(watch.seen.at_us or watch.unseen for watch in self._board.watches.values()):
-            return  # what is not there now may only not have been looked at yet
+            return  # until each part was looked at, a sample that is missing may come with the next look
         notices = self.alerts.step(now_s, samples)
         for notice in notices:
             names = [f"{name}={value}" for alert in notice.alerts for name, value in alert.labels.items()]
             _logger.warning("alert", rule=notice.rule.name, state=notice.state, of=names[:20], says=notice.rule.says)
-        self._telling.look(self.alerts, now_s, notices)
+        self._receivers.look(self.alerts, now_s, notices)

@@ -1,7 +1,8 @@
 """Child processes that end when their parent does, however that ends.
 
-A child hangs on its standard input, a pipe from its parent: it closes with the parent's process, after kill -9 too, and
-the child stops by itself then, in order. The parent has `start_child` and `end_child`, the child `end_with_parent`.
+A child waits for the end of its standard input, a pipe from its parent: the pipe closes with the parent's process,
+after kill -9 too, and the child stops in order then. The parent has `start_child` and `end_child`, the child
+`end_with_parent`.
 """
 
 import os
@@ -33,7 +34,7 @@ def start_child(
 
 
 def end_child(process: "subprocess.Popen[bytes]", s_max: float) -> None:
-    """End a child in order, or, if it takes longer, by force; of one that has ended, close what is left of it."""
+    """End a child in order, or by force if it takes longer than `s_max`. If it has ended already, clean up after it."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -44,7 +45,7 @@ def end_child(process: "subprocess.Popen[bytes]", s_max: float) -> None:
 
 
 def end_with_parent(by: signal.Signals, s_max: float) -> None:
-    """Have this process stop when its parent has ended: by this signal, or, if it takes longer, by force."""
+    """Stop this process when its parent has ended: by this signal, or by force if it takes longer than `s_max`."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1 << 10):

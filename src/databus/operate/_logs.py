@@ -1,4 +1,4 @@
-"""Structured logs: one line for each thing that happened, as text for a terminal and as JSON for everything else.
+"""Structured logs: one line for each event, as text for a terminal and as JSON for everything else.
 
     configure_logs(level="info", relay="shop")
     logger_of("databus.relay").info("relay ready", url=...)
@@ -26,18 +26,18 @@ _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
 
 
 class Logger:
-    """See `logger_of`. Where a line goes is asked for each: a program may configure its logs late."""
+    """See `logger_of`. Where a line goes is decided for each line: a program may configure its logs late."""
 
     def __init__(self, name: str, facts: Mapping[str, Any]) -> None:
         self._name = name
         self._facts = facts
 
     def bind(self, **facts: Any) -> "Logger":
-        """One whose lines carry these, too."""
+        """A logger whose lines carry these facts too."""
         return Logger(self._name, {**self._facts, **facts})
 
     def __getattr__(self, level: str) -> Any:
-        if level.startswith("_"):  # such as copying and pickling ask for
+        if level.startswith("_"):  # copying and pickling ask for such names
             raise AttributeError(level)
         if structlog.is_configured():
             return getattr(structlog.get_logger(self._name, **self._facts), level)
@@ -50,7 +50,7 @@ class Logger:
             text = "".join(
                 [hide_in_text(event), *(f" {key}={value}" for key, value in shown.items() if value is not None)]
             )
-            text = text.encode(errors="backslashreplace").decode()  # half a surrogate, of bytes that are no text
+            text = text.encode(errors="backslashreplace").decode()  # a lone surrogate, from bytes that are not text
             logger.log(severity, "%s", text, exc_info=exc_info or level == "exception", stacklevel=2)
 
 
@@ -82,7 +82,7 @@ def configure_logs(
     """Say where this process's logs go and how they look; before anything binds a logger, and callable again.
 
     level: debug, info, warning or error. stream: instead of stderr; file: instead of both, appended to. context: what
-    every line carries, such as `relay`, `physical`, `pipeline`. Raises `ConfigError` for a level or style that is none.
+    every line carries, such as `relay`, `physical`, `pipeline`. Raises `ConfigError` for an unknown level or style.
     """
     if level not in _LEVELS:
         raise ConfigError(f"log level {level!r}: there are {', '.join(_LEVELS)}")
@@ -124,8 +124,8 @@ def mark_reported(error: BaseException) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record is neither an error that is reported elsewhere nor a lost connection to Java: py4j logs that for
-    each call of that moment, partly under no name of its own, and raises it to the caller.
+    """Whether a record is news. An error that its caller reports is not; nor is a lost connection to Java, which py4j
+    logs for every call of that moment, some of them without a logger name, and raises to the caller as well.
     """
     error = record.exc_info[1] if record.exc_info else None
     kind = type(error)
@@ -153,7 +153,7 @@ def _plain_traceback(out: TextIO, exc_info: Any) -> None:
 
 
 class _Context:
-    """Adds what every line of this process carries; what a line says itself wins."""
+    """Adds the facts that every line of this process carries; a line's own facts win."""
 
     def __init__(self, context: Mapping[str, Any]) -> None:
         self._context = dict(context)
@@ -165,7 +165,7 @@ class _Context:
 
 
 def _hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A last net: a value under a secret name is not written, nor is what looks like a secret in any text."""
+    """The last safeguard: hide each value under a secret name, and in any text what looks like a secret."""
     for key, value in event.items():
         if is_secret_name(key):
             event[key] = HIDDEN

@@ -13,25 +13,25 @@ _SECRET_NAME: Final = re.compile(
     r"|jaas|(account|access|storage|shared|master|encryption|customer)[._]?key(?!_id)|(^|[._])sas($|[._])|(^|[._])key\.pem",
     re.I,
 )
-"""Of an option, or of one that it stands in: nobody knows which headers of a web hook are secret."""
+"""In the name of an option, or of one around it. Any header of a web hook may be secret, so all of them count."""
 _REFERENCES: Final = re.compile(r"(\$\{[^{}]*\})+")
 _LOG_IN: Final = re.compile(r"(?<=//)[^/?#\s]+@")
 _BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
-"""Of an address of HTTP: that of a web hook is a secret in many services."""
+"""In an address of HTTP: with many services the path of a web hook is its secret."""
 
 _IN_TEXT: Final = (
-    # A password may have a `/` or an `@` in it: all up to the last `@` of the word is hidden.
+    # A password may contain `/` or `@`: everything up to the last `@` of the word is hidden.
     (re.compile(r"(?<=://)\S{1,2000}@"), f"{HIDDEN}@"),
     # A DSN without a scheme, such as root:hunter2@tcp(db:3306).
     (re.compile(r"(?<![^\s'\"`(\[{<=,;])[^\s:/@'\"`(\[{<=,;]{1,200}:[^\s/@][^\s@]{0,200}@(?=[\w\[(.])"), f"{HIDDEN}@"),
-    (re.compile(r"(?<=\?)[^\s'\"`<>)]{1,8000}(?<=[\w%])"), HIDDEN),  # of an address: a signature, or a key
+    (re.compile(r"(?<=\?)[^\s'\"`<>)]{1,8000}(?<=[\w%])"), HIDDEN),  # the query of an address: a signature, or a key
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"), HIDDEN),
     (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{4,}", re.I), rf"\1 {HIDDEN}"),
     (
         re.compile(
             r"((?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?|(?:private|api|access|account"
             r"|shared|master)[._-]?key|sas|sig(?:nature)?)['\"]?\s{0,3}[=:]\s{0,3})"
-            # Servers say whether a password was used; a path is that of a file.
+            # A server's "using password: YES" is no secret; what follows a scheme was hidden above.
             r"(?!(?:yes|no|none|null)\b|\(hidden\)|(?:bearer|basic|negotiate)\b)"
             r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)\]}'\"]+)",
             re.I,
