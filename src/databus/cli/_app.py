@@ -56,7 +56,7 @@ _EXTRAS: Final = {"deltalake": "spark", "pandas": "spark", "pymysql": "mysql", "
 
 
 class FromEnvironment(str):
-    """An address that nobody typed."""
+    """An address from the environment, not from the command line."""
 
     __slots__ = ()
 
@@ -112,11 +112,11 @@ _ASK_S: Final = 0.2
 
 
 def rounds(wait_s: float) -> Iterator[bool]:
-    """Come back now and then, for what tells nothing by itself and has to be asked; whether the time is over."""
+    """Poll, for what does not report by itself: yields False for each look in `wait_s`, at last True."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         yield False
-        time.sleep(_ASK_S)  # a relay that starts, or a process that ends, tells nobody else
+        time.sleep(_ASK_S)  # a relay that starts, or a process that ends, sends no signal
     yield True
 
 

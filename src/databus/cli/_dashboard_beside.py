@@ -25,8 +25,8 @@ Beside = Annotated[
 def dashboard_beside(
     is_wanted: bool, arguments: Sequence[str], say: Callable[[str], None], folder: Path = FOLDER
 ) -> Iterator[None]:
-    """Run `databus dashboard` with these arguments meanwhile. say: told each line that it prints, by a thread; and that
-    it has ended by itself, which ends nothing else.
+    """Run `databus dashboard` with these arguments meanwhile. say: called in a thread with each line that it prints,
+    and with a last one if it ends by itself, which ends nothing else.
     """
     if not is_wanted:
         yield

@@ -26,7 +26,7 @@ class DemoStage(Protocol):
 
     @property
     def target(self) -> Path:
-        """What the workload's program is told."""
+        """The argument of the workload's program: the database's file, or one with options for it."""
         ...
 
     def build(self) -> None:

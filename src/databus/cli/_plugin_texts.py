@@ -88,7 +88,7 @@ class @CLASS@(Output):
                 self._put(self.folder / name, item.rows)
 
     def _put(self, path: Path, rows: pa.Table) -> None:
-        """Nobody sees half of a file, and a power failure loses none."""
+        """Write a file that is whole or absent for every reader, and survives a power failure."""
         half = path.with_suffix(".half")
         with half.open("wb") as out:
             with pa.ipc.new_file(out, rows.schema) as writer:

@@ -65,7 +65,7 @@ _SQLITE_README: Final = """\
 # A databus project
 
     databus run                                  # captures shop.db and keeps the tables in lake/ up to date
-    python -m databus.testing.shop shop.db       # in another terminal: somebody who keeps the shop busy
+    python -m databus.testing.shop shop.db       # in another terminal: changes to the shop, without end
     databus tail --relay http://127.0.0.1:@PORT@  # every change, as it happens
     databus compare databus.yml copy             # is the copy identical?
 

@@ -22,7 +22,7 @@ class AskedRelay:
     url: str
     access: "Access"
     option: str
-    """How a further command is told to ask the same one."""
+    """The options by which a further command asks the same relay."""
 
     def client(self, **settings: Any) -> "RelayClient":
         """Something to ask it with."""

@@ -16,7 +16,7 @@ LOGGED: Final = frozenset(
         *("no_source", "source", "reload", "hanging", "answered", "stopping", "relay_died", "renamed", "refused"),
     }
 )
-"""Events that the pipeline's log has too: where it goes to the same place as the screen, nobody needs them twice."""
+"""Events that the pipeline's log has too: if it goes to the same terminal, the screen leaves them out."""
 
 
 @dataclass

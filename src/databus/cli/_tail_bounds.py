@@ -33,6 +33,7 @@ class TailBegin:
     start: "Start"
     """As `windows` takes it, and `checkpoint` too."""
     checkpoint: Checkpoint | None = None
+    """The place itself; None where `start` says it."""
     since_us: int | None = None
     """What was committed before it is left out: a time means the group that it lies in."""
 
@@ -53,7 +54,7 @@ def begin_of(text: str, option: str, client: "RelayClient", tables: Sequence[str
 
 
 def place_of(text: str, option: str) -> dict[str, str]:
-    """The same words for where a group is to stand, as the relay is told. A number is an SCN, which is done."""
+    """Where a group is to stand, from the same words, as parameters for the relay; a number: to go on after the SCN."""
     if text in _STARTS or SCN.fullmatch(text):
         return {"to": text}
     if Path(text).is_file():

@@ -42,9 +42,9 @@ def audit(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _row(found: "Audited") -> dict[str, Any]:
-    chain, is_known = found.chain, found.log_rows is not None
-    why = f"no breaks; {found.why_unknown}" if found.why_unknown else "whole"
+def _row(audited: "Audited") -> dict[str, Any]:
+    chain, is_known = audited.chain, audited.log_rows is not None
+    why = f"no breaks; {audited.why_unknown}" if audited.why_unknown else "whole"
     return {
         "output": chain.output,
         "of": chain.physical,
@@ -53,20 +53,20 @@ def _row(found: "Audited") -> dict[str, Any]:
         "batches": chain.batches,
         "rows": f"{chain.rows.total():,}",
         "written": f"{chain.written.total():,}",
-        "in the log": f"{found.log_rows:,}" if is_known else "-",
-        "verdict": why if found.is_whole else "broken",
+        "in the log": f"{audited.log_rows:,}" if is_known else "-",
+        "verdict": why if audited.is_whole else "broken",
     }
 
 
-def _said(found: "Audited") -> Iterator[str]:
-    chain = found.chain
+def _said(audited: "Audited") -> Iterator[str]:
+    chain = audited.chain
     for start, end, table in chain.breaks:
         what = f"{chain.physical}/{table}" if table else chain.physical
         yield (
             f"{chain.output}: no batch has the changes of {what} from {place_text(start)} to {place_text(end)} "
             f"(SCN/_seq). A snapshot may have brought their rows; `databus compare` tells"
         )
-    if found.why_not_whole:
-        yield f"{chain.output}: between {place_text(chain.start)} and {place_text(chain.end)} {found.why_not_whole}"
+    if audited.why_not_whole:
+        yield f"{chain.output}: between {place_text(chain.start)} and {place_text(chain.end)} {audited.why_not_whole}"
     for lost in chain.unbalanced:
         yield f"{chain.output}: the batch from {place_text(lost.start)} to {place_text(lost.end)}: {lost}"

@@ -21,7 +21,7 @@ _LISTED: Final = ["name", "state", "partitions", "members", "held", "lag_s", "ch
 Name = Annotated[str, typer.Argument(help="The consumer's or group's name.")]
 Wait = Annotated[
     float,
-    typer.Option("--wait", min=0, max=86_400, help="How long to wait until nobody holds a partition, in seconds."),
+    typer.Option("--wait", min=0, max=86_400, help="How long to wait until no member holds a partition, in seconds."),
 ]
 
 consumers_app = FileTyper(cls=FileGroup, no_args_is_help=True, epilog="Example: databus consumers list")
@@ -182,7 +182,7 @@ def _groups(ask: Ask) -> "Groups":
 
 @contextmanager
 def _at_rest(client: "Groups", name: str, wait_s: float) -> Iterator[None]:
-    """Have nobody hold a partition meanwhile. A name without a state has no members."""
+    """Keep a group paused meanwhile, once no member holds a partition. A name without a state has no members."""
     from databus.core import GroupStateLost, ServiceUnavailable
 
     try:

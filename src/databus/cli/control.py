@@ -54,8 +54,8 @@ def throttle(
 
     A batch that is being written ends first. Those of the same lane are throttled together.
     """
-    found = _ask(file, "throttle", outputs, rows=rows, bytes=size)
-    typer.echo(f"{', '.join(found['outputs'])}: throttled")
+    answer = _ask(file, "throttle", outputs, rows=rows, bytes=size)
+    typer.echo(f"{', '.join(answer['outputs'])}: throttled")
 
 
 @app.command(epilog="Example: databus stop")

@@ -44,9 +44,7 @@ def dashboard(
         str | None, typer.Option(help="Where people find it, if a proxy stands before it: https://databus.example.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of its audit log.")] = FOLDER,
-    alerts: Annotated[
-        Path | None, typer.Option(help="File with rules of your own, and who else is told of alerts.")
-    ] = None,
+    alerts: Annotated[Path | None, typer.Option(help="File with rules of your own, and where else alerts go.")] = None,
     webhook: Annotated[str | None, typer.Option(help="Address that alerts are sent to, as JSON.")] = None,
     webhook_secret_file: Annotated[
         Path | None, typer.Option(help="File with the secret by which they are signed, as those of the output `http`.")

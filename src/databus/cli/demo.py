@@ -69,7 +69,7 @@ def demo(
                     if server is not None:
                         server.stop()
     except KeyboardInterrupt:
-        if keep is None:  # nobody will look for a reason there, as after an error
+        if keep is None:  # after an error the folder stays, since the reason may be in it
             shutil.rmtree(folder)
         raise
     typer.echo(last)

@@ -130,7 +130,7 @@ def _write_plugin(kind: str, folder: Path) -> None:
 
 
 def free_port(first: int) -> int:
-    """The first port from here on where nobody listens now, so that a project runs beside those that do."""
+    """The first free port from here on, so that a project runs beside others."""
     for port in range(first, first + _PORTS_TRIED):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -25,20 +25,20 @@ def lineage(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     graph = load_pipeline(pipeline)
     url = graph.config.relay_url()
     client = None if url is None else RelayClient(url, access=graph.config.access)
-    found = table_lineages(graph, client)
+    tables = table_lineages(graph, client)
     if as_json:
-        say_json([each.to_json() for each in found])
-    elif not found:
+        say_json([table.to_json() for table in tables])
+    elif not tables:
         typer.echo(f"{pipeline}: no table comes to an output now")
     else:
-        say_table(["output", "table", "column", "from", "filters"], (row for each in found for row in _rows(each)))
+        say_table(["output", "table", "column", "from", "filters"], (row for table in tables for row in _rows(table)))
 
 
-def _rows(found: "TableLineage") -> Iterator[dict[str, Any]]:
-    filters = ", ".join(found.filters)
-    if found.columns is None:
-        yield {"output": found.output, "table": found.table, "column": "unknown", "from": "", "filters": filters}
-    for each in found.columns or ():
-        origins = "unknown" if each.origins is None else ", ".join(each.origins) or "nothing"
-        told = {"output": found.output, "table": found.table, "column": each.name, "from": origins}
-        yield {**told, "filters": filters}
+def _rows(table: "TableLineage") -> Iterator[dict[str, Any]]:
+    filters = ", ".join(table.filters)
+    if table.columns is None:
+        yield {"output": table.output, "table": table.table, "column": "unknown", "from": "", "filters": filters}
+    for column in table.columns or ():
+        origins = "unknown" if column.origins is None else ", ".join(column.origins) or "nothing"
+        row = {"output": table.output, "table": table.table, "column": column.name, "from": origins}
+        yield {**row, "filters": filters}

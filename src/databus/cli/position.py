@@ -158,7 +158,7 @@ def connected_source(log: "Log", config: "SourceConfig", capability: Any) -> Ite
 
 
 def note(log: "Log", action: str, asked: dict[str, Any]) -> None:
-    """Write down in the relay's audit log that somebody changed this log."""
+    """Note in the relay's audit log who changed this log."""
     from databus.relay import Audit, operator
 
     Audit(log.folder.parent).note(action, operator(), {"sources": [log.physical], **asked}, "done")

@@ -1,4 +1,4 @@
-"""`databus rebuild`: have a copy made anew."""
+"""`databus rebuild`: remove a copy and make it again."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -22,7 +22,7 @@ def rebuild(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove an output's tables, so that the next run makes them anew.
+    """Remove an output's tables, so that the next run makes them again.
 
     The pipeline must not be running. The next `databus run` reads the whole output from the relay's log; where the log
     does not reach back that far, and for single tables, the relay reads the tables from the database again. Until that

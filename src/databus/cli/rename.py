@@ -41,12 +41,12 @@ def rename(
     else:
         renamed = rename_pipeline(graph, old)
     if as_json:
-        say_json({"renamed": [each._asdict() for each in renamed]})
+        say_json({"renamed": [record._asdict() for record in renamed]})
         return
-    for each in renamed:
+    for record in renamed:
         typer.echo(
-            f"{each.output} goes on where {old} stood: tables {each.tables}, changed in the target {each.records}, "
-            f"dead letters {each.letters}"
+            f"{record.output} goes on where {old} stood: tables {record.tables}, "
+            f"changed in the target {record.records}, dead letters {record.letters}"
         )
     if not renamed:
         typer.echo(f"nothing is left by the name {old}: {new} goes on where it stands")

@@ -1,4 +1,4 @@
-"""`databus snapshot`: have tables read anew."""
+"""`databus snapshot`: read tables again."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Final
@@ -32,15 +32,15 @@ def snapshot(
     ask: Ask,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source.
+    """Ask a relay to read tables again, while changes go on; mirrors end identical to the source.
 
     A source that is still starting is waited for, which is said on standard error; after `--wait-s` it ends with exit
     code 75, and nothing was asked for. One that is paused reads when it is resumed. One that is suspended has to be
     resumed first: exit code 3, with the reason.
 
     With --cancel, a reading that is under way, or waits, ends where it is. Outputs that had begun with it ask for the
-    table again when they start the next time. One that was to mend a gap mends nothing: copies lack what the gap hides
-    until the tables are read again.
+    table again when they start the next time. If the reading was to close a gap, the gap stays: copies lack what is in
+    it until the tables are read again.
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
@@ -49,9 +49,9 @@ def snapshot(
     if cancel:
         if where is not None:
             raise InputError("--where: with --cancel it has no meaning")
-        told = client.cancel_snapshot(physical, tables)
+        answer = client.cancel_snapshot(physical, tables)
         if as_json:
-            say_json({"physical": physical, "tables": tables, "status": told["status"]})
+            say_json({"physical": physical, "tables": tables, "status": answer["status"]})
         else:
             typer.echo(f"{physical}: {', '.join(tables)} will be read no further")
         return

@@ -300,7 +300,7 @@ class TailStats:
             try:
                 while not ended.wait(_COUNTED_EVERY_S):
                     typer.echo(self._line())
-            except OSError:  # nobody reads it
+            except OSError:  # the reader of standard output has gone
                 following.close()
 
         saying = threading.Thread(target=say_often, name="stats", daemon=True)

@@ -12,7 +12,9 @@ from databus.cli._file import DEFAULT_FILE, File
 def validate(
     pipeline: File = DEFAULT_FILE,
     master: Annotated[str | None, typer.Option(help="Check for this Spark master too.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask nobody: no database, relay or object store.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Connect to nothing: no database, relay or object store.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find every error in a pipeline's file at once. Exits with 2 if there is one; warnings do not count.

@@ -47,7 +47,7 @@ class Hold:
 
     @property
     def waits(self) -> tuple[Barrier, ...]:
-        """The controls that deal keys anew, and that the consumer has done."""
+        """The controls that redistribute keys, and that the consumer has done."""
         return tuple(barrier for barrier in list(self.barriers.values()) if barrier.is_reached_by(self.done))
 
     def to_json(self) -> dict[str, Any]:

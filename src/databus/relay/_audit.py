@@ -1,4 +1,4 @@
-"""The audit log: who had a source paused, unpaused, read anew, or skip something; when, and what came of it.
+"""The audit log: who paused, resumed or read again a source, or skipped something; when, and with what result.
 
 One line of JSON for each, in `audit.jsonl` in the relay's folder, appended and fsynced; beyond `bytes_max` that file
 becomes `audit.1.jsonl`, in the place of the one before. The same goes to the structured log.

@@ -90,12 +90,12 @@ class Capture:
         self._status = Status(State.INITIALIZING)
         self._is_stopping = False
         self._is_paused = self._is_changed = False
-        self._wishes = 0  # how often somebody wanted something; ends a wait
+        self._wishes = 0  # counts requests of operators; a new one ends a wait
         self._looks_wanted = self._looks_taken = 0
         self._source: Source | None = None
         self._last_commit: Commit | None = None
         self._writer = GroupWriter(f"write-{physical}", self._write)
-        self._acknowledged: Any = None  # the position that the source was last told to be durable
+        self._acknowledged: Any = None  # the position that was last reported to the source as durable
         self._next_upkeep_ns = self._next_durable_ns = 0
         self._started_ns = 0
         self._quiet_since_ns = 0
@@ -127,7 +127,7 @@ class Capture:
 
     @property
     def is_pause_pending(self) -> bool:
-        """Whether somebody had it pause, and it has not come to that yet."""
+        """Whether a pause was requested, and capture has not stopped yet."""
         return self._is_paused and self._status.state is not State.PAUSED
 
     @property
@@ -140,7 +140,7 @@ class Capture:
     def progress(self) -> list[dict[str, Any]]:
         """How far the tables are that are being read, from a source that says it."""
         ask = getattr(self._source, "progress", None)
-        return [] if ask is None else [each.to_json() for each in ask()]
+        return [] if ask is None else [part.to_json() for part in ask()]
 
     def start(self) -> None:
         """Begin."""
@@ -183,7 +183,7 @@ class Capture:
 
     @contextmanager
     def _wishing(self) -> Iterator[Status]:
-        """Somebody wants something, at this status."""
+        """Make a request of an operator, who sees this status; it ends a wait."""
         with self._changed:
             yield self._status
             self._wishes += 1
@@ -197,11 +197,11 @@ class Capture:
             )
 
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
-        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises as `_connected`."""
+        """Read tables (`db.table`) again, or the rows of them that fit a condition. Raises as `_connected`."""
         self._connected().request_snapshot(tables, where)
 
     def cancel_snapshot(self, tables: Sequence[str]) -> None:
-        """Have tables read no further. Raises as `_connected`, and `UnsupportedFeature` where the source cannot."""
+        """Cancel the reading of tables. Raises as `_connected`, and `UnsupportedFeature` where the source cannot."""
         source = self._connected()
         if not isinstance(source, CancelsSnapshots):
             raise UnsupportedFeature(
@@ -210,8 +210,8 @@ class Capture:
         source.cancel_snapshot(tables)
 
     def _connected(self) -> Source:
-        """The source, once it runs. Raises `SourceSuspended` where somebody has to decide first, and
-        `ServiceUnavailable` while it is not connected, or has not started.
+        """The source, once it runs. Raises `SourceSuspended` while it is suspended, and `ServiceUnavailable` while it
+        is not connected, or has not started.
         """
         source = self._source
         check_not_suspended(self.physical, self._status, self.config)
@@ -465,7 +465,7 @@ class Capture:
                 self._logger.exception("the log could not be cut back to its last published group")
 
     def _retry(self, error: TransientError) -> None:
-        """Show the error and wait, longer each time, or until somebody wants something."""
+        """Show the error and wait, longer each time, or until an operator requests something."""
         self.counters.errors += 1
         self.counters.restarts += not isinstance(error, DiskFull)
         wait_ms = self._backoff.next_ms()
@@ -484,7 +484,7 @@ class Capture:
         self._wait_for_a_wish(None)
 
     def _wait_for_a_wish(self, wait_s: float | None) -> None:
-        """Wait so long, or until somebody wants something; consumers see meanwhile that the relay is alive."""
+        """Wait so long, or until an operator requests something; meanwhile consumers see that the relay is alive."""
         seen, beat_s = self._wishes, self._options.progress_ms / 1e3
         until = None if wait_s is None else time.monotonic() + wait_s
         while True:

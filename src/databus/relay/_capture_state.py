@@ -46,7 +46,7 @@ class Counters:
 
 
 def check_not_suspended(physical: str, status: Status, config: SourceConfig) -> None:
-    """Raise `SourceSuspended` for whoever wants tables read where somebody has to decide first."""
+    """Raise `SourceSuspended` for a request to read tables of a suspended source."""
     if status.state is State.SUSPENDED_ON_ERROR:
         resumes = f"Remove that reason, then run `databus sources resume {physical}`"
         mend = resumes if remedy_of(status, config) == "resume" else "Do what that says"
@@ -57,9 +57,9 @@ def check_not_suspended(physical: str, status: Status, config: SourceConfig) -> 
 
 
 def remedy_of(status: Status, config: SourceConfig) -> str | None:
-    """Which command of databus has a suspended source go on; None where none does, or none is needed.
+    """The command of databus by which a suspended source goes on; None if there is none, or none is needed.
 
-    `resume` is for a reason that somebody can remove while the relay runs. A place that is gone in the database's log
+    `resume` is for a reason that can be removed while the relay runs. A place that is gone in the database's log
     does not come back: `position set` goes on elsewhere, where the source can. Other errors name their command.
     """
     if status.state is not State.SUSPENDED_ON_ERROR:

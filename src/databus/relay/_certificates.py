@@ -66,7 +66,7 @@ def _context_of(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us compute for ever
-    context.num_tickets = 0  # nobody resumes a session of TLS 1.3; `Tls` refuses those of 1.2
+    context.num_tickets = 0  # no session of TLS 1.3 is resumed; `Tls` refuses to resume those of 1.2
     certificate, key = config.certificate_file, config.key_file
     for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", config.client_ca_file)):
         _check_readable(name, path)
@@ -100,6 +100,6 @@ def _check_readable(name: str, path: Path | None) -> None:
 
 def _no_password() -> str:
     raise ConfigError(
-        "tls.key_file: the key is encrypted, and nobody is there to type its password; store it without one "
+        "tls.key_file: the key is encrypted, and a relay cannot ask for its password; store it without one "
         "(openssl pkey -in KEY -out NEW_KEY) where only the relay's user can read it"
     )

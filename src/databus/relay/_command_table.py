@@ -396,7 +396,9 @@ def _about() -> Sequence[Command]:
             "/admin/ready",
             Answer("`GOOD`; `BAD` and 503 while no log can be served", {"text/plain": None}, (200, 503)),
             Right.NONE,
-            parameters=(Parameter("sources", "these physical sources must be captured, or paused by somebody", NAMES),),
+            parameters=(
+                Parameter("sources", "these physical sources must be captured, or paused by an operator", NAMES),
+            ),
             errors=(404,),
         ),
         Command("/admin/status", Answer.object("the relay's state, and why")),

@@ -144,8 +144,8 @@ class GroupsConfig(BaseModel):
         7,
         ge=1,
         le=3_650,
-        description="A name that nobody has used for so many days, counted while the relay runs, is forgotten. Whoever "
-        "comes with it later is told so, and does not begin anew in silence.",
+        description="A name that was not used for so many days, counted while the relay runs, is forgotten. Who uses "
+        "it later gets an error that says so, and does not start again from nothing in silence.",
     )
     call_bytes_max: int = Field(
         4 << 20, ge=1 << 10, le=64 << 20, description="Length of a member's call, or of a group that is imported."
@@ -241,7 +241,7 @@ class BootstrapAt(BaseModel):
 
     url: str = Field(
         pattern=r"^https?://[^/,\s]+/?$",
-        description="Its address. Whoever asks for a position that has left a log is told of it, and clients go on "
+        description="Its address. The answer to a position that has left a log names it, and clients go on "
         "there with the token that they show this relay.",
         examples=["http://bootstrap.internal:11111"],
     )

@@ -70,7 +70,7 @@ def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
         "valuesOmitted": {table: n for table, n in lag.values_omitted.items() if grant.sees(of, table)},
         "statementsUnknown": lag.statements_unknown,
         "snapshots": [table for table in capture.reading if table == UNREAD_TABLES or grant.sees(of, table)],
-        "snapshotProgress": [each for each in capture.progress if grant.sees(of, each["table"])],
+        "snapshotProgress": [part for part in capture.progress if grant.sees(of, part["table"])],
         "snapshotRows": counters.snapshot_rows,
         "rows": counters.rows,
         "bytes": counters.bytes,
@@ -125,7 +125,7 @@ def states(catalog: Catalog, sources: Sequence[str] | None, *, looks: bool = Fal
 
 
 def check_seen(catalog: Catalog, sources: Sequence[str] | None, seen: str | None) -> None:
-    """Raise `StateDiffers` where somebody has seen these sources in another state than they are in now."""
+    """Raise `StateDiffers` unless these sources are in the state in which the caller has seen them."""
     if seen is None:
         return
     for capture in catalog.physicals(sources):

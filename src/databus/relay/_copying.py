@@ -83,7 +83,7 @@ class LogCopy:
 
 
 def set_aside(log: Log) -> None:
-    """Close a log, and move its folder to where nobody looks for it."""
+    """Close a log, and move its folder below `FORMER`, from where it is not served."""
     log.close()
     place = _free(log.folder.parent / FORMER / f"{log.physical}-{log.uuid}")
     move_folder(log.folder, place)

@@ -29,7 +29,7 @@ class PublishFeed:
             self._is_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:  # the loop has ended: nobody is left to wake
+            except RuntimeError:  # the loop has ended, and all listeners with it
                 return
 
     def end(self, error: DatabusError | None = None) -> None:

@@ -26,7 +26,7 @@ _PIECE_BYTES: Final = 4 << 20  # read from the log at a time
 _logger = logger_of("databus.relay")
 
 Behind = Callable[[Log, TableSchema], Collection[TableSchema]]
-"""What a definition becomes for a reader; nothing where that cannot be told."""
+"""What a definition becomes for a reader; empty if that is unknown."""
 _TYPE: Final = "partitionType"
 
 

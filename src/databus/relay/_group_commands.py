@@ -1,7 +1,7 @@
 """/groups: members' calls, and what operators see of groups and do to them.
 
 The groups themselves are in `databus.relay.groups`. Where one begins, one place in every physical source that it
-follows, is decided once, when it is made, and is durable before anybody is told.
+follows, is decided once, when it is made, and is durable before any member gets it.
 """
 
 import socket
@@ -262,8 +262,8 @@ def _act(machine: Coordinator, name: str, ask: Ask, place: Checkpoint | None, no
 
 
 def _is_here(url: str, port: int) -> bool:
-    """Whether an address is this machine's, and its port this relay's. Raises `ServiceUnavailable` if that cannot be
-    told now.
+    """Whether an address is this machine's, and its port this relay's. Raises `ServiceUnavailable` if that is
+    unknown now.
     """
     parts = urlsplit(url)
     if (parts.port or PORT) != port or parts.hostname is None:

@@ -15,14 +15,14 @@ from databus.relay._capture import Capture
 from databus.relay._grant import Grant
 from databus.relay.groups import Clocks, ConsumerGroup, Coordinator
 
-_LOOKED_AT_MAX: Final = 500  # places that one request reads the logs for; of more, the age of the place is told
+_LOOKED_AT_MAX: Final = 500  # places for which one request reads the logs; the others have only the age of the place
 _MEASURE_MS_MAX: Final = 20
 _MEASURE_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceLag:
-    """How far a place is behind the published end. None for what cannot be told."""
+    """How far a place is behind the published end. None for what is unknown."""
 
     seconds: float | None = None
     """Age of the first change behind it."""

@@ -1,4 +1,4 @@
-"""How far capture is behind its database, as an age that grows while nobody can look. Pure: time is given."""
+"""How far capture is behind its database, as an age that grows while it cannot be asked. Pure: time is given."""
 
 from dataclasses import replace
 from typing import Final
@@ -26,9 +26,9 @@ class LagWatch:
             self._complete_ns = max(self._complete_ns or 0, now_ns - int(lag.behind_ms * 1e6))
 
     def now(self, now_ns: int, *, is_looking: bool, committed_ms: float | None) -> SourceLag:
-        """What is known now. is_looking: whether capture goes on, or is paused; else nobody has looked since it ended.
+        """What is known now. is_looking: whether the source measures now: capture goes on, or is paused.
 
-        committed_ms: the age of the log's last commit, which counts where nobody has ever looked.
+        committed_ms: the age of the log's last commit, which counts before the first measurement.
         """
         since_ns = 0 if self._looked_ns is None else now_ns - self._looked_ns
         is_fresh = is_looking and since_ns <= _FRESH_NS

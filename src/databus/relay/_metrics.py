@@ -87,7 +87,7 @@ class _Families:
         self.by_name: dict[str, _Family] = {}
 
     def add(self, labels: Mapping[str, str], *samples: tuple[str, float | None]) -> None:
-        """Add samples with the same labels; none for a value that cannot be told."""
+        """Add samples with the same labels; an unknown value makes none."""
         for name, value in samples:
             if value is None:
                 continue

@@ -99,7 +99,7 @@ class RangeScan:
         self._measuring: Measuring | None = None
 
     def step(self, *, is_last: bool = False) -> RangeFound | None:
-        """Go on; what was found, or None if there is more to look at. is_last: end here, with what there is."""
+        """Measure on; the result, or None if there is more to look at. is_last: end here, with what there is."""
         ask = self._ask
         if self._measuring is None:
             limits = MeasureLimits(ask.rows_max, ask.bytes_max, ask.stop_at_controls)

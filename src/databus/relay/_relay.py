@@ -96,7 +96,7 @@ class Relay:
         self._feeds[name].published()  # which is another one once streams were ended
 
     def _end_streams(self, name: str, error: DatabusError | None = None) -> None:
-        """Have those end who follow a log that is not served any more; whoever asks again is told of what is there."""
+        """End the streams of a log that is no longer served; a client that asks again gets what is there now."""
         feed, self._feeds[name] = self._feeds[name], PublishFeed(self._server.loop)
         with suppress(RuntimeError):  # the loop has ended, and they with it
             self._server.loop.call_soon_threadsafe(feed.end, error)
@@ -280,8 +280,8 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
 def _leave_pandas_out(config: RelayConfig) -> None:
     """Make Arrow's first array here, without pandas: otherwise the first change would wait until Arrow has imported it.
 
-    Arrow does so, for half a second, in order to know pandas' objects where it is given any. Ours give it none; a
-    source of somebody's own may.
+    Arrow does so, for half a second, in order to know pandas' objects where it is given any. Our sources
+    give it none; a source that is a plugin may.
     """
     is_ours = all(type(source).__module__.startswith("databus.") for source in config.sources.values())
     if "pandas" in sys.modules or not is_ours:

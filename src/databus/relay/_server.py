@@ -164,7 +164,7 @@ class Server:
             for request, grant, task in tuple(self._asking.values()):
                 if task is not None and not self._keys.still_admits(request, grant):
                     _logger.info("cut off: its token has gone", access=grant.name, path=request.path[:100])
-                    task.cancel()  # which resets the connection: nobody takes what came for the whole
+                    task.cancel()  # which resets the connection: what came does not look complete
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None  # noqa: S101 - it was set up

@@ -90,8 +90,8 @@ class Stats:
         self._gone.pop((stream.client, stream.physical), None)
 
     def closed(self, stream: OpenStream, now_s: float) -> None:
-        """A stream has ended. Where a client with a name stood is kept for an hour: it may have crashed, and its lag
-        grows while nobody sees it.
+        """A stream has ended. The position of a named client is kept for an hour: if it has crashed, its lag stays
+        visible.
         """
         self.streams.discard(stream)
         if _is_name(stream.client):

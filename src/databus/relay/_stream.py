@@ -4,8 +4,8 @@ A stream that is behind reads large pieces of the log's files in a thread, the n
 that a disk's slowness is its own. One that has everything stands at the log's tail (`databus.relay._tail`), where what
 is published is made ready once for all. Either way a client that does not read stops at its socket, and nowhere else.
 
-An error before the first byte is an answer with its status. After that the connection is reset, so that nobody takes
-what came for the whole; the client asks again from where it is and is told what is wrong.
+An error before the first byte is an answer with its status. After that the connection is reset, so that no
+client takes what came for the whole; it asks again from where it is, and gets the error as an answer.
 """
 
 import asyncio
@@ -177,7 +177,7 @@ class Streaming:
         try:
             await asyncio.wait({first}, timeout=HEADERS_MS_MAX / 1e3)
         except asyncio.CancelledError:
-            first.add_done_callback(_look_at)  # nobody waits for it any more
+            first.add_done_callback(_look_at)  # its result is not awaited any more
             raise
         if first.done():
             first.result()
@@ -238,7 +238,7 @@ class Streaming:
         return await self._deliver(response, lambda sender: self._send(sender, content, cursor.position))
 
     async def _cut_off(self, sender: Sender) -> None:
-        """Reset the connection once the client has what was sent before: that counts, and nobody takes it for all."""
+        """Reset the connection once the client has what was sent before: that is valid, and must not look complete."""
         try:
             await sender.drain()
         finally:
@@ -275,7 +275,7 @@ class Streaming:
         except Exception:
             await self._cut_off(sender)
             raise
-        except BaseException:  # cancelled: then too nobody may take what came for the whole
+        except BaseException:  # cancelled: then too what came must not look complete
             sender.abort()
             raise
         finally:
@@ -380,7 +380,7 @@ def _length(content: "list[Span] | bytes") -> int:
 
 
 def _look_at(future: "asyncio.Future[Any]") -> None:
-    """Take note of the result of a read that nobody waits for any more."""
+    """Retrieve the error of a read that is not awaited any more, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

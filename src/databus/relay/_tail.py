@@ -3,8 +3,8 @@
 It is read and checked once, made into what is wanted once for each distinct request, and handed to each follower's
 socket in one send: no task, no file and no walk for each of them. What is published while a socket is full goes out
 together when it is not. Memory is bounded: a follower that has not been sent the oldest chunk when that has to go
-leaves the tail, reads the log's files in large pieces at its own pace, and comes back at the end. While nobody is here
-nothing is read.
+leaves the tail, reads the log's files in large pieces at its own pace, and comes back at the end. Without
+followers nothing is read.
 
 All of it belongs to the event loop's thread, but for reading and rendering what is large.
 """
@@ -299,7 +299,7 @@ class Tail:
             self._clear(self._cursor.copy())
 
     def boundary(self, place: tuple[int, int]) -> End | None:
-        """Where somebody who reads the log from `place` on meets the start of a chunk, or the end of all of them."""
+        """Where a reader of the log's files, from `place` on, meets the start of a chunk, or the end of all of them."""
         place = self._cursor.view.settled(place)
         if not self._followers or not self._chunks or place >= self._place:
             return None
@@ -339,7 +339,7 @@ class Tail:
                     break
                 try:
                     bytes_more = line.make(chunk)
-                except Exception as error:  # noqa: BLE001 - it is found and said again by each, in the files
+                except Exception as error:  # noqa: BLE001 - each follower meets it again in the files, and reports it
                     self._drop(line.followers, error)
                     return
                 self._hold(chunk, bytes_more)
@@ -376,14 +376,14 @@ class Tail:
             for follower in [other for other in self._followers if other.next <= self._first]:
                 self.leave(follower)
             if not self._chunks:
-                return  # nobody is left
+                return  # without followers there are no chunks
             chunk = self._chunks.popleft()
             self._first += 1
             del self._numbers[chunk.start]
             self._bytes -= chunk.bytes
 
     def _drop(self, followers: set[Follower], error: BaseException | None = None) -> None:
-        """Have these leave. They read on from the log's files, and are told there whatever is wrong with them."""
+        """Make these followers leave. They read on from the log's files, where an error of theirs is reported."""
         if error is not None:
             _logger.warning("tail given up", physical=self.log.physical, error=type(error).__name__, message=str(error))
         for follower in tuple(followers):

@@ -1,8 +1,8 @@
 """TLS between a socket and the HTTP server: `Tls` is fed what came from the network, and speaks to the server in clear.
 
 asyncio's own TLS is not used, because a connection must stand at the door from its first byte on, also one that never
-says hello; because who is refused must be told why (asyncio drops the alert); and because what waits for a client must
-be bounded by what the socket's transport holds, and no second buffer behind it.
+says hello; because a client that is refused must learn why (asyncio drops the alert); and because what waits for a
+client must be bounded by what the socket's transport holds, and no second buffer behind it.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class TlsTransport(asyncio.Transport):
         return self.raw.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the server is told to wait."""
+        """The bounds at which the server must wait, and may go on."""
         self.raw.set_write_buffer_limits(high, low)
 
     def is_reading(self) -> bool:
@@ -215,8 +215,8 @@ class Tls(asyncio.Protocol):
             self._note(-1)
 
     def _refuse(self, answer: bytes) -> None:
-        """Say why, and wait for the peer to go: a reset could overtake what it is told. The door waits no longer than
-        for any other.
+        """Send the reason, and wait for the peer to close: a reset could overtake the answer. The door waits no longer
+        than for any other.
         """
         self._is_over = True
         self._end_handshake()
@@ -271,7 +271,7 @@ class Tls(asyncio.Protocol):
 
 
 def _answer(status: str, error: str, message: str) -> bytes:
-    """What somebody is told in HTTP who never comes to the server."""
+    """An answer in HTTP to a client that does not get as far as the server."""
     body = json.dumps({"error": error, "message": message}).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"

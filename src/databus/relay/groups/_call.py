@@ -17,7 +17,7 @@ _STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class BarrierBody(BaseModel):
-    """A control that deals keys anew."""
+    """A control that redistributes keys."""
 
     model_config = _STRICT
 
@@ -37,8 +37,8 @@ class HeldBody(BaseModel):
     )
     waits: list[BarrierBody] = Field(
         default_factory=list,
-        description="The controls that deal keys anew, one of a physical source at most, behind which the member waits "
-        "for all other partitions.",
+        description="The controls that redistribute keys, one of a physical source at most, behind which the member "
+        "waits for all other partitions.",
     )
 
 
@@ -75,7 +75,7 @@ class CallBody(BaseModel):
 
 
 class ReportBody(BaseModel):
-    """How far somebody has come who holds no partition, such as a pipeline's output."""
+    """How far a consumer without partitions has come, such as a pipeline's output."""
 
     model_config = _STRICT
 
@@ -153,7 +153,7 @@ class TakenPartition:
 
 @dataclass(frozen=True, slots=True)
 class CallAnswer:
-    """What a member is told. See docs/http.md for the fields."""
+    """The answer to a member. See docs/http.md for the fields."""
 
     lease_ms: int
     again_ms: int

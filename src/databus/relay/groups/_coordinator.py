@@ -101,7 +101,7 @@ class Coordinator:
             self.groups[name] = restored(name, record, self.groups.get(name), now.ns)
 
     def _wait_a_lease(self, group: ConsumerGroup, now: Clocks) -> None:
-        """Any partition may be held by somebody of whom an older copy of the journal says nothing."""
+        """Wait for a lease: members may hold partitions of which an older copy of the journal says nothing."""
         leases = [self.limits.lease_ms, *(member.lease_ms for member in group.members.values())]
         group.waits_until_ns = now.ns + max(leases) * 1_000_000
 
@@ -142,9 +142,7 @@ class Coordinator:
         self._gone.append({"group": name, "gone": True})
 
     def add(self, group: ConsumerGroup, now: Clocks, *, waits: bool) -> None:
-        """A group there was not. waits: whether somebody may still hold a partition of it, so that a lease has to pass
-        first.
-        """
+        """Add a group. waits: whether a member may still hold a partition of it, so that a lease has to pass first."""
         before = self.names.get(group.name)
         group.last_fence = max(group.last_fence, before.last_fence if before else 0)
         if waits:
@@ -169,18 +167,18 @@ class Coordinator:
             return
         forgotten = listed.state is NameState.FORGOTTEN
         happened = (
-            f"nobody used {name} for {self.limits.unused_h_max // 24} days, so it was forgotten"
+            f"{name} was not used for {self.limits.unused_h_max // 24} days, so it was forgotten"
             if forgotten
             else f"{name} was in use here, and the journal does not have it, or is a copy from before a resize"
         )
         raise GroupStateLost(
-            f"{happened}; say where it stands before anybody goes on: databus consumers import {name} --from FILE, or "
-            f"databus consumers reset {name} --to ...",
+            f"{happened}; say where it stands before its members go on: databus consumers import {name} --from FILE, "
+            f"or databus consumers reset {name} --to ...",
             details={"reason": "forgotten" if forgotten else "lost"},
         )
 
     def lost(self) -> list[str]:
-        """The names that somebody has to `import` or `reset` before they go on."""
+        """The names that an operator has to `import` or `reset` before they go on."""
         return [
             name for name, listed in self.names.items() if listed.state is NameState.KEPT and name not in self.groups
         ]
@@ -195,7 +193,7 @@ class Coordinator:
     # Calls
 
     def needs_start(self, name: str, call: MemberCall) -> bool:
-        """Whether this call would make its group, so that somebody has to find where it begins first."""
+        """Whether this call would make its group, so that the caller has to find out first where it begins."""
         if name in self.groups:
             return False
         self.check_state(name)
@@ -203,7 +201,7 @@ class Coordinator:
         if call.named:
             raise GroupStateLost(
                 f"{name}: there is no such group, and {call.member} holds partitions of one: it was deleted, or its "
-                "state is lost. Restart this consumer; it makes the group where it is told to begin",
+                "state is lost. Restart this consumer; it makes the group where its options say",
                 details={"reason": "lost"},
             )
         return True
@@ -235,7 +233,7 @@ class Coordinator:
             self.touch(group)  # a lease may have ended whatever becomes of the call
 
     def look(self, name: str, call: MemberCall, now: Clocks) -> CallAnswer:
-        """What a call that has been handled, and waits, is told now. Raises `StaleCall` once a newer one has come."""
+        """The answer of now to a call that was handled and waits. Raises `StaleCall` once a newer one has come."""
         self._note_standstill(now)
         group = self.groups.get(name)
         member = None if group is None else group.members.get(call.member)
@@ -257,8 +255,8 @@ class Coordinator:
     def _check(self, group: ConsumerGroup, call: MemberCall) -> None:
         if group.is_reported:
             raise GroupDiffers(
-                f"{group.name}: a pipeline reports under this name how far its output is, so nobody can join it; take "
-                "another name",
+                f"{group.name}: a pipeline reports under this name how far its output is, so members cannot join it; "
+                "take another name",
                 details={"differs": {"reported": {"group": True, "call": False}}},
             )
         differs = {
@@ -276,7 +274,7 @@ class Coordinator:
                     f"{what}: {both['call']!r}, the group has {both['group']!r}" for what, both in differs.items()
                 )
                 + f". Give all members the same; to change them, stop all members, then export {group.name}, edit and "
-                "import it; or delete it, to begin anew (`databus consumers`)",
+                "import it; or delete it, to start again (`databus consumers`)",
                 details={"differs": differs},
             )
         self._check_number(group, call)
@@ -336,7 +334,7 @@ class Coordinator:
                 group.free(number)
 
     def _note_barriers(self, group: ConsumerGroup, held_by_number: Mapping[int, HeldPartition]) -> None:
-        """Keep those that somebody waits at, and let go of those that all have reached."""
+        """Keep the barriers at which a member waits, and drop those that all have reached."""
         for barrier in (barrier for held in held_by_number.values() for barrier in held.waits):
             if group.barriers.get(barrier.physical) == barrier.pair:
                 continue
@@ -437,7 +435,7 @@ class Coordinator:
         return max(group.last_fence + 1, now.wall_ms)
 
     def _again_ms(self, group: ConsumerGroup, name: str, now: Clocks) -> int:
-        """When to call again: as often as a lease needs, or when what somebody holds, or may hold, gets free."""
+        """When to call again: as often as a lease needs, or when others free what they hold, or may hold."""
         member = group.members[name]
         ends = [other.ends_ns() for key, other in group.members.items() if key != name]
         ends += [group.waits_until_ns] if group.waits_until_ns > now.ns else []

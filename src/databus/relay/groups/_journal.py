@@ -1,4 +1,4 @@
-"""The journal of all groups: one file, appended and fsynced a batch at a time, and written anew when it has grown.
+"""The journal of all groups: one file, appended and fsynced a batch at a time, and rewritten when it has grown.
 
 A line is a batch: the CRC-32C of what follows in eight hexadecimal digits, a blank, and the records of
 `databus.relay.groups._state` as a JSON array. The first line says which version this is. A batch is written when the
@@ -91,7 +91,7 @@ class GroupJournal:
         return not self._is_sound or self._bytes > max(_GROWN_BYTES_MIN, self._first_bytes * _GROWN_TIMES)
 
     def append(self, records: Sequence[dict[str, Any]]) -> None:
-        """Have a batch on the disk. Raises `DiskFull`, `ServiceUnavailable`; then it has to be written anew."""
+        """Put a batch on the disk. Raises `DiskFull`, `ServiceUnavailable`; then `rewrite` is next."""
         line = _line(records)
         crash_point("groups.journal.before")
         try:

@@ -214,7 +214,7 @@ class GroupKeeper:
             self._flushing = None
 
     def _put(self, changes: GroupChanges, whole: list[dict[str, Any]] | None) -> None:
-        """Write a batch. whole: everything, where the journal is to be written anew."""
+        """Write a batch. whole: all records, if the journal is to be rewritten."""
         if whole is not None:
             self._journal.rewrite(whole)
         elif changes.records:
@@ -229,7 +229,7 @@ class GroupKeeper:
             if self.trouble is not None:
                 return
             if forgotten := self._machine.tick(self.now()):
-                _logger.warning("nobody used these names for long: they are forgotten", names=forgotten[:100])
+                _logger.warning("names that were not used for long are forgotten", names=forgotten[:100])
             for name in list(self._machine.groups):
                 self.changed(name)
 

@@ -26,7 +26,7 @@ class NameState(StrEnum):
     DELETED = "deleted"
     FORGOTTEN = "forgotten"
     BEGINS = "begins"
-    """Its state was lost, and somebody has said where it begins."""
+    """Its state was lost, and an operator has said where it begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What an operator does to a group. Pure, as the coordinator is; each refuses what would pull a partition from under
-somebody who is at work.
+"""What an operator does to a group. Pure, as the coordinator is; each refuses what would take a partition from a member
+that is at work.
 """
 
 from typing import Any, Final
@@ -48,7 +48,7 @@ def report(
     *,
     guard: bool | None = None,
 ) -> None:
-    """Note how far somebody has come who keeps that elsewhere, and holds no partition. access: under which it reports.
+    """Note how far a consumer without partitions is, which keeps its place elsewhere. access: under which it reports.
     guard: whether the log is kept for it; None where that stays as it is, also where a guard has ended meanwhile.
 
     Raises `GroupDiffers` for a name that members have, or had.
@@ -59,7 +59,7 @@ def report(
     is_of_members = listed is not None and listed.state is not NameState.DELETED
     if is_of_members or (group is not None and not group.is_reported):
         raise GroupDiffers(
-            f"{name}: members have this name, so that nobody can report under it; give the pipeline or its output "
+            f"{name}: members have this name, so a pipeline cannot report under it; give the pipeline or its output "
             f"another name, or delete that one: databus consumers delete {name}",
             details={"differs": {"reported": {"group": False, "call": True}}},
         )
@@ -206,7 +206,7 @@ def _read(name: str, given: Exported) -> ConsumerGroup:
         group.put(number, PartitionState(partition.of, checkpoint))
     for number, partition in given.partitions.items():
         if partition.of != n:
-            group.free(number)  # a resize that was under way ends here: nobody holds anything
+            group.free(number)  # a resize that was under way ends here, since no member holds a partition
     group.note_head()
     return group
 
@@ -217,7 +217,7 @@ def _check_at_rest(group: ConsumerGroup, what: str) -> None:
         number, holder = next(iter(held.items()))
         raise GroupBusy(
             f"{group.name}: {len(held)} partitions are held, {number} by {holder}; {what} needs them given up: pause "
-            "the group, or stop its members, and wait until nobody holds any"
+            "the group, or stop its members, and wait until none is held"
         )
 
 

@@ -1,6 +1,6 @@
 """What a coordinator knows of a group, as it is kept: partitions, members, where it began. Pure.
 
-Whatever changes marks itself, so that `ConsumerGroup.taken` gives what the journal has to be told, and no more.
+Whatever changes marks itself, so that `ConsumerGroup.taken` gives what the journal needs, and no more.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class ConsumerGroup:
     called: bool = True
     """Whether a member has called within this hour."""
     is_reported: bool = False
-    """Whether nobody joins it: somebody who keeps its place elsewhere tells of it."""
+    """Whether it has no members: a consumer that keeps its place elsewhere reports how far it is."""
     _head_changed: bool = False
     _partitions_changed: set[int] = field(default_factory=set)
     _members_changed: set[str] = field(default_factory=set)
@@ -110,7 +110,7 @@ class ConsumerGroup:
         self._partitions_changed.add(number)
 
     def hold(self, number: int, member: str, fence: int) -> None:
-        """Somebody gets a partition."""
+        """Give a partition to a member."""
         partition = self.partitions[number]
         partition.holder, partition.fence = member, fence
         self.last_fence = fence
@@ -118,7 +118,7 @@ class ConsumerGroup:
         self._partitions_changed.add(number)
 
     def free(self, number: int) -> None:
-        """Nobody has it any more. While the group is resized, one of the earlier layout is split then."""
+        """Take a partition from its holder. During a resize one of the earlier layout is split then."""
         partition = self.partitions[number]
         partition.holder = None
         self._partitions_changed.add(number)
@@ -135,14 +135,14 @@ class ConsumerGroup:
             self._partitions_changed.add(number)
 
     def note_use(self) -> None:
-        """Somebody has called: the days until it is forgotten begin anew."""
+        """Note a call: the days until the group is forgotten are counted from here."""
         self.called = True
         if self.unused_h:
             self.unused_h = 0
             self.note_head()
 
     def join(self, name: str, member: MemberState) -> None:
-        """Somebody new."""
+        """Add a member."""
         self.members[name] = member
         self._members_changed.add(name)
         self.version += 1
@@ -167,7 +167,7 @@ class ConsumerGroup:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the journal has to be told something."""
+        """Whether there is something to write to the journal."""
         return bool(self._head_changed or self._partitions_changed or self._members_changed)
 
     @property
