@@ -141,8 +141,8 @@ class Alerts:
                 if rule.holds(sample):
                     held.append((rule, sample))
         held += [(rule, Sample(rule.metric, {}, 0.0)) for rule in absent.values()]
-        there = {self._hold(now_s, rule, sample) for rule, sample in self._gravest(held)}
-        for id_ in self._open.keys() - there:
+        holding = {self._hold(now_s, rule, sample) for rule, sample in self._gravest(held)}
+        for id_ in self._open.keys() - holding:
             self._end(now_s, self._open.pop(id_))
         if now_s >= self._acked_until_s:
             self._acked_before.clear()

@@ -202,8 +202,8 @@ class Answers:
     def _status_text(self, principal: Principal) -> str:
         """The status of a principal as JSON, made once a turn for all their tabs."""
         turn = turn_of(time.monotonic())
-        made, text = self._texts.get(principal, (None, ""))
-        if made != turn:
+        turn_of_text, text = self._texts.get(principal, (None, ""))
+        if turn_of_text != turn:
             text = json.dumps(self.board.status(principal), default=str)
             # Texts of an earlier turn are not used again, and would add up.
             self._texts = {who: entry for who, entry in self._texts.items() if entry[0] == turn}
@@ -219,11 +219,11 @@ class Answers:
     async def metrics(self, call: ApiCall) -> web.Response:
         """GET /metrics."""
         status = self.board.status(call.principal)
-        there = [entry["node"] for entry in (*status["outputs"], *status["sources"])]
+        nodes_seen = [entry["node"] for entry in (*status["outputs"], *status["sources"])]
         wanted = call.given["node"]
-        if wanted is not None and wanted not in there:
+        if wanted is not None and wanted not in nodes_seen:
             raise UnknownSource(f"no node {wanted[:100]!r} here")
-        nodes = there if wanted is None else [wanted]
+        nodes = nodes_seen if wanted is None else [wanted]
         since_us = call.given["since_us"] or time.time_ns() // 1000 - _CHART_US
         return json_answer(await self._read(partial(self.board.numbers.history, nodes, since_us)))
 
@@ -243,9 +243,9 @@ class Answers:
     async def journal(self, call: ApiCall) -> web.Response:
         """GET /journal."""
         given = call.given
-        asked = {"output": given["output"], "limit": given["limit"], "before_us": given["before_us"] or 0}
+        parameters = {"output": given["output"], "limit": given["limit"], "before_us": given["before_us"] or 0}
         answers = await self._of_pipelines(
-            call, "journal", **{name: value for name, value in asked.items() if value is not None}
+            call, "journal", **{name: value for name, value in parameters.items() if value is not None}
         )
         merged = _merged(answers, "events", "at_us", given["limit"])
         return json_answer({**merged, "events": [event_for(call.principal, event) for event in merged["events"]]})
@@ -254,8 +254,8 @@ class Answers:
         """GET /audit: of this dashboard, and of the pipelines."""
         answers = await self._of_pipelines(call, "audit", limit=call.given["limit"])
         if call.given["pipeline"] is None:
-            here = await self._read(lambda: {"entries": list(self._audit_here(call.principal))})
-            answers["dashboard"] = here
+            own = await self._read(lambda: {"entries": list(self._audit_here(call.principal))})
+            answers["dashboard"] = own
         merged = _merged(answers, "entries", "at", call.given["limit"])
         return json_answer({**merged, "entries": [entry_for(call.principal, entry) for entry in merged["entries"]]})
 
@@ -266,20 +266,20 @@ class Answers:
 
     async def letters(self, call: ApiCall) -> web.Response:
         """GET /letters."""
-        asked = {} if call.given["output"] is None else {"output": call.given["output"]}
-        answers = await self._of_pipelines(call, "letters", **asked)
+        parameters = {} if call.given["output"] is None else {"output": call.given["output"]}
+        answers = await self._of_pipelines(call, "letters", **parameters)
         counts = [{"pipeline": name, **count} for name, answer in answers.items() for count in _rows(answer, "counts")]
         return json_answer({"counts": counts, "unanswered": _unanswered(answers)})
 
     async def letter_rows(self, call: ApiCall) -> web.Response:
         """GET /letters/rows."""
         watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
-        asked = {
+        parameters = {
             "rows": 1,
             "limit": call.given["limit"],
             **({"output": call.given["output"]} if call.given["output"] else {}),
         }
-        return json_answer(await self._ask(watch, call.principal, partial(part.show, "letters", **asked)))
+        return json_answer(await self._ask(watch, call.principal, partial(part.show, "letters", **parameters)))
 
     async def config(self, call: ApiCall) -> web.Response:
         """GET /config."""
@@ -290,8 +290,8 @@ class Answers:
     async def trace(self, call: ApiCall) -> web.Response:
         """GET /trace."""
         watch, part = self.board.pipeline(call.given["pipeline"], call.principal)
-        asked = {name: call.given[name] for name in ("table", "key", "since_s", "limit")}
-        return json_answer(await self._ask(watch, call.principal, partial(part.show, "trace", **asked)))
+        parameters = {name: call.given[name] for name in ("table", "key", "since_s", "limit")}
+        return json_answer(await self._ask(watch, call.principal, partial(part.show, "trace", **parameters)))
 
     async def batches(self, call: ApiCall) -> web.Response:
         """GET /batches."""
@@ -334,9 +334,9 @@ class Answers:
         alert = machine.find(call.path["id"])
         if not call.principal.sees(alert.project):
             raise UnknownSource(f"no alert {call.path['id'][:100]!r} is open")
-        asked = {key: value for key, value in call.given.items() if value is not None}
+        parameters = {key: value for key, value in call.given.items() if value is not None}
         verb = _verb(call)
-        operation = Operation(f"alert {verb}", alert.id, call.principal, call.address, alert.project, asked)
+        operation = Operation(f"alert {verb}", alert.id, call.principal, call.address, alert.project, parameters)
 
         async def act() -> None:  # a coroutine, since the machine belongs to the loop's thread
             if verb == "ack":
@@ -361,23 +361,25 @@ class Answers:
                 return json_answer(_shown(operation, call.principal))
         raise UnknownSource(f"no operation {call.path['id'][:100]!r} here")
 
-    async def _of_pipelines(self, call: ApiCall, verb: str, **asked: Any) -> dict[str, Any]:
+    async def _of_pipelines(self, call: ApiCall, verb: str, **parameters: Any) -> dict[str, Any]:
         """What the given pipeline answers, or all that the principal sees; of one that fails, `error` instead."""
         wanted = call.given["pipeline"]
         if wanted is not None:
             watch, part = self.board.pipeline(wanted, call.principal)
-            return {watch.name: await self._ask(watch, call.principal, partial(part.show, verb, **asked), _LIST_S_MAX)}
-        there = list(self.board.pipelines(call.principal))
+            return {
+                watch.name: await self._ask(watch, call.principal, partial(part.show, verb, **parameters), _LIST_S_MAX)
+            }
+        pipelines = list(self.board.pipelines(call.principal))
         answers = await asyncio.gather(
             *(
-                self._ask(watch, call.principal, partial(part.show, verb, **asked), _LIST_S_MAX)
-                for watch, part in there
+                self._ask(watch, call.principal, partial(part.show, verb, **parameters), _LIST_S_MAX)
+                for watch, part in pipelines
             ),
             return_exceptions=True,
         )
         return {
             watch.name: {"error": str(error_for(call.principal, answer))} if isinstance(answer, Exception) else answer
-            for (watch, _), answer in zip(there, answers, strict=True)
+            for (watch, _), answer in zip(pipelines, answers, strict=True)
         }
 
     # What can be done
@@ -408,9 +410,9 @@ class Answers:
         """POST /sources/{relay}/{source}/{verb}."""
         relay, source = call.path["relay"], call.path["source"]
         project, watch = self.board.source(relay, source, call.principal)
-        asked = {name: call.given.get(name) for name in ("tables", "reason", "if_seen")}
+        parameters = {name: call.given.get(name) for name in ("tables", "reason", "if_seen")}
         verb = "cancel" if call.endpoint.method == "DELETE" else _verb(call)
-        work = partial(watch.part.act_on_source, verb, source, _who(call), **asked)
+        work = partial(watch.part.act_on_source, verb, source, _who(call), **parameters)
         return await self._do(call, f"{relay}/sources.{source}", source, (watch, project), work)
 
     async def _do(
@@ -418,10 +420,10 @@ class Answers:
     ) -> web.Response:
         """of: the part that does it, and whose project it is."""
         watch, project = of
-        asked = {key: value for key, value in call.given.items() if value is not None}
+        parameters = {key: value for key, value in call.given.items() if value is not None}
         kind, verb = call.endpoint.path.split("/")[1].removesuffix("s"), _verb(call)
         verb = f"cancel {verb}" if call.endpoint.method == "DELETE" else verb
-        operation = Operation(f"{kind} {verb}", target, call.principal, call.address, project, asked)
+        operation = Operation(f"{kind} {verb}", target, call.principal, call.address, project, parameters)
         if call.given.get("confirm", name) != name:
             error = MalformedRequest(f"confirm: write {name!r}, the name of what this is about")
             await self._operations.refuse(operation, error)
@@ -509,7 +511,7 @@ def _answer_of(endpoint: ApiEndpoint) -> Answer:
         "GET /operations/{id}": Answers.operation,
         "GET /config": Answers.config,
     }
-    of: dict[str, Answer] = {
+    by_kind: dict[str, Answer] = {
         "outputs": Answers.on_output,
         "letters": Answers.on_output,
         "tables": Answers.on_table,
@@ -517,7 +519,7 @@ def _answer_of(endpoint: ApiEndpoint) -> Answer:
         "pipelines": Answers.on_pipeline,
         "alerts": Answers.on_alert,
     }
-    return named.get(endpoint.key) or of[endpoint.path.split("/")[1]]
+    return named.get(endpoint.key) or by_kind[endpoint.path.split("/")[1]]
 
 
 ANSWERS: Final[Mapping[str, Answer]] = {endpoint.key: _answer_of(endpoint) for endpoint in ENDPOINTS}

@@ -55,9 +55,11 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|"
     for parameter, keys in _parameters():
         written = parameter.type.written.replace("|", "\\|")
-        of = f"{len(keys)} endpoints that change something" if len(keys) > 5 else ", ".join(f"`{key}`" for key in keys)
+        endpoints = (
+            f"{len(keys)} endpoints that change something" if len(keys) > 5 else ", ".join(f"`{key}`" for key in keys)
+        )
         needed = "needed: " if parameter.is_required else ""
-        yield f"| `{parameter.name}={written}` | {of} | {needed}{parameter.help} |"
+        yield f"| `{parameter.name}={written}` | {endpoints} | {needed}{parameter.help} |"
     yield "\n| status | |"
     yield "|---|---|"
     yield from (f"| {status} | {says} |" for status, says in _SAYS.items())

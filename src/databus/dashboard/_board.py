@@ -212,8 +212,8 @@ class Board:
             ]
             edges += self._from_elsewhere(watch, mine.values(), nodes)
         # An edge to a node that this principal does not see would tell that there is one.
-        there = [edge for edge in edges if edge["from"] in nodes and edge["to"] in nodes]
-        return {"nodes": list(nodes.values()), "edges": there}
+        visible = [edge for edge in edges if edge["from"] in nodes and edge["to"] in nodes]
+        return {"nodes": list(nodes.values()), "edges": visible}
 
     def _from_elsewhere(self, watch: Watch, mine: Any, nodes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Edges to the inputs of a pipeline from the sources of a relay that another part owns."""

@@ -74,25 +74,25 @@ class _WayTo:
         self._drops = drops
         self._together = [path.split(_AND) for path in drops if _AND in path]
 
-    def rates(self, of: Rates) -> Iterator[tuple[str, str, dict[str, float]]]:
-        """The known edges with their rates. of: the rates of the output itself."""
-        came = {span: of.get(f"in_rows_s{span}") for span in SPANS}
+    def rates(self, output_rates: Rates) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """The known edges with their rates. output_rates: those of the output itself."""
+        came = {span: output_rates.get(f"in_rows_s{span}") for span in SPANS}
         known: dict[tuple[str, str], dict[str, float]] = {}
-        for start, end, rows in (*self._back(came, of), *self._on(came)):
+        for start, end, rows in (*self._back(came, output_rates), *self._on(came)):
             if not any(start in group and end in group for group in self._together):
                 known[start, end] = _known({f"rows_s{span}": rows[span] for span in SPANS})
-        came_bytes = _known({f"bytes_s{span}": of.get(f"in_bytes_s{span}") for span in SPANS})
+        came_bytes = _known({f"bytes_s{span}": output_rates.get(f"in_bytes_s{span}") for span in SPANS})
         for (start, end), rates in known.items():
             # Bytes are counted as the log has them, so they are known before the first filter only.
             yield start, end, rates if self._before[start] else {**rates, **came_bytes}
 
-    def _back(self, came: _Rows, of: Rates) -> Iterator[tuple[str, str, _Rows]]:
+    def _back(self, came: _Rows, output_rates: Rates) -> Iterator[tuple[str, str, _Rows]]:
         """From the output backward, while a single node leads to each: its input is its output plus its drops."""
         rows = self._less(came, self._drops)
         if all(
             value is None for value in rows.values()
         ):  # a pipeline of an earlier version counts only the rows written
-            rows = {span: of.get(f"rows_s{span}") for span in SPANS}
+            rows = {span: output_rates.get(f"rows_s{span}") for span in SPANS}
             came = {}
         node, seen = self._output, {self._output}
         while len(self._before[node]) == 1 and (before := self._before[node][0]) not in seen:

@@ -24,7 +24,7 @@ _WRONG: Final = frozenset({400, 401, 403, 404, 405, 413, 422})
 """Statuses of a request that will fail again as it is; with `gives_up` it is dropped for the next one."""
 _PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
 
-ThingT = TypeVar("ThingT")
+MessageT = TypeVar("MessageT")
 
 _logger = logger_of("databus.dashboard")
 
@@ -38,7 +38,7 @@ class Sent(NamedTuple):
     """Whether it would be refused again."""
 
 
-class Outbox(Generic[ThingT]):
+class Outbox(Generic[MessageT]):
     """`run` sends what `put` adds, until it is cancelled; both belong to the loop's thread. what: the receiver, for
     people.
 
@@ -49,19 +49,19 @@ class Outbox(Generic[ThingT]):
     def __init__(self, what: str, waiting_max: int, *, gives_up: bool) -> None:
         self._what = what
         self._gives_up = gives_up
-        self._waiting: deque[ThingT] = deque()
+        self._waiting: deque[MessageT] = deque()
         self._waiting_max = waiting_max
         self._has_come = asyncio.Event()
         self.dropped = 0
         self.trouble = ""
         """Why nothing can be sent; empty where it can."""
 
-    def put(self, thing: ThingT) -> None:
+    def put(self, message: MessageT) -> None:
         """Send it when its turn comes."""
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()
             self.dropped += self._waiting_max > 1
-        self._waiting.append(thing)
+        self._waiting.append(message)
         self._has_come.set()
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Outbox(Generic[ThingT]):
             if self._waiting and self._waiting[0] is first:  # else `put` has dropped it meanwhile
                 self._waiting.popleft()
 
-    async def _send(self, thing: ThingT) -> Sent:
+    async def _send(self, message: MessageT) -> Sent:
         raise NotImplementedError
 
 
@@ -115,10 +115,10 @@ class HttpOutbox(Outbox[Request]):
         async with ClientSession(timeout=ClientTimeout(total=_ANSWER_S_MAX)) as self._session:
             await super().run()
 
-    async def _send(self, thing: Request) -> Sent:
+    async def _send(self, request: Request) -> Sent:
         assert self._session is not None  # noqa: S101 - `run` has opened it
         try:
-            posting = self._session.post(self._url, data=thing.body, headers=thing.headers(), allow_redirects=False)
+            posting = self._session.post(self._url, data=request.body, headers=request.headers(), allow_redirects=False)
             async with posting as answer:
                 if answer.status in _SUCCESS:
                     return Sent()
@@ -150,9 +150,9 @@ class MailOutbox(Outbox[EmailMessage]):
         super().__init__("the mail server", waiting_max, gives_up=True)
         self._server = server
 
-    async def _send(self, thing: EmailMessage) -> Sent:
+    async def _send(self, message: EmailMessage) -> Sent:
         try:
-            await asyncio.to_thread(self._hand_over, thing)
+            await asyncio.to_thread(self._hand_over, message)
         except smtplib.SMTPRecipientsRefused:
             return Sent("refuses all recipients", is_refused=True)
         except smtplib.SMTPResponseException as error:
@@ -165,12 +165,12 @@ class MailOutbox(Outbox[EmailMessage]):
         server = self._server
         port = server.port or _PORTS[server.security]
         context = ssl.create_default_context()
-        made = (
+        smtp = (
             smtplib.SMTP_SSL(server.host, port, timeout=_ANSWER_S_MAX, context=context)
             if server.security == "tls"
             else smtplib.SMTP(server.host, port, timeout=_ANSWER_S_MAX)
         )
-        with made as connection:
+        with smtp as connection:
             if server.security == "starttls":
                 connection.starttls(context=context)
             if server.user is not None:

@@ -111,15 +111,15 @@ class _WithRelay:
         self.where = where
         self._relay = relay
 
-    def act_on_source(self, verb: str, source: str, who: Who, **asked: Any) -> Any:
+    def act_on_source(self, verb: str, source: str, who: Who, **request: Any) -> Any:
         """Pause or resume a source, begin or cancel a snapshot; see `act_on_source`."""
-        return act_on_source(*self._asked_relay(), verb, source, who, **asked)
+        return act_on_source(*self._relay_access(), verb, source, who, **request)
 
     def show_source(self, source: str) -> dict[str, Any]:
         """The tables of a source with their schemas, and who reads it; see `show_source`."""
-        return show_source(*self._asked_relay(), source)
+        return show_source(*self._relay_access(), source)
 
-    def _asked_relay(self) -> tuple[str, Access]:
+    def _relay_access(self) -> tuple[str, Access]:
         url, access = self._relay()
         if url is None:
             raise ServiceUnavailable(f"{self.where}: its relay does not run, or is not known here")
@@ -131,34 +131,34 @@ class PipelinePart(_WithRelay):
 
     kind: Final = "pipeline"
 
-    def __init__(self, where: str, asked: AsksPipeline, relay: Callable[[], tuple[str | None, Access]]) -> None:
+    def __init__(self, where: str, pipeline: AsksPipeline, relay: Callable[[], tuple[str | None, Access]]) -> None:
         super().__init__(where, relay)
-        self._asked = asked
+        self._pipeline = pipeline
 
     def look(self) -> Mapping[str, Any]:
         """Its status, for which it asks neither its relay nor its targets."""
-        return checked("status", self._asked.ask("status"))
+        return checked("status", self._pipeline.ask("status"))
 
     def graph(self) -> Mapping[str, Any]:
         """Its nodes and edges."""
-        return checked("graph", self._asked.ask("graph"))
+        return checked("graph", self._pipeline.ask("graph"))
 
     def measure(self) -> Mapping[str, Any]:
         """The same with positions and backlog, for which it asks relay and targets: takes seconds."""
-        return self._asked.ask("backlog")
+        return self._pipeline.ask("backlog")
 
     def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
         """An answer to journal, audit, letters, config, trace, batches or lineage."""
-        return self._asked.ask(verb, **request)
+        return self._pipeline.ask(verb, **request)
 
     def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change outputs, or, without any, the pipeline itself. given: the parameters of the request."""
         seen = None if given.get("if_seen") is None else dict.fromkeys(outputs or [""], given["if_seen"])
         tables = given.get("tables") or None
         tables = split_names(tables) if isinstance(tables, str) else tables
-        asked = {"by": dict(who), "reason": given["reason"], "if_seen": seen, "tables": tables}
-        asked |= {name: given[name] for name in ("rows", "bytes", "count", "if_file") if given.get(name) is not None}
-        return self._asked.ask(verb, outputs=list(outputs), **asked)
+        request = {"by": dict(who), "reason": given["reason"], "if_seen": seen, "tables": tables}
+        request |= {name: given[name] for name in ("rows", "bytes", "count", "if_file") if given.get(name) is not None}
+        return self._pipeline.ask(verb, outputs=list(outputs), **request)
 
 
 class RelayPart(_WithRelay):
@@ -168,7 +168,7 @@ class RelayPart(_WithRelay):
 
     def look(self) -> Mapping[str, Any]:
         """The states of its sources, as a pipeline's status has them."""
-        url, access = self._asked_relay()
+        url, access = self._relay_access()
         states = _client(url, access).states()
         return checked("status", {"relay": url, "sources": {str(state["name"]): state for state in states}})
 
@@ -176,19 +176,19 @@ class RelayPart(_WithRelay):
 Part = PipelinePart | RelayPart
 
 
-def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **asked: Any) -> Any:
+def act_on_source(url: str, access: Access, verb: str, source: str, who: Who, **request: Any) -> Any:
     """Pause or resume a source of a relay, begin or cancel a snapshot. The relay's audit log has who, and why."""
     client = _client(url, access, f"dashboard: {who['principal']} at {who['address']}")
-    tables = asked.pop("tables", None)
+    tables = request.pop("tables", None)
     match verb:
         case "pause":
-            return client.pause([source], **asked)
+            return client.pause([source], **request)
         case "resume":
-            return client.resume([source], **asked)
+            return client.resume([source], **request)
         case "cancel":
-            return client.cancel_snapshot(source, (tables or "").split(","), **asked)
+            return client.cancel_snapshot(source, (tables or "").split(","), **request)
         case _:
-            return client.request_snapshot(source, (tables or "").split(","), **asked)
+            return client.request_snapshot(source, (tables or "").split(","), **request)
 
 
 def show_source(url: str, access: Access, source: str) -> dict[str, Any]:
@@ -230,12 +230,12 @@ def part_of_file(path: Path) -> tuple[str, Part]:
 def part_of_pipeline(url: str, access: Access) -> tuple[str, Part]:
     """A pipeline by the address of its HTTP server."""
     token = None if access.token_file is None else access.token_file.read_text().split("\n")[0].strip()
-    asked = PipelineUrl(url, token)
+    pipeline = PipelineUrl(url, token)
 
     def relay() -> tuple[str | None, Access]:
-        return asked.ask("status").get("relay"), access
+        return pipeline.ask("status").get("relay"), access
 
-    return _host_of(url), PipelinePart(url, asked, relay)
+    return _host_of(url), PipelinePart(url, pipeline, relay)
 
 
 def part_of_relay(url: str, access: Access) -> tuple[str, Part]:

@@ -82,11 +82,13 @@ class Principals:
             entries = _PrincipalsFile.model_validate(value).principals
         except ValidationError as error:
             raise ConfigError("\n".join(f"{where}: {line}" for line in lines_of(error, _PrincipalsFile))) from None
-        for of in ("name", "token_sha256"):
-            given = [getattr(entry, of) for entry in entries]
+        for field_name in ("name", "token_sha256"):
+            given = [getattr(entry, field_name) for entry in entries]
             twice = sorted({value for value in given if given.count(value) > 1})
             if twice:
-                raise ConfigError(f"{where}: principals: two have the {of} {twice[0]}; whose it is would be unclear")
+                raise ConfigError(
+                    f"{where}: principals: two have the {field_name} {twice[0]}; whose it is would be unclear"
+                )
         return cls(
             (Principal(entry.name, frozenset(entry.rights), frozenset(entry.projects)), entry.token_sha256)
             for entry in entries

@@ -67,11 +67,11 @@ def _of_pipeline(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
     if status.get("disk_free") is not None:
         yield Sample("databus_disk_free_ratio", labels, float(status["disk_free"]), watch.name, project)
     for name, output in status.get("outputs", {}).items():
-        of, node = {**labels, "output": name}, f"{watch.name}/outputs.{name}"
-        yield Sample("databus_output_state", {**of, "state": str(output["state"])}, 1.0, node, project)
+        output_labels, node = {**labels, "output": name}, f"{watch.name}/outputs.{name}"
+        yield Sample("databus_output_state", {**output_labels, "state": str(output["state"])}, 1.0, node, project)
         for metric, more, value in _of_output(output, lag_of(watch.seen.backlog.get(name, {}))):
             if value is not None:
-                yield Sample(metric, {**of, **more}, float(value), node, project)
+                yield Sample(metric, {**output_labels, **more}, float(value), node, project)
 
 
 def _of_output(output: Mapping[str, Any], lag: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], Any]]:
@@ -99,10 +99,10 @@ def _of_output(output: Mapping[str, Any], lag: Mapping[str, Any]) -> Iterator[tu
 
 def _of_sources(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
     for name, source in watch.seen.status.get("sources", {}).items():
-        of, node = {**labels, "physical": name}, f"{watch.name}/sources.{name}"
+        source_labels, node = {**labels, "physical": name}, f"{watch.name}/sources.{name}"
         project = source.get("project") or watch.project
         if source.get("state"):
-            yield Sample("databus_capture_state", {**of, "state": str(source["state"])}, 1.0, node, project)
+            yield Sample("databus_capture_state", {**source_labels, "state": str(source["state"])}, 1.0, node, project)
         if isinstance(watch.part, PipelinePart):
             captured = float(bool(source.get("is_well", True)))
             yield Sample("databus_pipeline_source_captured", {**labels, "source": name}, captured, node, project)
@@ -115,4 +115,4 @@ def _of_sources(watch: Watch, labels: dict[str, str]) -> Iterator[Sample]:
             ("databus_disk_free_ratio", source.get("diskFree"), 1),
         ):
             if value is not None:
-                yield Sample(metric, of, float(value) / unit, node, project)
+                yield Sample(metric, source_labels, float(value) / unit, node, project)

@@ -181,10 +181,10 @@ class Dashboard:
         seen = self._principals_seen
         while path is not None:
             await asyncio.sleep(_LOOK_S)
-            now = await asyncio.to_thread(_seen, path)
-            if now == seen:
+            state = await asyncio.to_thread(_seen, path)
+            if state == seen:
                 continue
-            seen = now
+            seen = state
             try:
                 sessions.take(await asyncio.to_thread(Principals.in_file, path))
                 _logger.info("the principals have been read again", file=str(path))
@@ -197,11 +197,11 @@ class Dashboard:
         try:
             guard.check_host(request.host)
             if endpoint is None:
-                return await _sent(request, self._page(request))
-            call = await _asked(endpoint, request, guard, answers.sessions)
+                return await _send(request, self._page(request))
+            call = await _call_of(endpoint, request, guard, answers.sessions)
             if call.principal is not ANONYMOUS:
                 self._admit(request)
-            return await _sent(request, await ANSWERS[endpoint.key](answers, call))
+            return await _send(request, await ANSWERS[endpoint.key](answers, call))
         except DatabusError as error:
             return error_response(error)
         except web.HTTPException as error:
@@ -221,7 +221,7 @@ class Dashboard:
         transport, config, address = request.transport, self._config, request.remote or ""
         if transport is None or transport in self._admitted:
             return
-        self._admitted = {known: of for known, of in self._admitted.items() if not known.is_closing()}
+        self._admitted = {known: peer for known, peer in self._admitted.items() if not known.is_closing()}
         if len(self._admitted) >= config.connections_max:
             raise TooManyRequests(f"{config.connections_max} connections are open (--connections-max); ask again")
         if list(self._admitted.values()).count(address) >= config.address_connections_max:
@@ -247,7 +247,7 @@ class Dashboard:
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
 
 
-async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+async def _send(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
     """Send an answer whole. A reader that takes too long loses the connection."""
     try:
         async with asyncio.timeout(_WRITE_S_MAX):
@@ -260,7 +260,7 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
     return response
 
 
-async def _asked(endpoint: ApiEndpoint, request: web.Request, guard: RequestGuard, sessions: Sessions) -> ApiCall:
+async def _call_of(endpoint: ApiEndpoint, request: web.Request, guard: RequestGuard, sessions: Sessions) -> ApiCall:
     """Read and check a request. Raises the error that it is answered with."""
     # Other schemes belong to a proxy before us, for which browsers send them to us as well.
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
