@@ -75,7 +75,7 @@ class ApiCall:
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
+        """The network address that it comes from."""
         return self.request.remote or "unknown"
 
 
@@ -90,15 +90,14 @@ class Answers:
         self._folder = folder
         self._operations = Operations(Audit(folder))
         self._readers = ThreadPoolExecutor(_READ_AT_ONCE, "dashboard-read")
-        self._failures: dict[
-            str, deque[float]
-        ] = {}  # by address: an address that guesses tokens does not lock out others
+        # By address: one that guesses tokens does not lock out others.
+        self._failures: dict[str, deque[float]] = {}
         self._streams = Counter[Principal]()
         self._texts: dict[Principal, tuple[int, str]] = {}
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Have streams end."""
+        """End all streams, and begin no further read; nothing is waited for."""
         self._ending.set()
         self._operations.close()
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -418,7 +417,7 @@ class Answers:
     async def _do(
         self, call: ApiCall, target: str, name: str, of: tuple[Watch, str | None], work: Callable[[], Any]
     ) -> web.Response:
-        """of: the part that does it, and whose project it is."""
+        """Do an operation on a target. name: what `confirm` must repeat. of: the part that does it, and the project."""
         watch, project = of
         parameters = {key: value for key, value in call.given.items() if value is not None}
         kind, verb = call.endpoint.path.split("/")[1].removesuffix("s"), _verb(call)

@@ -12,12 +12,12 @@ from databus.relay import Parameter
 
 _ALWAYS: Final = (400, 403)
 _SAYS: Final = {
-    400: "a parameter is malformed or unknown; the message names it",
+    400: "a parameter is malformed or unknown; the message says which",
     401: "not signed in",
     403: "the right is missing, or a page of another origin asks",
     404: "no such name among what you see",
     409: "not in this state",
-    412: "what is to be changed is no longer in the state in which it was seen",
+    412: "what is to be changed is no longer in the state in which you saw it",
     429: "too many; ask again later",
     503: "not now; ask again",
 }
@@ -32,9 +32,9 @@ _HEAD: Final = """\
 Generated from the code by `make docs`; do not edit.
 
 Below `{prefix}` of a [dashboard](dashboard.md). A program sends its token: `Authorization: Bearer TOKEN`. What changes
-something needs the header `{mark}: 1` too (by a cookie, `Origin` as well), and its parameters as a JSON object; it
-answers 202 with an operation, whose
-end `GET /operations/ID` tells. With an `Idempotency-Key` the same request does a thing once, however often it is sent.
+something needs the header `{mark}: 1` too (with a cookie, `Origin` as well), and its parameters as a JSON object; it
+answers 202 with an operation; `GET /operations/ID` has its result. A request with an `Idempotency-Key` is done once,
+however often it is sent.
 An error is JSON: `{{"error": ..., "message": ...}}`.
 """
 

@@ -16,11 +16,11 @@ _TARGET: Final = (404, 503)
 _TRACE: Final = (404, 409, 410, 500, 503)
 _ACT: Final = (404, 409, 412, 422, 503)
 
-PIPELINE: Final = Parameter("pipeline", "of this pipeline alone", text(_NAME_MAX, "NAME"))
-OUTPUT: Final = Parameter("output", "of this output alone", text(_NAME_MAX, "NAME"))
+PIPELINE: Final = Parameter("pipeline", "only of this pipeline", text(_NAME_MAX, "NAME"))
+OUTPUT: Final = Parameter("output", "only of this output", text(_NAME_MAX, "NAME"))
 OF_PIPELINE: Final = Parameter("pipeline", "the pipeline", text(_NAME_MAX, "NAME"), is_required=True)
-LIMIT: Final = Parameter("limit", "so many at most, the newest first", whole(1, 1_000), 100)
-BEFORE: Final = Parameter("before_us", "older than this time, in microseconds since 1970", whole(0, _US_MAX))
+LIMIT: Final = Parameter("limit", "how many at most, the newest first", whole(1, 1_000), 100)
+BEFORE: Final = Parameter("before_us", "only older than this time, in microseconds since 1970", whole(0, _US_MAX))
 REASON: Final = Parameter("reason", "why; the audit logs have it", text(1_000), is_required=True)
 IF_SEEN: Final = Parameter("if_seen", "the state that you saw: 412 if it is another one by now", text(40, "STATE"))
 CONFIRM: Final = Parameter("confirm", "the name once more", text(_NAME_MAX, "NAME"), is_required=True)
@@ -28,19 +28,19 @@ TABLES: Final = Parameter("tables", "`main.orders`, with commas between", text(1
 READ_TABLES: Final = Parameter(
     "tables", "of these tables, `main.orders`, with commas between", text(10_000, "NAME,NAME"), is_required=True
 )
-ROWS: Final = Parameter("rows", "so many rows in a batch at most", whole(1, 2**31 - 1))
-BYTES: Final = Parameter("bytes", "so many bytes in a batch at most, as the relay's log has them", whole(1, 2**31 - 1))
+ROWS: Final = Parameter("rows", "the most rows in a batch", whole(1, 2**31 - 1))
+BYTES: Final = Parameter("bytes", "the most bytes in a batch, as the relay's log counts them", whole(1, 2**31 - 1))
 MINUTES: Final = Parameter("minutes", "for how long", whole(1, SILENCE_S_MAX // 60), is_required=True)
-SOME_TABLES: Final = Parameter("tables", "of these tables alone, with commas between", text(10_000, "NAME,NAME"))
-COUNT: Final = Parameter("count", "how many you saw: 412 if there are others by now", whole(1, 2**31 - 1))
+SOME_TABLES: Final = Parameter("tables", "only of these tables, with commas between", text(10_000, "NAME,NAME"))
+COUNT: Final = Parameter("count", "how many rows you saw: 412 if there are more or fewer by now", whole(1, 2**31 - 1))
 IF_FILE: Final = Parameter(
     "if_file", "the `hash` of the file in `GET /config`: 412 if it is another file by now", text(64, "HASH")
 )
 _WHY: Final = (REASON, IF_SEEN)
 _PAGE: Final = (
-    Parameter("like", "of those alone whose names have this text in them", text(_NAME_MAX)),
-    Parameter("limit", "so many tables at most, by name", whole(1, 1_000), 100),
-    Parameter("offset", "without so many before them", whole(0, 1_000_000), 0),
+    Parameter("like", "only those whose names contain this text", text(_NAME_MAX)),
+    Parameter("limit", "how many tables at most, in the order of their names", whole(1, 1_000), 100),
+    Parameter("offset", "how many tables to skip", whole(0, 1_000_000), 0),
 )
 
 
@@ -94,7 +94,7 @@ ENDPOINTS: Final = (
     _get(
         "/metrics",
         "what was counted and measured in the last 30 days, as columns of 2,000 points at most",
-        Parameter("node", "of this node alone, such as `shop/outputs.copy`", text(2 * _NAME_MAX, "NODE")),
+        Parameter("node", "only of this node, such as `shop/outputs.copy`", text(2 * _NAME_MAX, "NODE")),
         Parameter("since_us", "from this time on, in microseconds since 1970; six hours", whole(0, _US_MAX), 0),
         errors=(404,),
     ),
@@ -136,7 +136,7 @@ ENDPOINTS: Final = (
         OF_PIPELINE,
         Parameter("table", "the table, such as `main.orders`", text(_NAME_MAX, "NAME"), is_required=True),
         Parameter("key", "the row's key: `id=17&region=eu`", text(4_000, "NAME=VALUE"), is_required=True),
-        Parameter("since_s", "so many seconds back; all that the log has with 0", whole(0, 31_622_400), 3_600),
+        Parameter("since_s", "how many seconds back; 0: all that the log has", whole(0, 31_622_400), 3_600),
         LIMIT,
         right=DashboardRight.ROWS,
         errors=_TRACE,
