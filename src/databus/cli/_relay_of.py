@@ -21,11 +21,12 @@ class AskedRelay:
 
     url: str
     access: "Access"
+    """Token and certificates."""
     option: str
     """The options by which a further command asks the same relay."""
 
     def client(self, **settings: Any) -> "RelayClient":
-        """Something to ask it with."""
+        """A client of this relay."""
         from databus.link import RelayClient
 
         return RelayClient(self.url, access=self.access, **settings)

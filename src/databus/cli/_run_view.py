@@ -25,11 +25,13 @@ class _OutputView:
 
     state: str = "waits to start"
     meter: Meter = field(default_factory=Meter)
+    """What it has written."""
     positions: dict[str, int] = field(default_factory=dict)
+    """By physical source, the SCN up to which it has written."""
 
 
 class RunView:
-    """Told of events by one thread at a time and of sources by another; asked for its board by a third.
+    """Takes events from one thread at a time, sources from a second, and gives its board to a third.
 
     What is kept is replaced as a whole or grows by single steps, so no reader sees half of anything.
     """

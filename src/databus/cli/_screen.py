@@ -34,7 +34,9 @@ class Meter:
     rows: int = 0
     transactions: int = 0
     _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+    """When rows arrived, in seconds, and how many."""
     _latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+    """When a latency was measured, in seconds, and the latency in milliseconds."""
     clock: Clock = field(default_factory=SystemClock)
 
     @property
@@ -69,9 +71,13 @@ class ReaderLine:
 
     name: str
     rows: int
+    """Since the start of the command."""
     rate: float
+    """Rows a second now."""
     behind: str
+    """How far it is behind, as text."""
     latency: str
+    """See `Meter.percentiles`."""
     state: str = ""
     """What it does, where that is not plain from the rest."""
 
@@ -82,7 +88,9 @@ class SourceLine:
 
     name: str
     state: str
+    """As the relay says it; `away` for a relay that does not answer."""
     detail: str
+    """Why it is in this state, and what to do."""
 
 
 @dataclass(frozen=True)

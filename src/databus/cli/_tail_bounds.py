@@ -31,9 +31,9 @@ class TailBegin:
     """Where following begins."""
 
     start: "Start"
-    """As `windows` takes it, and `checkpoint` too."""
+    """As `windows` takes it."""
     checkpoint: Checkpoint | None = None
-    """The place itself; None where `start` says it."""
+    """Where the physical sources that it holds begin; all others begin at `start`."""
     since_us: int | None = None
     """What was committed before it is left out: a time means the group that it lies in."""
 
