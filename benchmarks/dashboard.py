@@ -93,7 +93,7 @@ class Process:
     def percent(self, seconds: float) -> float:
         """Of a core, from now on."""
         before, at = self.spent_s(), time.perf_counter()
-        time.sleep(seconds)
+        time.sleep(seconds)  # what is measured is doing nothing
         return 100 * (self.spent_s() - before) / (time.perf_counter() - at)
 
     def memory_mb(self) -> float:
@@ -174,7 +174,7 @@ def _numbers(page: Page, shop: Pipeline) -> list[float]:
     page.wait_for("rows in 0 batches")
     dice, told = random.Random(7), []
     for number in range(NUMBERS):
-        time.sleep(dice.random())
+        time.sleep(dice.random())  # anywhere between two looks
         told.append(time.time())
         shop.batch(output="o0")
         page.wait(f"window.numbers[{number + 1}]")
@@ -274,7 +274,7 @@ def _faults(folder: Path) -> Iterator[Figure]:
         with _pipeline(folder / "shop", "shop", FAULTS) as shop:
             _seen(*dashboard.signed_in(), FAULTS)
             for number in range(FAULTS):
-                time.sleep(dice.random())
+                time.sleep(dice.random())  # anywhere between two looks
                 plan = next(plan for plan in shop._plans if plan.feeds[0].output == f"outputs.o{number}")
                 failed = {"event": "failed", "query": plan.name, "error": "SinkFailed", "message": "no room"}
                 at_s = time.time()

@@ -41,6 +41,7 @@ ROWS_A_BATCH = 300_000
 ROWS_MIN = 20_000
 BATCHES_MIN = 5
 LOOK_S = 0.05
+CAPTURE_S_MAX = 300.0
 SETTLE_S = 3.0  # what starts leaves behind is over
 AT_LEAST = 0.97
 
@@ -103,7 +104,9 @@ def _captured(relay: RelayProcess, transactions: int) -> float:
     """Rows a second since the process answered."""
     client, began = RelayClient(relay.url), time.perf_counter()
     while not client.physicals()["mock"] or client.head("mock").published.scn < transactions:
-        time.sleep(LOOK_S)
+        if time.perf_counter() - began > CAPTURE_S_MAX:
+            raise AssertionError(f"the relay has not captured {transactions} transactions in {CAPTURE_S_MAX:.0f} s")
+        time.sleep(LOOK_S)  # asking without a pause would take the processor from what is measured
     return transactions * ROW_COUNT / (time.perf_counter() - began)
 
 

@@ -51,7 +51,7 @@ def end_with_parent(by: signal.Signals, s_max: float) -> None:
         while os.read(sys.stdin.fileno(), 1 << 10):
             pass
         os.kill(os.getpid(), by)
-        time.sleep(s_max)
+        time.sleep(s_max)  # the signal ends the process in good order meanwhile, and this thread with it
         os._exit(1)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
