@@ -238,6 +238,8 @@ class Copy:
 
 
 def whole_of(relay):
+    # Whoever has ended may have asked for one more snapshot, which begins the table anew: it is read to its end first.
+    wait_for(lambda: not relay.captures["shop"].reading, "no snapshot that is being read")
     copy = Copy()
     with windows(relay.url, sources=["shop/main.t0"], follow=False) as following:
         for window in following:
