@@ -211,7 +211,7 @@ def test_a_topic_that_gives_messages_new_timestamps_is_written_only_where_the_fi
 ):
     prefix = new_prefix()
     topic = f"{prefix}.{east[1]}"
-    Topics(west).create(topic, partitions=PARTITIONS, **LATE)
+    Topics(west).create(topic, partitions=PARTITIONS, **LATE, **FOR_EVER)
     output = mirror_of(west, tmp_path, prefix)
     with pytest.raises(ConfigError, match=rf"{topic} has message\.timestamp\.type=LogAppendTime.*timestamps: target"):
         write(output, east[2])
