@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from databus.core import (
     AccessDenied,
+    Clock,
     ConfigError,
     DatabusError,
     FatalError,
     ServiceUnavailable,
+    SystemClock,
     UnrepresentableValue,
 )
 
@@ -155,6 +156,8 @@ class Cluster:
     request_ms_max: int = 30_000
     transaction_ms_max: int = 60_000
     buffer_bytes_max: int = 64 << 20
+    clock: Clock = field(default_factory=SystemClock, repr=False, compare=False)
+    """By which bounds of waits are measured that are not the client's own."""
 
     @property
     def name(self) -> str:
@@ -233,7 +236,7 @@ class Cluster:
         end may find no broker for this and all later requests, so after each timeout a new one is asked, for
         `request_ms_max` in all.
         """
-        deadline = time.monotonic() + self.request_s_max
+        deadline = self.clock.monotonic_s() + self.request_s_max
         s_max = min(_ANSWER_S_MAX, self.request_s_max)
         while True:
             admin = self.admin()
@@ -241,7 +244,7 @@ class Cluster:
             if not any(_is_late(answer) for answer in asked.values()):
                 break
             self.renew_admin()
-            if time.monotonic() > deadline:
+            if self.clock.monotonic_s() > deadline:
                 break
         for part, future in asked.items():
             yield part, future.result

@@ -9,7 +9,6 @@ next is tried out by another producer: refused rows break off the transaction of
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 ATTEMPT: Final = "attempt"
 _POLL_S: Final = 0.2
-_LOOK_S: Final = 0.02
+_LOOK_MS: Final = 20
 _OTHERS_S_MAX: Final = 1.0
 """Longer than most transactions of other buckets are open."""
 
@@ -65,23 +64,23 @@ class Undecided:
         if new:
             self._ends |= self._cluster.ends(topics_of(self._cluster).partitions_of(new), is_committed=False)
             self._topics |= new
-            self._since = time.monotonic()
+            self._since = self._cluster.clock.monotonic_s()
         while self._ends:
             stable = self._cluster.ends(self._ends, is_committed=True)
             self._ends = {at: end for at, end in self._ends.items() if stable[at] < end}
             if not self._ends:
                 break
-            if time.monotonic() > self._since + _OTHERS_S_MAX:
+            if self._cluster.clock.monotonic_s() > self._since + _OTHERS_S_MAX:
                 self._say({at: stable[at] for at in self._ends})
                 return True
-            time.sleep(_LOOK_S)  # brokers do not tell when a marker is written
+            self._cluster.clock.sleep_ms(_LOOK_MS)  # brokers do not tell when a marker is written
         return False
 
     def _say(self, stable: Mapping[tuple[str, int], int]) -> None:
         """At first, since whoever is killed now may take something back; and where it lasts longer than any transaction
         of ours may take.
         """
-        is_long = time.monotonic() - self._since > self._cluster.transaction_ms_max / 1e3
+        is_long = self._cluster.clock.monotonic_s() - self._since > self._cluster.transaction_ms_max / 1e3
         if self._said >= 1 + is_long:
             return
         self._said = 1 + is_long
@@ -117,10 +116,10 @@ def last_messages(cluster: Cluster, topic: str, starts: Mapping[int, int]) -> "d
     from confluent_kafka import TopicPartition
 
     messages: dict[bytes, Message] = {}
-    unread, deadline = set(starts), time.monotonic() + cluster.request_s_max
+    unread, deadline = set(starts), cluster.clock.monotonic_s() + cluster.request_s_max
     with closing(cluster.consumer(is_committed=False)) as consumer:
         consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
-        while unread and time.monotonic() < deadline:
+        while unread and cluster.clock.monotonic_s() < deadline:
             message = consumer.poll(_POLL_S)
             if message is None:
                 continue

@@ -1,6 +1,5 @@
 """Messages found again by offsets: which changes a topic has between the ends that a journal has noted."""
 
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +29,7 @@ def pairs_between(
     from confluent_kafka import KafkaException
 
     pairs: set[Pair] = set()
-    consumer, deadline = cluster.consumer(is_committed=is_committed), time.monotonic() + _LOOK_S_MAX
+    consumer, deadline = cluster.consumer(is_committed=is_committed), cluster.clock.monotonic_s() + _LOOK_S_MAX
     try:
         for part, end in after.items():
             topic, _, number = part.rpartition("/")
@@ -59,7 +58,7 @@ def _pairs_of(
         return None
     consumer.assign([TopicPartition(topic, number, begin)])
     pairs: set[Pair] = set()
-    while time.monotonic() < deadline:
+    while cluster.clock.monotonic_s() < deadline:
         message = consumer.poll(_POLL_S)
         if message is None:
             continue

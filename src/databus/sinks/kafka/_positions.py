@@ -7,7 +7,6 @@ that the last one of each stays.
 import json
 import math
 import threading
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -170,14 +169,14 @@ class Positions:
             [TopicPartition(self._topic, number, self._next.get(number, OFFSET_BEGINNING)) for number in behind]
         )
         # What is read stops before the oldest open transaction, whoever's: those behind it may be ours.
-        begun = time.monotonic()
+        begun = self._cluster.clock.monotonic_s()
         deadline = begun + (self._cluster.transaction_ms_max + self._cluster.request_ms_max) / 1e3
         look_at = begun + _PATIENCE_S
         while behind:
-            if time.monotonic() > look_at:
+            if self._cluster.clock.monotonic_s() > look_at:
                 is_answered = self._commit_again(behind, own, ledger)
-                look_at = math.inf if is_answered else time.monotonic() + _PATIENCE_S
-            if time.monotonic() > deadline:
+                look_at = math.inf if is_answered else self._cluster.clock.monotonic_s() + _PATIENCE_S
+            if self._cluster.clock.monotonic_s() > deadline:
                 raise ServiceUnavailable(
                     f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
                     f"it is open, or its partitions have no leader. "
@@ -254,14 +253,14 @@ class Positions:
 
     def _ends_with_patience(self) -> dict[int, int]:
         """A leader that has just changed is found when it is asked once more."""
-        deadline = time.monotonic() + self._cluster.request_s_max
+        deadline = self._cluster.clock.monotonic_s() + self._cluster.request_s_max
         while True:
             try:
                 return self._ends()
             except ServiceUnavailable:
-                if time.monotonic() > deadline:
+                if self._cluster.clock.monotonic_s() > deadline:
                     raise
-                time.sleep(_POLL_S)
+                self._cluster.clock.sleep_ms(_POLL_S * 1e3)
 
     def _ends(self) -> dict[int, int]:
         """Where each partition ends now, with all that is not committed."""

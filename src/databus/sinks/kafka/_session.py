@@ -1,7 +1,6 @@
 """Sessions: the producers of buckets, which a process keeps between two tasks."""
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -159,7 +158,7 @@ class Session:
             self.failed.append((error, f"writing to topic {message.topic()}, partition {message.partition()}"))
 
     def commit(self, deadline: float) -> None:
-        """Commit what was sent. deadline: by `time.monotonic`. Raises `KafkaException`."""
+        """Commit what was sent. deadline: by the clock of the cluster. Raises `KafkaException`."""
         from confluent_kafka import KafkaException
 
         assert self.producer is not None  # noqa: S101 - it has begun
@@ -167,7 +166,7 @@ class Session:
             try:
                 self.producer.commit_transaction(self.cluster.request_s_max)
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                if not error.args[0].retriable() or self.cluster.clock.monotonic_s() > deadline:
                     raise
             else:
                 return

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _NAME_MAX: Final = 249
-_POLL_S: Final = 0.05
+_POLL_MS: Final = 50
 _TIMESTAMPS: Final = "message.timestamp.type"
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Kafka's `Uuid.ZERO_UUID`: of topics whose broker has none for them, as those before 2.8."""
@@ -161,13 +160,14 @@ class Topics:
         Without topics that are not there; `awaited` ones only where brokers do not know them for as long as a
         request may take: one that has just started, or lags, may not know a topic for a moment.
         """
-        deadline = time.monotonic() + self._cluster.request_s_max
+        deadline = self._cluster.clock.monotonic_s() + self._cluster.request_s_max
         while True:
             ids = {name: str(topic.topic_id or _NO_ID) for name, topic in self._described(names).items()}
             known = {name: "" if topic_id == _NO_ID else topic_id for name, topic_id in ids.items()}
-            if known.keys() >= set(awaited) or time.monotonic() > deadline:
+            if known.keys() >= set(awaited) or self._cluster.clock.monotonic_s() > deadline:
                 return known
-            time.sleep(_POLL_S)  # brokers do not tell when they know a topic; `request_ms_max` bounds it
+            # Brokers do not tell when they know a topic; `request_ms_max` bounds the wait.
+            self._cluster.clock.sleep_ms(_POLL_MS)
 
     def partitions_seen(self, names: Collection[str]) -> list[tuple[str, int]]:
         """The same as they were when these topics were looked at last."""
@@ -217,11 +217,11 @@ class Topics:
 
     def _wait_for(self, name: str) -> int:
         """Brokers hear of a new topic one after the other; after an accident, of new leaders."""
-        deadline = time.monotonic() + self._cluster.request_s_max
+        deadline = self._cluster.clock.monotonic_s() + self._cluster.request_s_max
         while not (count := self._look(name)):
-            if time.monotonic() > deadline:
+            if self._cluster.clock.monotonic_s() > deadline:
                 raise ServiceUnavailable(f"{self._cluster.name}: topic {name} is not there yet, or has no leader")
-            time.sleep(_POLL_S)
+            self._cluster.clock.sleep_ms(_POLL_MS)
         return count
 
 

@@ -5,7 +5,6 @@ have come; a transaction then brings rows and position, or neither. A producer t
 next task of that bucket: no other writer has to be shut out then, and nothing read.
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -150,7 +149,7 @@ class _BucketOfKafka:
 
     def _outlasted(self, error: DatabusError) -> DatabusError:
         """Whoever takes longer than a transaction may is shut out by the broker, though no other has begun to write."""
-        if not isinstance(error, ProducerFenced) or time.monotonic() < self._deadline:
+        if not isinstance(error, ProducerFenced) or self._writer.cluster.clock.monotonic_s() < self._deadline:
             return error
         cluster = self._writer.cluster
         return ServiceUnavailable(
@@ -243,7 +242,7 @@ class _BucketOfKafka:
             self._check_replayed()
             if self.session.needs_rehearsal(self._topics_of(batch)) and not self._rehearse(batch):
                 return False
-            self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
+            self._deadline = self._writer.cluster.clock.monotonic_s() + self._writer.cluster.transaction_ms_max / 1e3
             self._send(batch, record)
             if self.session.is_rehearsal:
                 return True
@@ -374,7 +373,7 @@ class _BucketOfKafka:
         """Wait until all messages are there. A commit would wait for those that are not sent after a refusal."""
         while left := self._producer.flush(_FULL_WAIT_S):
             self._check()
-            if time.monotonic() > self._deadline:
+            if self._writer.cluster.clock.monotonic_s() > self._deadline:
                 raise ServiceUnavailable(
                     f"{self._writer.cluster.name} did not take {left} messages within `transaction_ms_max`. All of the "
                     f"batch comes again"
@@ -472,7 +471,7 @@ class _BucketOfKafka:
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
                 self._check()
-                if time.monotonic() > self._deadline:
+                if self._writer.cluster.clock.monotonic_s() > self._deadline:
                     raise ServiceUnavailable(
                         f"{self._writer.cluster.name} took too long for the messages of one transaction: none of it is "
                         f"seen, and all comes again. Raise `transaction_ms_max` if it is slow"
