@@ -4,12 +4,11 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Uuid
+from confluent_kafka import KafkaError, KafkaException, TopicPartition, Uuid
 
 from databus.core import ServiceUnavailable
 from databus.sinks.kafka import Cluster
 from databus.sinks.kafka._lost_markers import Undecided
-from databus.sinks.kafka._positions import Positions
 from databus.sinks.kafka._topics import Topics
 from databus.testing import FakeClock
 
@@ -57,20 +56,27 @@ def test_a_new_topic_without_a_leader_is_waited_for_and_then_named(cluster, brok
     assert REQUEST_MS <= cluster.clock.monotonic_s() * 1e3 <= REQUEST_MS + 100
 
 
-@pytest.mark.parametrize("fails_ms", [REQUEST_MS - 1_000, REQUEST_MS + 1_000])
-def test_a_leader_that_changes_is_asked_again_as_long_as_a_request_may_take(cluster, monkeypatch, fails_ms):
-    def ends(_):
-        if cluster.clock.monotonic_s() * 1e3 < fails_ms:
-            raise ServiceUnavailable("no leader")
-        return {0: 7}
+@pytest.mark.parametrize(("ready_ms", "is_found"), [(REQUEST_MS - 1_000, True), (REQUEST_MS + 1_000, False)])
+@pytest.mark.parametrize("says", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, None])
+def test_a_leader_that_is_not_ready_is_asked_again_as_long_as_a_request_may_take(
+    cluster, monkeypatch, ready_ms, is_found, says
+):
+    """A broker names it before it is ready; or the client says -1, without an error."""
 
-    monkeypatch.setattr(Positions, "_ends", ends)
-    positions = Positions(cluster, "control")
-    if fails_ms < REQUEST_MS:
-        assert positions._ends_with_patience() == {0: 7}
+    def answer():
+        if cluster.clock.monotonic_s() * 1e3 >= ready_ms:
+            return SimpleNamespace(offset=7)
+        if says is None:
+            return SimpleNamespace(offset=-1)
+        raise KafkaException(KafkaError(says))
+
+    monkeypatch.setattr(Cluster, "answers", lambda *_: [(TopicPartition("orders", 0), answer)])
+    if is_found:
+        assert cluster.ends([("orders", 0)], is_committed=True) == {("orders", 0): 7}
     else:
-        with pytest.raises(ServiceUnavailable, match="no leader"):
-            positions._ends_with_patience()
+        with pytest.raises(ServiceUnavailable, match="orders"):
+            cluster.ends([("orders", 0)], is_committed=True)
+    assert cluster.clock.monotonic_s() * 1e3 <= REQUEST_MS + 1_000
 
 
 def test_an_open_transaction_of_others_is_waited_for_shortly_and_warned_of_when_it_outlasts_any_of_ours(

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +29,8 @@ T = TypeVar("T")
 _ANSWER_S_MAX: Final = 5.0
 """Of one administrative request, of which some are repeated."""
 _MARGIN_S: Final = 1.0  # behind the client's own time, which says more than ours
+_LEADER_MS: Final = 200
+"""Until a partition's leader is looked for again."""
 _ADMINS_MAX: Final = 8
 _FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
 _DENIED: Final = (
@@ -249,7 +251,20 @@ class Cluster:
         for part, future in asked.items():
             yield part, future.result
 
-    def ends(self, partitions: Iterable[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
+    def ends(self, partitions: Collection[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
+        """The same as `ends_now`; a leader that has just changed, or is not ready yet, is asked again for
+        `request_ms_max`.
+        """
+        deadline = self.clock.monotonic_s() + self.request_s_max
+        while True:
+            try:
+                return self.ends_now(partitions, is_committed=is_committed)
+            except ServiceUnavailable:
+                if self.clock.monotonic_s() > deadline:
+                    raise
+            self.clock.sleep_ms(_LEADER_MS)  # brokers do not tell when a leader is ready
+
+    def ends_now(self, partitions: Collection[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
         """Where partitions of topics end now, for readers of what is committed, or of all.
 
         Raises what `error` says, and `ServiceUnavailable` where a leader does not answer.

@@ -202,7 +202,7 @@ class KafkaOutput(LettersOutput):
         topics = {name: self._topics.name(*name.split("/", 1)) for name in names}
         parts = topics_of(self._cluster).partitions_seen({*topics.values()})
         try:
-            ends = self._cluster.ends(parts, is_committed=self.config.transactions) if parts else {}
+            ends = self._cluster.ends_now(parts, is_committed=self.config.transactions) if parts else {}
         except DatabusError:
             return {}
         return {

@@ -157,7 +157,7 @@ class Positions:
     def _read_on(self, own: "Mapping[BucketId, Producer]", ledger: Ledger) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        ends = self._ends_with_patience()
+        ends = self._ends()
         if any(end < self._next.get(number, 0) for number, end in ends.items()):
             self._forget()  # it is another topic of that name
         behind = {number for number, end in ends.items() if end > self._next.get(number, 0)}
@@ -250,17 +250,6 @@ class Positions:
                 f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
                 f"key {key!r}. Give the output a `control_topic` of its own"
             ) from error
-
-    def _ends_with_patience(self) -> dict[int, int]:
-        """A leader that has just changed is found when it is asked once more."""
-        deadline = self._cluster.clock.monotonic_s() + self._cluster.request_s_max
-        while True:
-            try:
-                return self._ends()
-            except ServiceUnavailable:
-                if self._cluster.clock.monotonic_s() > deadline:
-                    raise
-                self._cluster.clock.sleep_ms(_POLL_S * 1e3)
 
     def _ends(self) -> dict[int, int]:
         """Where each partition ends now, with all that is not committed."""
