@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from databus.core import DatabusError
+from databus.core import DatabusError, ServiceUnavailable
 from databus.sinks.kafka import positions_of
 from databus.sources.kafka._cluster import KafkaCluster
 from databus.sources.kafka._config import KafkaConfig
@@ -125,7 +125,14 @@ def test_a_source_does_not_take_the_end_of_a_partition_whose_leader_is_away_for_
     config = {"type": "kafka", "topics": [topic], "kafka": settings_of(first), "request_ms": 500}
     cluster = KafkaCluster("events", KafkaConfig.model_validate(config))
     states = partial(cluster.states, {topic: ("id", 1)})
-    known = in_the_end(states)
+
+    def known_states():
+        known = states()
+        if topic not in known:
+            raise ServiceUnavailable("a broker does not know the new topic yet")
+        return known
+
+    known = in_the_end(known_states)
     assert known[topic].latest == (0,)
     second.kill()
     says_nothing_wrong(states, known)

@@ -57,7 +57,7 @@ def test_a_new_topic_without_a_leader_is_waited_for_and_then_named(cluster, brok
 
 
 @pytest.mark.parametrize(("ready_ms", "is_found"), [(REQUEST_MS - 1_000, True), (REQUEST_MS + 1_000, False)])
-@pytest.mark.parametrize("says", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, None])
+@pytest.mark.parametrize("says", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, None])
 def test_a_leader_that_is_not_ready_is_asked_again_as_long_as_a_request_may_take(
     cluster, monkeypatch, ready_ms, is_found, says
 ):
@@ -70,13 +70,20 @@ def test_a_leader_that_is_not_ready_is_asked_again_as_long_as_a_request_may_take
             return SimpleNamespace(offset=-1)
         raise KafkaException(KafkaError(says))
 
+    renewed = []
+
+    def renew(_):
+        renewed.append(cluster.clock.monotonic_s())
+
     monkeypatch.setattr(Cluster, "answers", lambda *_: [(TopicPartition("orders", 0), answer)])
+    monkeypatch.setattr(Cluster, "renew_admin", renew)  # the old client goes on asking the leader that it knows
     if is_found:
         assert cluster.ends([("orders", 0)], is_committed=True) == {("orders", 0): 7}
     else:
         with pytest.raises(ServiceUnavailable, match="orders"):
             cluster.ends([("orders", 0)], is_committed=True)
     assert cluster.clock.monotonic_s() * 1e3 <= REQUEST_MS + 1_000
+    assert 10 < len(renewed) < 100
 
 
 def test_an_open_transaction_of_others_is_waited_for_shortly_and_warned_of_when_it_outlasts_any_of_ours(

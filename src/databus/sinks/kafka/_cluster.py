@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from databus.core import (
     AccessDenied,
+    Backoff,
     Clock,
     ConfigError,
     DatabusError,
@@ -29,8 +30,8 @@ T = TypeVar("T")
 _ANSWER_S_MAX: Final = 5.0
 """Of one administrative request, of which some are repeated."""
 _MARGIN_S: Final = 1.0  # behind the client's own time, which says more than ours
-_LEADER_MS: Final = 200
-"""Until a partition's leader is looked for again."""
+_LEADER_MS: Final = (100, 2_000)
+"""Until a partition's leader is looked for again, by a new client each time: at first, and at most."""
 _ADMINS_MAX: Final = 8
 _FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
 _DENIED: Final = (
@@ -255,14 +256,14 @@ class Cluster:
         """The same as `ends_now`; a leader that has just changed, or is not ready yet, is asked again for
         `request_ms_max`.
         """
-        deadline = self.clock.monotonic_s() + self.request_s_max
+        waits = Backoff(*_LEADER_MS, total_ms=self.request_ms_max, clock=self.clock)
         while True:
             try:
                 return self.ends_now(partitions, is_committed=is_committed)
             except ServiceUnavailable:
-                if self.clock.monotonic_s() > deadline:
+                if waits.is_over:
                     raise
-            self.clock.sleep_ms(_LEADER_MS)  # brokers do not tell when a leader is ready
+            waits.sleep()  # brokers do not tell when a leader is ready
 
     def ends_now(self, partitions: Collection[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
         """Where partitions of topics end now, for readers of what is committed, or of all.
@@ -283,9 +284,12 @@ class Cluster:
         try:
             ends = {(at.topic, at.partition): answer().offset for at, answer in self.answers(ask)}
         except KafkaException as error:
-            raise self.error(error, f"looking for the end of {names}") from error
+            named = self.error(error, f"looking for the end of {names}")
+            if isinstance(named, ServiceUnavailable):
+                self.renew_admin()  # it would ask the leader that it knows
+            raise named from error
         if min(ends.values(), default=0) < 0:  # so the client says, without an error, that a leader cannot be reached
-            self.renew_admin()  # it may stay with that leader for long
+            self.renew_admin()  # as above
             raise ServiceUnavailable(
                 f"{self.name}: the leader of a partition of {names} does not answer, and another one is not known yet"
             )
