@@ -30,14 +30,13 @@ outputs:
 
 
 @contextmanager
-def dashboard(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of its own, and the link by which its owner signs in."""
-    command = [sys.executable, "-m", "databus.cli", "dashboard", "--listen", "127.0.0.1:0"]
+def dashboard(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of its own, and the link by which its owner signs in; with principals, where it is."""
+    command = [sys.executable, "-m", "databus.cli", "dashboard", "--listen", "127.0.0.1:0", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        lines = (line for line in process.stdout if "#once=" in line)
-        yield process, next(lines).split()[-1]
+        yield process, next(found[0] for line in process.stdout if (found := re.search(r"http://[^\s,]+", line)))
     finally:
         process.kill()
         process.wait(WAIT_S)
