@@ -1,5 +1,6 @@
 """The API of a dashboard: what each right and project may ask, what pages of others cannot, what comes of a change."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -439,7 +440,7 @@ def test_a_program_follows_no_longer_when_its_token_has_gone(tmp_path):
         connection.close()
 
 
-def test_a_session_ends_after_eight_hours_and_when_its_principal_has_gone():
+def test_a_session_ends_after_eight_hours():
     now = [0.0]
     sessions = Sessions(Principals.of({"principals": [entry("ann")]}, "f"), clock=lambda: now[0])
     first, _ = sessions.sign_in(token_of("ann"))
@@ -449,5 +450,17 @@ def test_a_session_ends_after_eight_hours_and_when_its_principal_has_gone():
     now[0] = SESSION_S + 1
     assert sessions.of_cookie(first) is None
     assert sessions.of_cookie(second)
-    sessions.take(Principals.of({"principals": [entry("ann", rights=["see", "rows"])]}, "f"))
-    assert sessions.of_cookie(second) is None, "its rights are others"
+
+
+@pytest.mark.parametrize("other", [{"rights": ["see", "rows"]}, {"projects": ["billing"]}, {"token": "a new one"}])
+def test_a_session_ends_when_its_principal_has_other_rights_projects_or_another_token(other):
+    before = entry("ann")
+    now = {**before, **other}
+    if token := now.pop("token", None):
+        now["token_sha256"] = hashlib.sha256(token.encode()).hexdigest()
+    sessions = Sessions(Principals.of({"principals": [before]}, "f"))
+    value, ann = sessions.sign_in(token_of("ann"))
+    sessions.take(Principals.of({"principals": [before, entry("bob")]}, "f"))
+    assert sessions.of_cookie(value) == ann, "somebody else has come"
+    sessions.take(Principals.of({"principals": [now]}, "f"))
+    assert (sessions.of_cookie(value), sessions.knows(ann)) == (None, False)

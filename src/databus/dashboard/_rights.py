@@ -8,7 +8,7 @@ principals:
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -42,6 +42,9 @@ class Principal:
     rights: frozenset[DashboardRight]
     projects: frozenset[str]
     """The projects that it sees; with `ALL_PROJECTS` all of them."""
+    token_sha256: str = field(default="", repr=False)
+    """The hash of its token: with another token it is another principal, so that a token that was stolen and replaced
+    leaves no session behind."""
 
     def sees(self, project: str | None) -> bool:
         """Whether it sees what belongs to this project. What belongs to no project, only those see who see all."""
@@ -72,8 +75,8 @@ class _PrincipalsFile(BaseModel):
 class Principals:
     """The principals of a file, found by their tokens."""
 
-    def __init__(self, entries: Iterable[tuple[Principal, str]]) -> None:
-        self._by_hash = [(bytes.fromhex(token_sha256), principal) for principal, token_sha256 in entries]
+    def __init__(self, principals: Iterable[Principal]) -> None:
+        self._by_hash = [(bytes.fromhex(principal.token_sha256), principal) for principal in principals]
 
     @classmethod
     def of(cls, value: Mapping[str, Any], where: str) -> "Principals":
@@ -90,7 +93,7 @@ class Principals:
                     f"{where}: principals: two have the {field_name} {twice[0]}; whose it is would be unclear"
                 )
         return cls(
-            (Principal(entry.name, frozenset(entry.rights), frozenset(entry.projects)), entry.token_sha256)
+            Principal(entry.name, frozenset(entry.rights), frozenset(entry.projects), entry.token_sha256)
             for entry in entries
         )
 
@@ -106,5 +109,5 @@ class Principals:
         return principals[0] if principals else None
 
     def __contains__(self, principal: Principal) -> bool:
-        """Whether it still has this name with these rights and projects."""
+        """Whether it is still listed, with the same token, rights and projects."""
         return any(known == principal for _, known in self._by_hash)

@@ -65,7 +65,7 @@ class Sessions:
         return None if self._principals is None else self._principals.by_token(token)
 
     def knows(self, principal: Principal) -> bool:
-        """Whether the principal is still listed, with the same rights and projects."""
+        """Whether the principal is still listed, with the same token, rights and projects."""
         return principal == OWNER if self._principals is None else principal in self._principals
 
     def sign_out(self, value: str) -> None:
@@ -73,7 +73,8 @@ class Sessions:
         self._open.pop(_key(value), None)
 
     def take(self, principals: Principals) -> None:
-        """Replace the principals: who is no longer listed, or has other rights now, is signed out."""
+        """Replace the principals: who is no longer listed, or has other rights or another token now, is signed
+        out."""
         self._principals = principals
         self._open = {key: session for key, session in self._open.items() if session[0] in principals}
 
