@@ -1,7 +1,9 @@
 """The API of a dashboard: what each right and project may ask, what pages of others cannot, what comes of a change."""
 
+import asyncio
 import hashlib
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -420,6 +422,15 @@ def test_principals_that_are_wrong_are_refused_with_the_reason(tmp_path):
             Principals.of(value, "principals.yml")
     with pytest.raises(ConfigError, match="can be reached by others"):
         Dashboard(DashboardConfig(("0.0.0.0", 0), [], tmp_path))  # noqa: S104
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path):
+    file = tmp_path / "databus.yml"
+    file.write_text(FILE.format(name="shop", project="billing"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = DashboardConfig(taken.getsockname(), [part_of_file(file)], tmp_path)
+        with pytest.raises(ConfigError, match="another program listens there"):
+            asyncio.run(Dashboard(config).run())
 
 
 def test_a_program_follows_no_longer_when_its_token_has_gone(tmp_path):

@@ -252,6 +252,14 @@ def test_a_part_that_never_answers_says_so_and_keeps_nobody_waiting(tmp_path, mo
             assert time.monotonic() - since < 9.0, "a look itself gives up after ten"
 
 
+def test_parts_that_never_answer_do_not_hold_up_its_end(tmp_path):
+    with silent() as url:
+        running = Running(tmp_path, [(f"hung{each}", part_of_pipeline(url, Access())[1]) for each in range(10)])
+        with running:
+            since = time.monotonic()
+        assert time.monotonic() - since < 10, "a second for each thread of them would be twenty"
+
+
 @contextmanager
 def answering(body: bytes, status: int = 200) -> Iterator[str]:
     """A server that answers the same to everything."""

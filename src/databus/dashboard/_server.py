@@ -8,6 +8,7 @@ import asyncio
 import errno
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ _SILENT_MAX: Final = 200
 _WRITE_S_MAX: Final = 30.0
 """How long a reader may take for an answer."""
 _SHUTDOWN_S: Final = 1.0
+"""How long its end waits for requests, and for looks at parts."""
 _LOOK_S: Final = 2.0
 """How often the file of principals is looked at."""
 _TYPES: Final = {
@@ -145,6 +147,9 @@ class Dashboard:
             await runner.cleanup()
             for watch in self.board.watches.values():
                 watch.stop()
+            ends_s = time.monotonic() + _SHUTDOWN_S  # for all of them together: many may wait for an answer
+            for watch in self.board.watches.values():
+                watch.wait(ends_s - time.monotonic())
             self._history.close()
 
     def _route(self, app: web.Application, guard: RequestGuard, answers: Answers) -> None:

@@ -74,7 +74,8 @@ class Sessions:
 
     def take(self, principals: Principals) -> None:
         """Replace the principals: who is no longer listed, or has other rights or another token now, is signed
-        out."""
+        out.
+        """
         self._principals = principals
         self._open = {key: session for key, session in self._open.items() if session[0] in principals}
 

@@ -24,8 +24,6 @@ MEASURE_S: Final = 15.0
 """How often a pipeline is asked for its backlog, for which it asks its relay and its targets."""
 _GRAPH_S: Final = 30.0
 """How often a pipeline is asked for its graph, which changes with a reload only."""
-_STOP_S_MAX: Final = 1.0
-"""How long a stop waits for each thread."""
 UNSEEN_S: Final = 5.0
 """A part that has owed an answer for so long is shown as not answering; its connection may wait for minutes."""
 _READS_MAX: Final = 32
@@ -145,10 +143,15 @@ class Watch:
             thread.start()
 
     def stop(self) -> None:
-        """Stop looking. A thread that waits for an answer is given `_STOP_S_MAX`."""
+        """Begin no further look."""
         self._stopping.set()
+
+    def wait(self, s_max: float) -> None:
+        """Wait until the looks have ended; those that wait for an answer may take longer, and are left behind."""
+        ends_s = time.monotonic() + s_max
         for thread in self._threads:
-            thread.join(_STOP_S_MAX)
+            if thread.is_alive():  # else it was not even started
+                thread.join(max(ends_s - time.monotonic(), 0))
 
     def _put(self, **changed: Any) -> None:
         with self._lock:
