@@ -90,6 +90,15 @@ def test_what_comes_together_is_told_together():
     assert told(alerts.step(5 + GROUP_S, [lag(11, name) for name in "abcd"])) == [("firing", ["c", "d"])]
 
 
+def test_a_clock_that_is_set_back_by_an_hour_holds_no_notice_back_for_an_hour():
+    alerts = Alerts([LAG])
+    alerts.step(10_000, [lag(11, "a"), lag(11, "b")])
+    assert told(alerts.step(10_005, [lag(11, "a"), lag(11, "b")])) == [("firing", ["a", "b"])]
+    heard = [*alerts.step(6_400, [lag(11, "b"), lag(11, "c")]), *alerts.step(6_430, [lag(11, "b"), lag(11, "c")])]
+    assert ("resolved", ["a"]) in told(heard)
+    assert ("firing", ["c"]) in told(heard)
+
+
 def test_what_is_silenced_is_told_to_nobody_and_what_is_acknowledged_not_again():
     alerts = Alerts([LAG])
     alerts.step(0, [lag(11, "a"), lag(11, "b")])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from databus.dashboard import _history
 from databus.dashboard._history import BYTES_MAX, COARSE_S, FINE_S, NODES_MAX, History
+from databus.dashboard._numbers import Numbers
 
 DAY_S = 86_400
 NOW_S = 1_800_000_000
@@ -34,6 +35,15 @@ def test_a_point_each_ten_seconds_for_a_day_and_each_two_minutes_for_a_month(tmp
     far = history.of("shop/outputs.copy", NOW_S - 30 * DAY_S, NOW_S)
     assert len(far["at_us"]) <= 2, "never more than 2,000 points"
     assert history.of("other", 0, NOW_S) is None
+    history.close()
+
+
+def test_a_clock_that_is_set_back_by_an_hour_leaves_no_gap_of_an_hour(tmp_path):
+    history = History(tmp_path)
+    numbers = Numbers(history)
+    for at_s in (NOW_S, NOW_S - 3_600, NOW_S - 3_590):
+        numbers.note("x", at_s * 10**6, {}, {"lag_s": 1.0})
+    assert history.of("x", NOW_S - 3_600, NOW_S - 3_000)["lag_s"] == [1.0, 1.0]
     history.close()
 
 

@@ -73,6 +73,8 @@ class Alert:
     """When it ended; None before that."""
     sent_s: float | None = None
     """When a notice had it last; None before the first."""
+    is_end_sent: bool = False
+    """Whether a notice said that it is resolved."""
     acked_by: str = ""
     """The principal who sees to it; empty where no one does yet."""
     id: str = field(init=False)
@@ -186,7 +188,7 @@ class Alerts:
                 # A notice of it was sent before the restart: it is not news.
                 alert.acked_by, alert.sent_s = self._acked_before.pop(id_), now_s
         alert.value, alert.project = sample.value, sample.project
-        if alert.state is AlertState.PENDING and now_s - alert.since_s >= rule.for_s:
+        if alert.state is AlertState.PENDING and is_over(now_s, alert.since_s, rule.for_s):
             alert.state, alert.fired_s = AlertState.FIRING, now_s
         return id_
 
@@ -203,15 +205,14 @@ class Alerts:
                 wanted.setdefault((alert.rule.name, AlertState.FIRING), []).append(alert)
         for alert in self._over:
             # The end is sent once, and only where the beginning was sent.
-            is_news = alert.sent_s is not None and alert.resolved_s is not None and alert.sent_s < alert.resolved_s
-            if is_news and not self.is_silenced(alert.id):
+            if alert.sent_s is not None and not alert.is_end_sent and not self.is_silenced(alert.id):
                 wanted.setdefault((alert.rule.name, AlertState.RESOLVED), []).append(alert)
         # What is not due yet is collected again in the next step, with what has come until then.
-        due = [key for key in wanted if now_s - self._sent_s.get(key, float("-inf")) >= GROUP_S]
+        due = [key for key in wanted if is_over(now_s, self._sent_s.get(key, float("-inf")), GROUP_S)]
         for key in due:
             self._sent_s[key] = now_s
             for alert in wanted[key]:
-                alert.sent_s = now_s
+                alert.sent_s, alert.is_end_sent = now_s, key[1] is AlertState.RESOLVED
         return [Notice(wanted[key][0].rule, key[1], tuple(wanted[key])) for key in due]
 
     def _wants_notice(self, now_s: float, alert: Alert) -> bool:
@@ -219,7 +220,7 @@ class Alerts:
             return False
         if alert.sent_s is None:
             return True
-        return not alert.acked_by and now_s - alert.sent_s >= REPEAT_S
+        return not alert.acked_by and is_over(now_s, alert.sent_s, REPEAT_S)
 
     def is_silenced(self, id_: str) -> bool:
         """Whether its notices are withheld now."""
@@ -270,6 +271,16 @@ class Alerts:
     def silenced_until_us(self, id_: str) -> int | None:
         """Until when it is silenced."""
         return _us(self._silenced.get(id_))
+
+
+def is_over(now_s: float, since_s: float, span_s: float) -> bool:
+    """Whether a span of time has passed. It has, too, if the clock was set back to before it began: otherwise notices
+    would wait until the clock is again where it was, which may be hours.
+
+    >>> is_over(29, 0, 30), is_over(30, 0, 30), is_over(-1, 0, 30)
+    (False, True, True)
+    """
+    return not since_s <= now_s < since_s + span_s
 
 
 def _id_of(rule: Rule, labels: Mapping[str, str]) -> str:

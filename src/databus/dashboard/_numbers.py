@@ -71,7 +71,7 @@ class Numbers:
                 if value is not None:
                     numbers.counters.setdefault(name, _Counter()).note(at_us, value)
             since_us = at_us - FINE_S * 1_000_000
-            if numbers.point_us > since_us:
+            if since_us < numbers.point_us <= at_us:  # else it is time, or the clock was set back
                 return
             numbers.point_us = at_us
             rates = {name: counter.rate(since_us) for name, counter in numbers.counters.items()}

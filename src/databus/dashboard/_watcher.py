@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError, DatabusError
 from databus.dashboard._alert_config import Alerting
-from databus.dashboard._alerts import Alerts, Notice
+from databus.dashboard._alerts import Alerts, Notice, is_over
 from databus.dashboard._board import Board
 from databus.dashboard._notices import RESENT_S, alertmanager_body, firing, hook_body, mail_of
 from databus.dashboard._outbox import HttpOutbox, MailOutbox, MailServer, Outbox, Request
@@ -112,7 +112,7 @@ class _Receivers:
         del notices  # it groups and repeats by itself
         ids = frozenset(alert.id for alert in firing(alerts))
         sent_s, sent = self._sent
-        if ids == sent and now_s - sent_s < RESENT_S:
+        if ids == sent and not is_over(now_s, sent_s, RESENT_S):
             # Nothing has changed, and Alertmanager still knows it.
             return
         self._sent = now_s, ids
@@ -122,7 +122,7 @@ class _Receivers:
 
     def _beat(self, box: HttpOutbox, alerts: Alerts, now_s: float, notices: Sequence[Notice]) -> None:
         del alerts, notices
-        if now_s - self._beat_s >= RESENT_S:
+        if is_over(now_s, self._beat_s, RESENT_S):
             self._beat_s = now_s
             box.put(Request(b"", dict))
 
@@ -209,7 +209,7 @@ class Watcher:
     def _look(self, samples: Sequence[Sample]) -> None:
         now_s = time.time()
         for number, (push, box) in enumerate(self._pushes):
-            if now_s - self._pushed_s.get(number, 0.0) >= push.every_s:
+            if is_over(now_s, self._pushed_s.get(number, 0.0), push.every_s):
                 self._pushed_s[number] = now_s
                 headers = {"Content-Type": CONTENT_TYPES[push.form]}
                 box.put(Request(body_of(push.form, samples, round(now_s * 1e9)), partial(dict, headers)))
