@@ -288,6 +288,7 @@ def answering(body: bytes, status: int = 200) -> Iterator[str]:
         b'{"outputs": {"x": {"state": "running", "rows": NaN}}}',
         b'{"outputs": {"x": {"state": "running", "last_batch_us": 1e999}}}',
         b'{"outputs": {"x": {"state": "running"}}, "nodes": [{"id": 1}]}',
+        b'{"outputs": {"x": {"state": "running"}}, "edges": [{"to": "outputs.x"}]}',
     ],
     ids=str,
 )
@@ -307,6 +308,19 @@ def test_a_part_that_answers_nonsense_is_the_end_of_nothing_else(tmp_path, answe
             alerts = wait_until(lambda: running.api("/alerts", **ann)[1]["open"])
             assert {each["labels"].get("pipeline") for each in alerts} == {"junk"}
             assert running.api("/graph", **ann)[0] == 200
+
+
+@pytest.mark.parametrize("more", [{"dead_letters": "many"}, {"backlog": [{"physical": "x", "rows": "many"}]}], ids=str)
+def test_a_backlog_that_is_none_is_unknown_and_costs_nobody_an_alert(tmp_path, more):
+    said = json.dumps({"outputs": {"x": {"state": "failed", **more}}}).encode()
+    with (
+        answering(said) as url,
+        Running(tmp_path, [("junk", part_of_pipeline(url, Access())[1])], PRINCIPALS) as running,
+    ):
+        (output,) = running.wait_for_outputs(1, token_of("ann"))
+        assert (output["lag_s"], output["lag_rows"], output["dead_letters"]) == (None, None, None)
+        alerts = wait_until(lambda: running.api("/alerts", token=token_of("ann"))[1]["open"])
+        assert [each["rule"] for each in alerts] == ["OutputNotWell"]
 
 
 FREE_TEXT = "mysql://root:hunter2@db/shop: token=hunter2, Authorization: Bearer hunter2; row 'Ann'"

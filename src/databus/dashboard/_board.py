@@ -266,7 +266,7 @@ def _first(value: Any) -> Any:
 
 def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:
     """From an output's backlogs by physical source: the worst lag, the sum of rows, whether the relay still holds all;
-    None where unknown.
+    None where unknown. With `_is_least` there may be more: the count was cut short, or one source's is unknown.
     """
     backlogs = list(measured.get("backlog", {}).values())
     lags = [backlog["lag_s"] for backlog in backlogs if backlog["lag_s"] is not None]
@@ -274,7 +274,9 @@ def lag_of(measured: Mapping[str, Any]) -> dict[str, Any]:
     held = [backlog["held"] for backlog in backlogs if backlog["held"] is not None]
     return {
         "lag_s": max(lags, default=None),
+        "lag_is_least": bool(lags) and len(lags) < len(backlogs),
         "lag_rows": sum(rows) if rows else None,
+        "lag_rows_is_least": any(backlog["is_least"] or backlog["rows"] is None for backlog in backlogs),
         "held": all(held) if held else None,
         "dead_letters": measured.get("dead_letters"),
     }

@@ -145,7 +145,7 @@ class PipelinePart(_WithRelay):
 
     def measure(self) -> Mapping[str, Any]:
         """The same with positions and backlog, for which it asks relay and targets: takes seconds."""
-        return self._pipeline.ask("backlog")
+        return checked("backlog", self._pipeline.ask("backlog"))
 
     def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
         """An answer to journal, audit, letters, config, trace, batches or lineage."""

@@ -78,12 +78,38 @@ class _NodeShape(_Shape):
     type: str
 
 
+class _EdgeShape(_Shape):
+    start: str = Field(alias="from")
+    to: str
+
+
 class _GraphShape(_Shape):
     nodes: list[_NodeShape] = Field(default_factory=list)
-    edges: list[dict[str, str | None]] = Field(default_factory=list)
+    edges: list[_EdgeShape] = Field(default_factory=list)
 
 
-_SHAPES: Final[Mapping[str, type[_Shape]]] = {"status": _StatusShape, "graph": _GraphShape}
+class _BacklogShape(_Shape):
+    physical: str
+    rows: int | None
+    is_least: bool
+    lag_s: float | None
+    held: bool | None
+
+
+class _MeasuredOutputShape(_Shape):
+    backlog: list[_BacklogShape] = Field(default_factory=list)
+    dead_letters: int | None = None
+
+
+class _MeasuredShape(_Shape):
+    outputs: dict[str, _MeasuredOutputShape] = Field(default_factory=dict)
+
+
+_SHAPES: Final[Mapping[str, type[_Shape]]] = {
+    "status": _StatusShape,
+    "graph": _GraphShape,
+    "backlog": _MeasuredShape,
+}
 
 
 def checked(verb: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -188,7 +188,7 @@ class Watch:
 
         while not self._stopping.is_set():
             try:
-                outputs = self.part.measure()["outputs"] if isinstance(self.part, PipelinePart) else {}
+                outputs = self.part.measure().get("outputs", {}) if isinstance(self.part, PipelinePart) else {}
                 backlogs = {
                     name: {"backlog": worst_backlogs(output), "dead_letters": output.get("dead_letters")}
                     for name, output in outputs.items()
