@@ -59,6 +59,16 @@ def test_what_a_killed_process_repeats_counts_once_and_tables_that_catch_up_brea
     assert (cut.start[0], cut.rows["t"]) == (3, 1)
 
 
+def test_an_output_that_repeats_batches_for_another_of_its_lane_lacks_none_of_them(graph):
+    """Its ledger stays where it was, ahead of these batches."""
+    again = batch(0, 1, counts={"main.orders": {"in": 1, "already": 1}})
+    (found,) = audited(graph, *WHOLE, again)
+    assert (found.chain.breaks, found.missing, found.surplus) == ([], 0, 0)
+    assert found.to_json()["end"] == (3, DONE)
+    further = batch(1, 5, {"main.orders": 1}, counts={"main.orders": {"in": 3, "already": 2}})
+    assert chains("copy", [*WHOLE, again, further])[0].breaks == []
+
+
 def test_the_journal_of_batches_is_bounded_for_each_output(tmp_path, monkeypatch):
     monkeypatch.setattr(_batch_journal, "_BYTES_MAX", 5_000)
     journal = BatchJournal(tmp_path)

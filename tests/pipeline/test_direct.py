@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
+from databus.link import RelayClient
+from databus.pipeline import audit, load_pipeline
 from databus.pipeline.engine._handle import OutputHandle
 from tests.outputs import chest
 from tests.outputs.chest import chest_lines
-from tests.pipeline.projects import HEAD, Project
+from tests.pipeline.projects import HEAD, Project, RelayInThread
 
 pytestmark = pytest.mark.usefixtures("relay_in_thread")
 
@@ -23,6 +25,13 @@ outputs: {chest: {type: 'chest.py:Chest', from: large, path: chest, buckets: 2}}
 TYPED = """
 filters: {sold: {type: sql, from: shop, table: main.orders, where: status <> 'cancelled'}}
 outputs: {chest: {type: 'chest.py:Chest', from: sold, path: chest, buckets: 2}}
+"""
+
+
+LANE = """
+outputs:
+  ahead: {type: 'chest.py:Chest', from: shop, path: ahead, buckets: 2, lane: one}
+  behind: {type: 'chest.py:Chest', from: shop, path: behind, buckets: 2, lane: one}
 """
 
 
@@ -100,3 +109,51 @@ def test_batches_that_buckets_have_already_are_not_written_again(
     project.work(20)
     project.once(engine)
     assert_is_all_that_happened(project)
+
+
+def test_a_batch_that_one_output_of_a_lane_has_already_is_no_missing_one(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the ledgers of two outputs: the one that is ahead gets the batch again, and writes nothing."""
+    project, advance = project_of(tmp_path, LANE), OutputHandle.advance
+
+    def died_at_second(handle: OutputHandle, *args: Any) -> None:
+        if handle.name == "behind":
+            died()
+        advance(handle, *args)
+
+    project.work(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died_at_second)
+        with pytest.raises(AssertionError, match="killed before the ledger"):
+            project.once(engine)
+    project.work(20)
+    project.once(engine)
+    assert_audit_is_whole(project)
+
+
+def test_an_output_that_goes_back_to_where_another_of_its_lane_is_misses_nothing(tmp_path: Path, engine: Any) -> None:
+    """A lane begins where the last of its outputs is, in batches of its own."""
+    ahead, behind = LANE.rstrip().rsplit("\n", 1)
+    project = project_of(tmp_path, f"{ahead}\n")
+    project.work(60)
+    project.once(engine)
+    project.write(f"{ahead}\n{behind}\n", head=IN_PARTS.replace("300", "120"))
+    project.work(20)
+    project.once(engine)
+    assert_audit_is_whole(project)
+
+
+def assert_audit_is_whole(project: Project) -> None:
+    """As `databus audit` says, of all outputs."""
+    graph = load_pipeline(project.path)
+    relay = RelayInThread(graph.config, lambda: None)
+    relay.start()
+    try:
+        audited = list(audit(graph, RelayClient(relay.url)))
+    finally:
+        relay.stop()
+    assert audited
+    assert [chain.to_json() for chain in audited if not chain.is_whole] == []
+    assert all(chain.came == chain.log_rows for chain in audited)
+    assert sum(chain.came for chain in audited) > 0

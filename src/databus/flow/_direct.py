@@ -222,23 +222,36 @@ class DirectFeed:
             for batch in batches:
                 self.bucket.check_log(batch)
                 left = batch.above(position.done, self.bucket.reads)
-                if not left.items and position.at is not None and batch.start.pair < batch.end.pair <= position.at.pair:
-                    continue  # the output has all of it, others of its lane do not
                 tally = BatchTally(batch.counts)
                 passed = self._passed(batch, left, tally)
-                tables = [item.table for item in passed.items if isinstance(item, TableRows)]
+                at = position.at
+                # The output may have all of a batch that others of its lane lack: then it writes nothing, and the
+                # journal says of the rows that they were there.
+                is_there = not left.items and at is not None and batch.start.pair < batch.end.pair <= at.pair
                 for number, writer in zip(numbers, writers, strict=True):
-                    if isinstance(writer, ExpectsTables):
-                        writer.expect(passed.physical, tables)
-                    whole = writer.seen(passed) if isinstance(writer, SeesAllRows) else passed
-                    given = self._given(whole, number)
-                    controls = self._controls(left) if number == 0 else []
                     mine = tally if number == 0 else BatchTally()  # each bucket's task reads and filters all rows
-                    with mine.timing("write"):
-                        written = writer.write(given)
-                    mine.kept(writer.letters if isinstance(writer, CountsLetters) else {})
-                    mine.had(writer.already if isinstance(writer, CountsKnown) else {})
-                    yield number, receipt_of(replace(_receipt(given, written, controls), counts=mine.counts()))
+                    receipt = (
+                        StagedBatch(batch.physical, batch.start, batch.end, ())
+                        if is_there
+                        else self._written(writer, number, left, passed, mine)
+                    )
+                    yield number, receipt_of(replace(receipt, counts=mine.counts()))
+
+    def _written(
+        self, writer: BucketWriter, number: int, left: ChangeBatch, passed: ChangeBatch, tally: BatchTally
+    ) -> StagedBatch:
+        """Write the rows of one bucket. left: what the output lacks of a batch. passed: the same behind the filters."""
+        if isinstance(writer, ExpectsTables):
+            tables = [item.table for item in passed.items if isinstance(item, TableRows)]
+            writer.expect(passed.physical, tables)
+        whole = writer.seen(passed) if isinstance(writer, SeesAllRows) else passed
+        given = self._given(whole, number)
+        controls = self._controls(left) if number == 0 else []
+        with tally.timing("write"):
+            written = writer.write(given)
+        tally.kept(writer.letters if isinstance(writer, CountsLetters) else {})
+        tally.had(writer.already if isinstance(writer, CountsKnown) else {})
+        return _receipt(given, written, controls)
 
     def _controls(self, batch: ChangeBatch) -> list[TableControl]:
         """As they were before filters: the driver sees to those."""
@@ -316,7 +329,7 @@ class DirectTypedStage:
 
 
 def joined_buckets(receipts: pa.Table, buckets: int) -> list[StagedBatch]:
-    """What the tasks of all buckets have written, as one batch; none where the output had all of it already.
+    """What the tasks of all buckets have written, as one batch; none where they were given none.
 
     receipts: of `RECEIPTS`, with the bucket as the feed. Raises `CorruptData` where buckets do not end alike.
     """

@@ -2,8 +2,8 @@
 
 A main batch is over the tables of an output that are at the same place, from where the one before ended. Tables that
 are behind have ranges of their own, which follow each other too, until they have caught up. A gap between an end and a
-later start is a break: no batch has it. A killed process may repeat its last batch, which then counts once. Start with
-`Chain.take`.
+later start is a break: no batch has it. A killed process may repeat its last batch, which then counts once; an output
+goes back to where another of its lane is. Start with `Chain.take`.
 """
 
 from collections import Counter
@@ -99,6 +99,7 @@ class Chain:
     query: str = ""
     start: Pair = _NOWHERE
     end: Pair = _NOWHERE
+    """The furthest that it has come to."""
     batches: int = 0
     repeated: int = 0
     written: Counter[str] = field(default_factory=Counter)
@@ -135,7 +136,7 @@ class Chain:
         if self.main is None:
             self.start = start
         self._together(start, end, rows, behind)
-        self.end = end
+        self.end = max(self.end, end)  # an output repeats batches that another one of its lane lacks
 
     def _rows(self, line: Mapping[str, Any], start: Pair, end: Pair) -> dict[str, int]:
         counts = line.get("counts", {})
