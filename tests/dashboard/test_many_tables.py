@@ -1,4 +1,4 @@
-"""A source of 1,000 tables, and an output that writes them all: every page's answer is quick, and of bounded size."""
+"""A source of 1,200 tables, and an output that writes them all: every page's answer is quick, and of bounded size."""
 
 import json
 import time
@@ -15,7 +15,8 @@ from tests.dashboard.parts import Pipeline, now_us, wait_until
 from tests.dashboard.running import Running, token_of
 from tests.relay.support import Database, commit_of, published, rows_of, scripted
 
-TABLES = 1_000
+TABLES = 1_200
+NAMED = 1_000
 CPU_S_MAX = 0.5
 SEARCHING_S_MAX = 2.0
 """Of what looks at each table, or at the log."""
@@ -84,7 +85,7 @@ def quickest(ask: Any) -> tuple[float, Any]:
         "/trace?" + urlencode({"pipeline": "shop", "table": "main.t0999", "key": "id=999", "since_s": 0}),
     ],
 )
-def test_a_page_of_a_thousand_tables_is_answered_soon_and_in_bounds(api, path):
+def test_a_page_of_many_tables_is_answered_soon_and_in_bounds(api, path):
     cpu_s, (status, found, _) = quickest(lambda: api(path))
     assert status == 200, found
     assert cpu_s < (SEARCHING_S_MAX if path.startswith(("/lineage", "/trace")) else CPU_S_MAX)
@@ -93,8 +94,10 @@ def test_a_page_of_a_thousand_tables_is_answered_soon_and_in_bounds(api, path):
 
 
 def test_what_is_left_out_is_counted(api):
-    for path in ("/outputs/shop/all/tables?limit=100", "/sources/relay/shop_db?limit=100"):
-        answer = api(path)[1]
-        assert (len(answer["tables"]), answer["count"]) == (100, TABLES)
+    written, captured = (
+        api(path)[1] for path in ("/outputs/shop/all/tables?limit=100", "/sources/relay/shop_db?limit=100")
+    )
+    assert (len(written["tables"]), written["count"], written["more"]) == (100, NAMED, TABLES - NAMED)
+    assert (len(captured["tables"]), captured["count"]) == (100, TABLES)
     lineage = api("/lineage")[1]["tables"]
     assert len(lineage) == 2 * TABLES

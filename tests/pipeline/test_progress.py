@@ -45,6 +45,16 @@ def test_a_batch_after_a_retry_makes_it_well_and_the_retry_is_counted(progress):
     assert (found["state"], found["message"], found["retries"]) == ("running", "", 1)
 
 
+def test_of_many_tables_those_with_most_rows_are_named_and_the_others_counted(progress):
+    tables = {f"main.t{number:04}": 1 for number in range(1_500)} | {"main.t1499": 7}
+    for _ in range(2):
+        progress.take(said("batch", output="copy", physical="shop", rows=1_506, tables=tables))
+    found = progress.to_json()["copy"]
+    assert (len(found["tables"]), found["tables_more"]) == (1_000, 500)
+    assert [found["tables"][0], *found["tables"][-2:]] == ["shop/main.t0000", "shop/main.t0998", "shop/main.t1499"]
+    assert progress.to_json()["log"]["tables_more"] == 0
+
+
 def test_backlogs_add_up_over_queries_and_what_is_not_held_shows():
     one = {"physical": "shop", "rows": 5, "lag_s": 1.5, "held": True, "is_least": False}
     two = {"physical": "shop", "rows": 2, "lag_s": 9.0, "held": True, "is_least": True}

@@ -237,7 +237,9 @@ class Answers:
         """GET /outputs/{pipeline}/{output}/tables."""
         output = call.path["output"]
         watch, _ = self.board.output(call.path["pipeline"], output, call.principal)
-        return json_answer(_page(watch.seen.status["outputs"][output].get("tables") or [], call.given, str))
+        written = watch.seen.status["outputs"][output]
+        page = _page(written.get("tables") or [], call.given, str)
+        return json_answer({**page, "more": written.get("tables_more") or 0})
 
     async def journal(self, call: ApiCall) -> web.Response:
         """GET /journal."""

@@ -106,7 +106,8 @@ ENDPOINTS: Final = (
     ),
     _get(
         "/outputs/{pipeline}/{output}/tables",
-        "the tables that an output has written since its pipeline started, 1,000 at most, and how many they are",
+        "the tables that an output has written since its pipeline started, how many these are (`count`), "
+        "and how many `more` there are beyond the 1,000 of which most rows were written",
         *_PAGE,
         errors=(404,),
     ),

@@ -43,6 +43,8 @@ class _OutputShape(_Shape):
     retries: float | None = None
     journal_breaks: float | None = None
     refused: _Texts | None = None
+    tables: list[str] | None = None
+    tables_more: int | None = None
     flow: _FlowShape | None = None
     visible: _VisibleShape | None = None
 

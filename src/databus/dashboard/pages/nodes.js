@@ -78,7 +78,8 @@ function Tables({ pipeline, output, state, rights, onDone }) {
     ["actions", (row) => html`<${Actions} list=${actions(row)} rights=${rights} state=${state} onDone=${onDone} />`],
   ];
   return html`<h2>Tables</h2><${Trouble} text=${error} />${chooser}
-    <${Table} label="Tables that it has written" columns=${columns} rows=${found ? found.tables : []} empty=${found ? "Nothing was written since the pipeline started." : "Asking…"} />`;
+    <${Table} label="Tables that it has written" columns=${columns} rows=${found ? found.tables : []} empty=${found ? "Nothing was written since the pipeline started." : "Asking…"} />
+    ${found && found.more > 0 && html`<p>${count(found.more)} more, of which fewer rows were written, are not in this list. <code>databus rebuild</code> takes any table.</p>`}`;
 }
 
 const CONSUMERS = [

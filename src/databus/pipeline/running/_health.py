@@ -227,6 +227,7 @@ class _Collector:
             "Breaks between its batches, and batches without all rows of the log, found since then.",
             labels=by_output,
         )
+        tables = GaugeMetricFamily("databus_output_tables", "Tables that it has written since then.", labels=by_output)
         age = GaugeMetricFamily("databus_output_batch_age_seconds", "Time since its last batch.", labels=by_output)
         lag_s = GaugeMetricFamily(
             "databus_output_lag_seconds",
@@ -265,6 +266,7 @@ class _Collector:
             batches.add_metric((name,), output["batches"])
             retries.add_metric((name,), output["retries"])
             breaks.add_metric((name,), output.get("journal_breaks", 0))
+            tables.add_metric((name,), len(output.get("tables", ())) + output.get("tables_more", 0))
             if output.get("dead_letters") is not None:
                 letters.add_metric((name,), output["dead_letters"])
             if output["last_batch_us"]:
@@ -273,7 +275,8 @@ class _Collector:
                 for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
                     if value is not None:
                         family.add_metric((name, physical), float(value))
-        yield from (answers, captured, free, state, rows, batches, retries, breaks, letters, age, lag_s, lag_rows, held)
+        yield from (answers, captured, free, state, rows, batches, retries, breaks, tables, letters, age)
+        yield from (lag_s, lag_rows, held)
         yield from _flow_families(self._status["outputs"])
 
 

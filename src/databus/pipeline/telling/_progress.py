@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import nlargest
 from itertools import accumulate
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ class OutputState(StrEnum):
 _REASONS_MAX: Final = 5
 """Refused tables whose reason a message has."""
 _TABLES_MAX: Final = 1_000
+"""Tables of an output that its status names."""
+_COUNTED_MAX: Final = 100_000
+"""Tables of an output whose rows are counted; those beyond are not in the status at all."""
 VISIBLE_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 """Bounds of the buckets in which batches are counted, by the time from a commit until the target has it."""
 UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.RETRYING})
@@ -129,8 +133,8 @@ class _Output:
     journal_breaks: int = 0
     hangs_since_us: int = 0
     """When the call began that does not return; 0 while it answers."""
-    tables: dict[str, None] = field(default_factory=dict)
-    """Full names of tables of which rows were written."""
+    tables: Counter[str] = field(default_factory=Counter)
+    """Rows written, by full name of a table."""
     flow: _Flow | None = None
     """None until something was counted."""
     visible: _Visible = field(default_factory=_Visible)
@@ -159,7 +163,8 @@ class _Output:
             "retries": self.retries,
             "last_batch_us": self.last_batch_us,
             "throttle": dict(self.throttle),
-            "tables": sorted(self.tables),
+            "tables": sorted(nlargest(_TABLES_MAX, sorted(self.tables), key=self.tables.__getitem__)),
+            "tables_more": max(len(self.tables) - _TABLES_MAX, 0),
             "flow": None if self.flow is None else self.flow.to_json(),
             "visible": self.visible.to_json(),
             "journal_breaks": self.journal_breaks,
@@ -216,9 +221,10 @@ class Progress:
         output.batches += 1
         output.rows += event.get("rows") or 0
         output.last_batch_us = event["at_us"]
-        for table in event.get("tables", {}):
-            if len(output.tables) < _TABLES_MAX:
-                output.tables[f"{event['physical']}/{table}"] = None
+        for table, rows in event.get("tables", {}).items():
+            name = f"{event['physical']}/{table}"
+            if name in output.tables or len(output.tables) < _COUNTED_MAX:
+                output.tables[name] += rows
         if event.get("lag_ms") is not None:
             output.visible.take(event["lag_ms"])
         query = self._queries.get(event["query"])
