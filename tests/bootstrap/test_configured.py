@@ -8,11 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from databus.bootstrap import load_bootstrap
+from databus.bootstrap import load_bootstrap, run_bootstrap
 from databus.cli._app import app
-from databus.core import ConfigError, PositionPurged, SourceCheckpoint
+from databus.core import ConfigError, LockHeld, PositionPurged, SourceCheckpoint
 from databus.link import RelayClient
-from databus.pipeline import load_pipeline, validate
+from databus.pipeline import load_pipeline, validate, while_stopped
 from databus.relay import Relay, parse_relay
 from tests.bootstrap.filled import PHYSICAL, Shop
 from tests.bootstrap.test_service import TABLES
@@ -52,6 +52,30 @@ def test_the_file_stands_for_a_pipeline_of_two_outputs(tmp_path):
     assert nodes["outputs.log"].config.controls == "all"
     assert nodes["outputs.state"].config.trigger_ms == 500
     assert [each.path for each in validate(path) if not each.is_warning] == []
+
+
+@pytest.mark.parametrize("edited", [FILE.replace("500", "9000"), FILE.replace("name: kept", "name: other")])
+def test_a_second_start_leaves_the_file_of_the_running_service_alone(tmp_path, edited, monkeypatch):
+    """Whatever became of the service's file meanwhile: nothing is served, and of the same name it is refused."""
+
+    class Began(BaseException):
+        pass
+
+    def begin(config):
+        raise Began
+
+    (tmp_path / "token").write_text("not-so-secret")
+    (tmp_path / "bootstrap.yml").write_text(FILE)
+    config = load_bootstrap(tmp_path / "bootstrap.yml")
+    monkeypatch.setattr("databus.bootstrap._service.keyless_tables", lambda _: [])
+    monkeypatch.setattr("databus.bootstrap._service.BootstrapServer", begin)
+    with while_stopped(config.state, config.name):
+        before = config.write_pipeline(["shop/main.notes"]).read_bytes()
+        (tmp_path / "bootstrap.yml").write_text(edited)
+        second = load_bootstrap(tmp_path / "bootstrap.yml")
+        with pytest.raises(LockHeld if second.name == config.name else Began):
+            run_bootstrap(second)
+    assert config.pipeline_path.read_bytes() == before
 
 
 def test_status_says_how_far_the_stores_are(tmp_path):

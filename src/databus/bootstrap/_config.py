@@ -12,6 +12,7 @@ from databus.core import ConfigError
 from databus.disk import LocalLocation, Location, Storage, locate
 from databus.formats import lines_of, load_yaml, substitute
 from databus.link import ADDRESSES, Access, RelayClient
+from databus.pipeline import state_folder
 from databus.relay import AccessConfig, RelayConfig, ServeConfig, TlsConfig, address_of
 from databus.stores import BATCH_ROWS
 
@@ -144,8 +145,15 @@ class BootstrapConfig:
 
     @property
     def pipeline_path(self) -> Path:
-        """The file of the pipeline, written when it starts; beside this one, so that its paths mean the same."""
-        return self.folder / f".{self.path.stem}.pipeline.yml"
+        """The file of the pipeline, beside this one, so that its paths mean the same. It is written by who has the lock
+        of `state`, and named as that is: no two services that run have one file.
+        """
+        return self.folder / f".{self.name}.pipeline.yml"
+
+    @property
+    def state(self) -> Path:
+        """The state folder of the pipeline."""
+        return state_folder(self.folder, self.name)
 
     @property
     def server(self) -> RelayConfig:
@@ -203,7 +211,7 @@ class BootstrapConfig:
         }
 
     def write_pipeline(self, keyless: Collection[str]) -> Path:
-        """Write the pipeline's file; returns where it is."""
+        """Write the pipeline's file; returns where it is. The caller has the lock of `state`."""
         text = json.dumps(self.pipeline(keyless), indent=1)
         LocalLocation(self.pipeline_path).write(f"# Made of {self.path.name}; changed there.\n{text}\n".encode())
         return self.pipeline_path

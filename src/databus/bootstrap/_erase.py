@@ -14,7 +14,7 @@ from databus.bootstrap._look_back import Key
 from databus.bootstrap._table_past import TablePast
 from databus.core import BUS_SEQ_MIN, DatabusError, LockHeld
 from databus.disk import Location
-from databus.pipeline import load_pipeline, while_nothing_writes
+from databus.pipeline import load_pipeline, take_ledgers, while_stopped
 from databus.sinks import DeltaOutput, Erased, replaced_in
 from databus.stores import NoteFolder, StateNote, StateTable, table_folder
 
@@ -40,17 +40,18 @@ def erase(config: BootstrapConfig, name: str, text: str, reason: str) -> Erasure
 
     Raises `LockHeld` while the service runs.
     """
-    if not config.pipeline_path.exists():  # the service has not run here; whoever starts it now finds it locked
-        config.write_pipeline(())
     with ExitStack() as held:
         try:
-            held.enter_context(while_nothing_writes(load_pipeline(config.pipeline_path)))
+            held.enter_context(while_stopped(config.state, config.name))
         except LockHeld as error:
             raise LockHeld(
                 f"{error}. It writes the files that `erase` rewrites, and a mirror has one writer: end `databus "
                 f"bootstrap run {config.path.name}`, erase, and start it again. Meanwhile the relay keeps what the "
                 "stores lack, and clients wait"
             ) from None
+        if not config.pipeline_path.exists():  # the service has not run here
+            config.write_pipeline(())
+        take_ledgers(load_pipeline(config.pipeline_path).config)
         past = TablePast.of(config, name)
         key = Key.of(text, past)
         record = _Record(config.root / "notes" / past.physical, name, key, reason)

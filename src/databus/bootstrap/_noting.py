@@ -335,16 +335,12 @@ class NoteTaker:
         self._thread = threading.Thread(target=self._run, name="bootstrap-notes", daemon=True)
 
     def on_event(self, event: Mapping[str, Any]) -> None:
-        """Take note of a batch of the pipeline. With its first event the pipeline has locked its stores: what is noted
-        before that, `erase` may be removing in another process.
-        """
-        if self._thread.ident is None and not self._closing.is_set():
-            self.start()
+        """Take note of a batch of the pipeline."""
         if event["event"] == "batch" and event["output"] == STATE and "physical" in event:
             self._merge_ms[event["physical"]] = round(event["batch_ms"])
 
     def start(self) -> None:
-        """Begin."""
+        """Begin. Whoever has not the lock of the state notes what `erase` is removing in another process."""
         self._thread.start()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from databus.bootstrap._config import BootstrapConfig
 from databus.bootstrap._noting import NoteTaker
 from databus.filters import matches
 from databus.operate import logger_of
+from databus.pipeline import StateLock, run
 from databus.relay import Server, url_at
 
 _logger = logger_of("databus.bootstrap")
@@ -62,15 +63,18 @@ def keyless_tables(config: BootstrapConfig) -> list[str]:
 def run_bootstrap(config: BootstrapConfig, ready: Callable[[str], None] | None = None, **options: Any) -> int:
     """Fill the stores and serve them until a signal; returns the pipeline's exit code. Call it from the main thread.
 
-    ready: called with the server's address. options: of the pipeline's `run`.
+    ready: called with the server's address. options: of the pipeline's `run`. Raises `LockHeld`, before it writes
+    anything, where the service runs already.
     """
-    from databus.pipeline import run
-
-    path = config.write_pipeline(keyless_tables(config))
+    lock = StateLock(config.state, config.name)
     with ExitStack() as running:
+        lock.take()
+        running.callback(lock.release)
+        path = config.write_pipeline(keyless_tables(config))
         server = running.enter_context(BootstrapServer(config))
         notes = NoteTaker(config)
         running.callback(notes.close)
+        notes.start()
         if ready is not None:
             ready(server.url)
-        return run(path, on_event=notes.on_event, **options)
+        return run(path, on_event=notes.on_event, lock=lock, **options)

@@ -24,6 +24,7 @@ from databus.pipeline.graph import (
     PipelineConfig,
     Plugin,
     Problem,
+    StateLock,
     holder_of,
     options_markdown,
     pipeline_schema,
@@ -32,6 +33,7 @@ from databus.pipeline.graph import (
     reference_markdown,
     relay_at,
     render,
+    state_folder,
     state_of,
     while_stopped,
 )
@@ -50,7 +52,7 @@ from databus.pipeline.running import (
     run,
     shown,
     status_of,
-    while_nothing_writes,
+    take_ledgers,
 )
 from databus.pipeline.telling import STOP_S_MAX, read_batches, read_journal, unwell, worst_backlogs
 from databus.pipeline.trying import EdgeRates, FilterTestResult, edge_name, run_filter_tests, spark_on_demand
@@ -99,6 +101,7 @@ __all__ = [
     "Restage",
     "RunContext",
     "Shape",
+    "StateLock",
     "TableChoice",
     "TableControl",
     "TableDifference",
@@ -136,13 +139,14 @@ __all__ = [
     "run_filter_tests",
     "shown",
     "spark_on_demand",
+    "state_folder",
     "state_of",
     "status_of",
     "table_lineages",
+    "take_ledgers",
     "trace",
     "unwell",
     "validate",
-    "while_nothing_writes",
     "while_stopped",
     "worst_backlogs",
 ]

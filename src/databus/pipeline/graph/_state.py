@@ -22,9 +22,12 @@ class StateLock:
         self._path = folder / _LOCK
         self._pipeline = pipeline
         self._fd: int | None = None
+        self._is_kept = False
 
     def take(self) -> None:
-        """Take it. Raises `LockHeld`, which names the holder."""
+        """Take it, unless this object has it. Raises `LockHeld`, which names the holder."""
+        if self._fd is not None:
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -41,9 +44,13 @@ class StateLock:
         os.ftruncate(fd, 0)
         os.pwrite(fd, note.encode(), 0)
 
+    def keep(self) -> None:
+        """Keep it until the process ends, since threads that may be writing are not waited for."""
+        self._is_kept = True
+
     def release(self) -> None:
-        """Release it; callable twice."""
-        if self._fd is not None:
+        """Release it, unless it is kept; callable twice."""
+        if self._fd is not None and not self._is_kept:
             os.close(self._fd)
             self._fd = None
 

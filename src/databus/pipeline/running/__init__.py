@@ -3,7 +3,7 @@
 from databus.pipeline.running._control import ask
 from databus.pipeline.running._dead_letters import OutputLetters, Replayed, outputs_with_letters
 from databus.pipeline.running._published import relay_status_of, status_of
-from databus.pipeline.running._rebuild import keeps_changes, rebuild, while_nothing_writes
+from databus.pipeline.running._rebuild import keeps_changes, rebuild, take_ledgers
 from databus.pipeline.running._rename import Renamed, rename_output, rename_pipeline, rename_target
 from databus.pipeline.running._run import run
 from databus.pipeline.running._shown import PipelineFile, shown
@@ -24,5 +24,5 @@ __all__ = [
     "run",
     "shown",
     "status_of",
-    "while_nothing_writes",
+    "take_ledgers",
 ]

@@ -4,8 +4,8 @@
 rest meanwhile; it reads when it continues.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from databus.core import ConfigError, CorruptData, InputError
@@ -13,7 +13,7 @@ from databus.disk import Location
 from databus.filters import matches, nearest
 from databus.pipeline.checks import check_sources
 from databus.pipeline.engine import Ledger, OutputHandle, ledger_path
-from databus.pipeline.graph import Graph, Kind, while_stopped
+from databus.pipeline.graph import Graph, Kind, PipelineConfig, while_stopped
 from databus.plugins import Output, Removes
 
 
@@ -70,19 +70,15 @@ def _removes(graph: Graph, target: Output) -> Removes:
     return target
 
 
-@contextmanager
-def while_nothing_writes(graph: Graph) -> Iterator[None]:
-    """Keep a pipeline from writing: one that starts here finds it locked, and one that runs elsewhere, with another
-    `state`, is no writer of its outputs any more, by their ledgers. Raises `LockHeld` where it runs here.
+def take_ledgers(config: PipelineConfig) -> None:
+    """Take all outputs from a pipeline that runs elsewhere, with another `state`: by their ledgers it is no writer of
+    them any more. The caller has the lock of the state here.
     """
-    config = graph.config
-    with while_stopped(config.state, config.name):
-        for node in config.nodes.values():
-            if node.kind is Kind.OUTPUT:
-                target = config.output_of(node.name)
-                _ledger_of(target, config.state, is_all=False).take()
-                target.close()
-        yield
+    for node in config.nodes.values():
+        if node.kind is Kind.OUTPUT:
+            target = config.output_of(node.name)
+            _ledger_of(target, config.state, is_all=False).take()
+            target.close()
 
 
 def keeps_changes(graph: Graph, output: str) -> bool:

@@ -87,6 +87,7 @@ def run(
     on_overdue: OnOverdue | None = None,
     http: str | None = None,
     dry_in: Path | None = None,
+    lock: StateLock | None = None,
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
@@ -96,7 +97,8 @@ def run(
     on_overdue: called if the run has not ended `STOP_S_MAX` after it was asked to, and at a second signal, which
     otherwise raises `KeyboardInterrupt`. http: HOST:PORT of health, metrics and status, instead of the file's
     `run.http`. dry_in: a folder for the state of a dry run: outputs are replaced by counters, one for each edge of the
-    graph, which events name instead of outputs; neither targets nor the pipeline's own state are touched.
+    graph, which events name instead of outputs; neither targets nor the pipeline's own state are touched. lock: of the
+    pipeline's state, if the caller has taken it already, who lets go of it.
 
     When the run is stopped, it waits for the batch that is being written, up to a bound. After that the event `stopped`
     names its outputs as `abandoned`, the state stays locked, and the process should end; the next start repeats the
@@ -110,9 +112,8 @@ def run(
     if dry_in is not None:
         graph = dry(graph, dry_in)
     config = graph.config
-    lock = StateLock(config.state, config.name)
-    lock.take()
-    is_abandoned = False
+    held = lock or StateLock(config.state, config.name)
+    held.take()
     try:
         clock = SystemClock()
         published = Published(config, http, clock)
@@ -133,14 +134,15 @@ def run(
             asked = stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue, reloads.hangup)
             with control, asked, reloads:
                 code = running.run(session)
-            is_abandoned = bool(running.abandoned)
+            if running.abandoned:
+                held.keep()
             return code
     except KeyboardInterrupt:
-        is_abandoned = True  # threads may be writing; the lock ends with the process
+        held.keep()
         raise
     finally:
-        if not is_abandoned:
-            lock.release()
+        if held is not lock:
+            held.release()
 
 
 class _Run:
