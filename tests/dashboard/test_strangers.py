@@ -445,7 +445,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_who_does_not_read_an_answer_loses_the_connection(tmp_path, monkeypatch):
+def test_who_does_not_read_an_answer_loses_the_connection_and_fills_no_log(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(server, "_WRITE_S_MAX", 0.2)
     monkeypatch.setattr(Board, "graph", lambda *_: {"nodes": ["x" * 1_000_000] * 20, "edges": []})
     with Running(tmp_path, [], PRINCIPALS) as running:
@@ -456,3 +456,4 @@ def test_who_does_not_read_an_answer_loses_the_connection(tmp_path, monkeypatch)
             wait_until(lambda: running.dashboard._admitted)
             wait_until(lambda: all(each.is_closing() for each in running.dashboard._admitted))
         assert running.api("/session", token=token_of("ann"))[0] == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

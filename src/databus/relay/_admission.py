@@ -32,10 +32,10 @@ _MESSAGE_LENGTH_MAX: Final = 2_000
 
 
 def _is_of_ours(record: logging.LogRecord) -> bool:
-    """Not what anybody can have logged by sending what is no request: as often as they like, and with its headers, in
-    which a token may be.
+    """Not what anybody can have logged by sending what is no request, or by going away before the answer: as often as
+    they like, and with the request's headers, in which a token may be.
     """
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError | ConnectionError)
 
 
 HTTP_LOGGER: Final = logging.getLogger("databus.http")
