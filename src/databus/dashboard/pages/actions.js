@@ -42,7 +42,8 @@ function Dialog({ action, onEnd }) {
     } catch (problem) {
       fail(problem.message);
       work(false);
-      action.key = newKey(); // what comes next is another wish
+      // What comes next is another wish; but what was not answered may have been done, and is then not done again.
+      if (problem.status !== 0) action.key = newKey();
     }
   };
   return html`<dialog ref=${box} onClose=${() => onEnd("")} aria-labelledby="asked">
