@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +15,19 @@ from typing import Any
 import pytest
 
 from databus.core import SourceCheckpoint
-from databus.dashboard import part_of_file, part_of_relay
+from databus.dashboard import part_of_file, part_of_pipeline, part_of_relay
+from databus.dashboard._board import Board
 from databus.dashboard._server import PAGES
 from databus.flow import Bucket, ChangeBatch, TableRows
 from databus.link import Access
 from databus.pipeline.trying import rows_given
 from databus.testing.servers import Chromium, ServerMissing
 from databus.testing.servers._fetch import kept
-from tests.dashboard.browser import Browser, Page
+from tests.dashboard.browser import WAIT_S, Browser, Page
 from tests.dashboard.parts import FILE, HOSTILE, Pipeline
 from tests.dashboard.receiver import receiver
 from tests.dashboard.running import Running
+from tests.dashboard.test_strangers import answering
 from tests.relay.support import ORDERS, Database, order, scripted, state_of, until
 
 __all__ = ["receiver"]
@@ -287,7 +291,9 @@ def test_a_letter_is_looked_at_replayed_and_dropped(world, tmp_path, receiver):
             page.wait_for("Replay: done")
             page.wait_for("No target refuses a row")
             assert HOSTILE.encode() in receiver.heard[-1][1]
+            page.wait_for("None.")
             refused_by(crm, receiver)
+            page.wait_for("422")
             page.wait_for("main.orders")
             page.click("main button", "Drop")
             page.type("dialog[open] input[name=reason]", "nobody wants them")
@@ -309,6 +315,100 @@ def refused_by(pipeline, receiver):
     with output.part_writer().open(Bucket("crm", "hook", "crm_db")) as bucket:
         bucket.write(batch)
     receiver.refuses = 0
+
+
+OF_ANOTHER_VERSION = {
+    "state": "running",
+    "relay_error": "refused",
+    "nodes": [{"id": f"outputs.{name}", "kind": "output", "name": name, "type": "files"} for name in ("copy", "odd")],
+    "outputs": {
+        "copy": {
+            "state": "running",
+            "backlog": [
+                {"physical": "a", "rows": 1_000_000, "is_least": True, "lag_s": 60.0, "held": True},
+                {"physical": "b", "rows": None, "is_least": False, "lag_s": None, "held": None},
+            ],
+        },
+        "odd": {"state": "running", "throttle": {"rows": "few"}},
+    },
+}
+
+
+def test_what_is_not_known_is_not_shown_as_known_and_what_cannot_be_shown_is_a_sentence(world, tmp_path):
+    with (
+        answering(json.dumps(OF_ANOTHER_VERSION).encode()) as url,
+        Running(tmp_path, [("other", part_of_pipeline(url, Access())[1])]) as running,
+    ):
+        page = world.browser.page()
+        page.open(running.links[-1])
+        page.wait_for("1.0 M+")
+        page.wait_for("60.0 s+")
+        page.wait_for("The relay of other does not answer it; what is shown of its sources is of before: refused")
+        for _ in range(2):
+            page.js("location.hash = '#/output/other/odd'")
+            page.wait_for("This page cannot show what it was told")
+            page.js("location.hash = '#/output/other/copy'")
+            page.wait_for("60.0 s+, 1.0 M+ rows")
+        assert page.js(
+            "import('/flow.js').then(({ together }) => together({ of: ['a', 'b'] }, "
+            "{ a: { state: 'running', lag_s: 3, rows_s: null }, b: { state: 'running', lag_s: null } }))"
+        ) == {"state": "running", "rows_s": None, "lag_s": 3, "lag_is_least": True}
+        assert page.errors == []
+
+
+def test_a_chart_says_when_its_last_number_was_noted_and_joins_nothing_over_a_gap(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(Board, "_note", lambda *_: None)
+    with Running(tmp_path, [part_of_file(world.shop.file)]) as running:
+        page = world.browser.page()
+        page.open(running.links[-1])
+        page.wait_for("Outputs")
+        page.js("location.hash = '#/output/shop/copy'")
+        page.wait_for("Nothing has been noted")
+        now_s, history = int(time.time()), running.dashboard.board.numbers._history
+        for at_s in (*range(now_s - 9_000, now_s - 7_200, 10), *range(now_s - 3_600, now_s - 1_800, 10)):
+            history.put("shop/outputs.copy", at_s, {"rows_s": 7_000.0})
+        page.wait_for("rows/s: 7,000 at")
+        page.wait_for("unknown since")
+        page.click("main button", "1 h")
+        page.wait("document.querySelector('main button[aria-pressed=true]').textContent === '1 h'")
+        page.wait_for("rows/s: 7,000 at")
+        spaced = page.js("import('/chart.js').then(({ spaced: s }) => [...s([0, 10e6, 20e6, 90e6, 100e6]).gaps])")
+        assert spaced == [2]
+        assert page.errors == []
+
+
+def test_a_dashboard_that_hangs_says_since_when(world, tmp_path):
+    with Running(tmp_path, [part_of_file(world.shop.file)]) as running:
+        page = world.browser.page()
+        page.open(running.links[-1])
+        page.wait_for("shop / copy")
+        goes_on = threading.Event()
+        running._loop.call_soon_threadsafe(goes_on.wait, WAIT_S)
+        try:
+            page.wait_for("The dashboard does not answer; what you see is of")
+        finally:
+            goes_on.set()
+        page.wait("!document.body.innerText.includes('The dashboard does not answer')")
+
+
+def test_what_was_not_answered_is_not_done_twice(world):
+    page = world.signed_in()
+    world.shop.batch(output="hook")
+    page.js("location.hash = '#/output/shop/hook'")
+    page.click("main button", "Rebuild")
+    page.type("dialog[open] input[name=reason]", "the network goes away")
+    page.type("dialog[open] input[name=confirm]", "shop_db/main.events")
+    page.js(
+        "{ const real = window.fetch; window.fetch = (...asked) => { window.fetch = real;"
+        " return real(...asked).then(() => { throw new TypeError('it is gone'); }); } }"
+    )
+    before = world.shop.asked.count("rebuild shop_db/main.events of hook")
+    page.press("Enter")
+    page.wait_for("The dashboard does not answer. Is it still running?")
+    page.press("Enter")
+    page.wait_for("Rebuild: done")
+    assert world.shop.asked.count("rebuild shop_db/main.events of hook") == before + 1
+    world.check(page)
 
 
 AXE = ("axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c")

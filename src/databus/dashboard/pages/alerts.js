@@ -47,7 +47,7 @@ export function Alerts({ rights, onDone }) {
   if (!found) return html`<h1>Alerts</h1><${Trouble} text=${error} /><p class="wait">Asking…</p>`;
   return html`<h1>Alerts</h1><${Trouble} text=${error} />
     <${Trouble} text=${found.troubles.join("\n")} />
-    <${Table} label="Now" columns=${OPEN(rights, onDone)} rows=${found.open} empty="Nothing fires." />
+    <${Table} label="Now" columns=${OPEN(rights, onDone)} rows=${found.open} id=${(row) => row.id} empty="Nothing fires." />
     <${Table} label="Over, the newest first" columns=${OVER} rows=${found.over} empty="Nothing has fired since the dashboard was started." />
     <${Table} label="Rules" columns=${RULES} rows=${found.rules} empty="No rules." />`;
 }

@@ -1,6 +1,6 @@
 // The dashboard: who is signed in, which page is shown, and what is known now. Every page is a function of that.
 
-import { html, render, useEffect, useState } from "/vendor/htm-preact.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "/vendor/htm-preact.js";
 import { follow, get, signIn, signOut } from "/api.js";
 import { Alerts } from "/alerts.js";
 import { Config } from "/config.js";
@@ -81,6 +81,14 @@ function Menu({ page, principal, onOut }) {
     <button type="button" onClick=${onOut} title="Signed in as ${principal.name}">Sign out</button></header>`;
 }
 
+// What a part of another version tells may be what a page cannot show: then it says so, until it can.
+function Shown({ page, status, ...more }) {
+  const [error, retry] = useErrorBoundary();
+  useEffect(() => { if (error) retry(); }, [status.at_us]);
+  if (error) return html`<h1>${page}</h1><p class="trouble" role="alert">This page cannot show what it was told, perhaps by a part of another version: ${error.message}</p>`;
+  return html`<${PAGES[page]} status=${status} ...${more} />`;
+}
+
 function Signed({ principal, onOut }) {
   const { page, names } = usePlace();
   const [status, put] = useState(null);
@@ -99,13 +107,12 @@ function Signed({ principal, onOut }) {
   useEffect(() => {
     document.title = `${names.length ? names.join("/") : page} · databus`;
   }, [page, names.join("/")]);
-  const Page = PAGES[page];
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
     <${Menu} page=${page} principal=${principal} onOut=${() => signOut().then(onOut, onOut)} />
     ${isCut && html`<p class="trouble" role="status">The dashboard does not answer${status && html`; what you see is of <${Time} us=${status.at_us} />`}.</p>`}
     ${isHelp && html`<${Help} />`}
     <p class="said" role="status">${said}</p>
-    <main id="main" tabindex="-1">${status === null ? html`<p class="wait">Asking…</p>` : html`<${Page} key=${page} status=${status} names=${names} rights=${principal.rights} onDone=${say} />`}</main>`;
+    <main id="main" tabindex="-1">${status === null ? html`<p class="wait">Asking…</p>` : html`<${Shown} key=${[page, ...names].join("/")} page=${page} status=${status} names=${names} rights=${principal.rights} onDone=${say} />`}</main>`;
 }
 
 function App() {

@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "/vendor/htm-preact.js";
 import { Lineage } from "/lineage.js";
 import { State, Table, Unseen, useAnswer } from "/parts.js";
-import { bytes, count, lookOf, rate, seconds } from "/words.js";
+import { bytes, count, least, lookOf, rate, seconds } from "/words.js";
 
 const WIDTH = 168;
 const HEIGHT = 58;
@@ -38,13 +38,20 @@ function folded(graph) {
   return { nodes, edges };
 }
 
-// What is shown of several nodes as one: the worst state, all rows, the largest lag.
-function together(node, numbers) {
+// What is shown of several nodes as one: the worst state, all rows, the largest lag; of those that are known.
+export function together(node, numbers) {
   const known = (node.of || []).map((id) => numbers[id]).filter(Boolean);
   if (known.length === 0) return numbers[node.id];
   const order = ["failed", "hanging", "retrying", "paused", "stopped", "starting", "running"];
   const state = order.find((each) => known.some((one) => one.state === each)) || known[0].state;
-  return { state, rows_s: known.reduce((sum, one) => sum + (one.rows_s || 0), 0), lag_s: Math.max(...known.map((one) => one.lag_s || 0)) };
+  const those = (name) => known.map((one) => one[name]).filter((each) => each !== null && each !== undefined);
+  const [rows, lags] = [those("rows_s"), those("lag_s")];
+  return {
+    state,
+    rows_s: rows.length ? rows.reduce((sum, each) => sum + each, 0) : null,
+    lag_s: lags.length ? Math.max(...lags) : null,
+    lag_is_least: lags.length < known.length || known.some((one) => one.lag_is_least),
+  };
 }
 
 const cut = (text) => (text.length > CHARS_MAX ? `${text.slice(0, CHARS_MAX - 1)}…` : text);
@@ -81,7 +88,7 @@ function Node({ node, at, numbers }) {
   const lag = isKnown ? numbers.lag_s ?? (numbers.lagMs === null || numbers.lagMs === undefined ? null : numbers.lagMs / 1e3) : null;
   const told = isKnown && !(numbers.dropped_s !== undefined) ? `${sign} ${word}` : node.type;
   const dropped = isKnown && numbers.dropped_s !== undefined;
-  const below = dropped ? `drops ${rate(numbers.dropped_s)}` : isKnown ? `${rate(numbers.rows_s)} rows, lag ${seconds(lag)}` : node.kind;
+  const below = dropped ? `drops ${rate(numbers.dropped_s)}` : isKnown ? `${rate(numbers.rows_s)} rows, lag ${least(seconds(lag), numbers.lag_is_least)}` : node.kind;
   const link = linkOf(node);
   const label = `${node.kind} ${node.name}, ${isKnown ? `${dropped ? node.type : word}, ${below}` : node.type}`;
   const body = html`<rect class="node ${isKnown && !dropped ? look : "plain"}" width=${WIDTH} height=${HEIGHT} rx=${node.kind === "filter" ? 2 : 10} />
@@ -121,8 +128,8 @@ const OUTPUTS = [
   ["state", (row) => html`<${State} state=${row.state} />`],
   ["rows/s", (row) => rate(row.rows_s), true],
   ["5 min", (row) => rate(row.rows_s_5m), true],
-  ["lag", (row) => seconds(row.lag_s), true],
-  ["rows left", (row) => count(row.lag_rows), true],
+  ["lag", (row) => least(seconds(row.lag_s), row.lag_is_least), true],
+  ["rows left", (row) => least(count(row.lag_rows), row.lag_rows_is_least), true],
   ["message", (row) => row.message || ""],
 ];
 const SOURCES = [

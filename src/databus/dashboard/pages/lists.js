@@ -79,8 +79,8 @@ const ROWS = [
   ["row", (row) => html`<code>${row.row}</code>`],
 ];
 
-function Rows({ pipeline, output }) {
-  const [found, error] = useAnswer("/letters/rows", { pipeline, output });
+function Rows({ pipeline, output, version }) {
+  const [found, error] = useAnswer("/letters/rows", { pipeline, output }, 0, version);
   return html`<${Trouble} text=${error} />
     <${Table} label="Rows that ${pipeline} / ${output} refuses" columns=${ROWS} rows=${found ? found.letters : []} empty=${found ? "None." : "Asking…"} />`;
 }
@@ -92,6 +92,6 @@ export function Letters({ rights, onDone }) {
   return html`<h1>Dead letters</h1>
     <p>Rows that a target refuses.</p>
     <${Trouble} text=${error} /><${Unanswered} found=${found && found.unanswered} />
-    <${Table} label="By output and table" columns=${COUNTS(reasons, rights, onDone)} rows=${found ? found.counts : []} empty=${found ? "No target refuses a row." : "Asking…"} />
-    ${shown && html`<${Rows} key=${`${shown.pipeline}/${shown.output}`} pipeline=${shown.pipeline} output=${shown.output} />`}`;
+    <${Table} label="By output and table" columns=${COUNTS(reasons, rights, onDone)} rows=${found ? found.counts : []} id=${(row) => [row.pipeline, row.output, row.table].join(" ")} empty=${found ? "No target refuses a row." : "Asking…"} />
+    ${shown && html`<${Rows} key=${`${shown.pipeline}/${shown.output}`} pipeline=${shown.pipeline} output=${shown.output} version=${JSON.stringify(found && found.counts)} />`}`;
 }

@@ -7,7 +7,7 @@ import { Charts } from "/chart.js";
 import { Lineage } from "/lineage.js";
 import { State, Table, Time, Trouble, Unseen, useTables } from "/parts.js";
 import { History } from "/lists.js";
-import { bytes, count, rate, seconds } from "/words.js";
+import { bytes, count, least, rate, seconds } from "/words.js";
 
 const Facts = ({ list }) => html`<dl>${list.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
@@ -50,7 +50,7 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
     <${Actions} list=${actions} rights=${rights} state=${found.state} onDone=${onDone} />
     <${Facts} list=${[
       ["Rows a second", `${rate(found.rows_s)}, over 5 min ${rate(found.rows_s_5m)}`],
-      ["Lag", `${seconds(found.lag_s)}, ${count(found.lag_rows)} rows`],
+      ["Lag", `${least(seconds(found.lag_s), found.lag_is_least)}, ${least(count(found.lag_rows), found.lag_rows_is_least)} rows`],
       ["Throttled to", slow.join(", ") || "no"],
       ["The relay holds what comes next", found.held === null || found.held === undefined ? "unknown" : found.held ? "yes" : "no: it has left the log"],
       ["Dead letters", html`<a href="#/letters">${count(found.dead_letters)}</a>`],
@@ -60,7 +60,7 @@ export function Output({ status, names: [pipeline, output], rights, onDone }) {
       ["Lag was measured", html`<${Time} us=${found.lag_us} />`],
     ]} />
     ${refused.length > 0 && html`<${Table} label="Tables that it refuses" rows=${refused} columns=${[["table", (row) => row[0]], ["why", (row) => row[1]]]} />`}
-    <${Charts} key=${found.node} node=${found.node} />
+    <${Charts} key=${found.node} node=${found.node} now_us=${status.at_us} />
     <${Tables} pipeline=${pipeline} output=${output} state=${found.state} rights=${rights} onDone=${onDone} />
     <h2>Journal</h2>
     <${History} pipeline=${pipeline} output=${output} />`;
@@ -157,7 +157,7 @@ export function Source({ status, names: [relay, source], rights, onDone }) {
     ]} />
     ${(found.snapshotProgress || []).length > 0 && html`<${Table} label="Snapshots under way" columns=${READING} rows=${found.snapshotProgress} />`}
     ${(found.missingTables || []).length > 0 && html`<p class="trouble">Not there: ${found.missingTables.join("; ")}</p>`}
-    <${Charts} key=${found.node} node=${found.node} />
+    <${Charts} key=${found.node} node=${found.node} now_us=${status.at_us} />
     <${SourceTables} key=${`${relay}/${source}`} relay=${relay} source=${source} status=${found.status} reading=${found.snapshots || []} rights=${rights} onDone=${onDone} />
     <${Lineage} key=${`${found.node} lineage`} source=${source} />`;
 }

@@ -16,19 +16,23 @@ export function Time({ us }) {
 
 export const Trouble = ({ text }) => (text ? html`<p class="trouble" role="alert">${text}</p>` : null);
 
-// Rows with named columns: `columns` is [[title, row => cell, isNumber]].
-export function Table({ label, columns, rows, empty }) {
+// Rows with named columns: `columns` is [[title, row => cell, isNumber]]. id: what a row is about, where rows come and go
+// beside one in which somebody is about to do something.
+export function Table({ label, columns, rows, empty, id }) {
   if (rows.length === 0) return html`<p class="wait">${empty}</p>`;
   return html`<div class="table" tabindex="0" role="region" aria-label=${label}>
     <table>
       <caption>${label}</caption>
       <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr>${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
+      <tbody>${rows.map((row, at) => html`<tr key=${id ? id(row) : at}>${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
     </table>
   </div>`;
 }
 
+const LIST_MS_MAX = 30_000;
+
 // What an endpoint answers, asked again every `every` ms while the page is seen, and when `version` is another: [answer, error].
+// A value of `query` may be a function, which is called each time.
 export function useAnswer(path, query, every = 0, version = "") {
   const of = JSON.stringify([path, query]);
   const [found, put] = useState([null, "", of]);
@@ -39,7 +43,8 @@ export function useAnswer(path, query, every = 0, version = "") {
     const ask = () => {
       if (isAsking || (document.hidden && every)) return;
       isAsking = true;
-      get(path, query).then(
+      const now = Object.fromEntries(Object.entries(query).map(([name, value]) => [name, typeof value === "function" ? value() : value]));
+      get(path, now, every ? LIST_MS_MAX : undefined).then(
         (answer) => mine === latest.current && put([answer, "", of]),
         (error) => mine === latest.current && put(([before, , whose]) => [whose === of ? before : null, error.message, of]),
       ).finally(() => { isAsking = false; });
@@ -67,12 +72,17 @@ export function useTables(path, every) {
   return [found, error, chooser];
 }
 
-// Parts that do not answer, and since when their numbers are old.
+const OVER = ["stopped", "ended"];
+
+// Parts that do not answer, and since when their numbers are old; pipelines whose relay does not.
 export function Unseen({ parts }) {
   const silent = parts.filter((each) => each.unseen);
-  return silent.map((each) => html`<p class="trouble" role="status" key=${each.name}>
+  const cut = parts.filter((each) => !each.unseen && each.relay_error && !OVER.includes(each.state));
+  return html`${silent.map((each) => html`<p class="trouble" role="status" key=${each.name}>
     ${each.name} does not answer${each.seen_us ? html`; its numbers are of <${Time} us=${each.seen_us} />` : null}: ${each.unseen}
-  </p>`);
+  </p>`)}${cut.map((each) => html`<p class="trouble" role="status" key=${`${each.name} relay`}>
+    The relay of ${each.name} does not answer it; what is shown of its sources is of before: ${each.relay_error}
+  </p>`)}`;
 }
 
 export const Unanswered = ({ found }) =>

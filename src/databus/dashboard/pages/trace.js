@@ -7,6 +7,7 @@ import { count } from "/words.js";
 
 const LOOKS = { written: "good", superseded: "good", lost: "bad", "dead letter": "bad", "not yet": "busy" };
 const SPANS = [["3600", "the last hour"], ["86400", "the last day"], ["604800", "the last week"], ["0", "all that the log has"]];
+const LIMIT = 100;
 const SEQ_DONE = 2 ** 40 - 1;
 
 const place = (pair) => (pair[1] === SEQ_DONE ? String(pair[0]) : pair.join("/"));
@@ -40,6 +41,7 @@ const CHAINS = [
 
 export function Trace({ status, rights }) {
   const [found, put] = useState({ changes: null, chains: null });
+  const [of, say] = useState("");
   const [error, fail] = useState("");
   const [isBusy, work] = useState(false);
   const pipelines = status.parts.filter((each) => each.kind === "pipeline");
@@ -54,9 +56,12 @@ export function Trace({ status, rights }) {
     }
     work(false);
   };
-  const send = (event) => {
+  const send = async (event) => {
     event.preventDefault();
-    ask("/trace", Object.fromEntries(new FormData(event.target)));
+    const asked = Object.fromEntries(new FormData(event.target));
+    put((before) => ({ ...before, changes: null })); // what is there is of another row
+    say(`${asked.table} ${asked.key}`);
+    await ask("/trace", { ...asked, limit: LIMIT });
   };
   const check = (event) => ask("/batches", { pipeline: new FormData(event.target.form).get("pipeline") });
   const outputs = found.changes && found.changes.length ? Object.keys(found.changes[0].outputs) : [];
@@ -74,7 +79,7 @@ export function Trace({ status, rights }) {
     ${!rights.includes("rows") && html`<p>Rows are traced by those who have the right <code>rows</code>.</p>`}
     <${Trouble} text=${error} />
     ${isBusy && html`<p class="wait" role="status">Looking…</p>`}
-    ${found.changes && html`<${Table} label="Changes of the row, the newest first" columns=${columns(outputs)} rows=${found.changes} empty="The log has no change of this row in this time." />`}
+    ${found.changes && html`<${Table} label=${`Changes of ${of}, the newest ${found.changes.length < LIMIT ? "first" : `${LIMIT}; older ones are not shown`}`} columns=${columns(outputs)} rows=${found.changes} empty="The log has no change of this row in this time." />`}
     ${found.changes && found.changes.some((row) => Object.values(row.outputs).some((fate) => fate.verdict === "unknown")) && html`<p>Filters of typed rows (<code>sql</code>, <code>python</code>) are not tried here; a command does that, in a Spark session of its own: <code>${found.command}</code></p>`}
     ${found.chains && html`<${Table} label="Batches" columns=${CHAINS} rows=${found.chains} empty="No batches have been written since the journal began." />`}`;
 }

@@ -34,6 +34,9 @@ export function seconds(value) {
   return `${(value / 86400).toFixed(1)} d`;
 }
 
+// Of what may be more: a count that was cut short, or of several of which one is unknown.
+export const least = (text, isLeast) => (isLeast && text !== UNKNOWN ? `${text}+` : text);
+
 export function bytes(value) {
   if (value === null || value === undefined) return UNKNOWN;
   const scales = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
