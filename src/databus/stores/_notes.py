@@ -7,9 +7,10 @@ store has come, and the definitions of all tables with the numbers that the rela
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
+from weakref import WeakValueDictionary
 
 from databus.core import CorruptData, Pair, SourceCheckpoint
 from databus.disk import Location
@@ -22,7 +23,7 @@ _HEAD: Final = "head.json"
 _ANSWER_S: Final = 6 * 3600  # longer than most answers take; who takes longer is given another one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StateTable:
     """One table in a state."""
 
@@ -41,6 +42,27 @@ class StateTable:
     def rows(self) -> int:
         """How many rows it has."""
         return sum(rows for _, rows in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "files": [list(file) for file in self.files],
+            "schema": self.table.to_json(),
+            "horizon": list(self.horizon),
+            "digests": dict(self.digests),
+            "is_narrowed": self.is_narrowed,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(
+            tuple((str(file), int(rows)) for file, rows in value["files"]),
+            TableSchema.from_json(value["schema"]),
+            _pair(value["horizon"]),
+            {str(file): str(digest) for file, digest in value.get("digests", {}).items()},
+            bool(value.get("is_narrowed", False)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +102,7 @@ class StateNote:
             "v": _VERSION,
             "position": self.position.to_json(),
             "base": self.base,
-            "tables": {
-                name: {
-                    "files": [list(file) for file in table.files],
-                    "schema": table.table.to_json(),
-                    "horizon": list(table.horizon),
-                    "digests": dict(table.digests),
-                    "is_narrowed": table.is_narrowed,
-                }
-                for name, table in self.tables.items()
-            },
+            "tables": {name: table.to_json() for name, table in self.tables.items()},
             "incomplete": sorted(self.incomplete),
             "known": list(self.known),
             "noted_us": self.noted_us,
@@ -97,18 +110,17 @@ class StateNote:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        tables = {
-            str(name): StateTable(
-                tuple((str(file), int(rows)) for file, rows in table["files"]),
-                TableSchema.from_json(table["schema"]),
-                _pair(table["horizon"]),
-                {str(file): str(digest) for file, digest in table.get("digests", {}).items()},
-                bool(table.get("is_narrowed", False)),
-            )
-            for name, table in value["tables"].items()
-        }
+    def from_json(cls, value: Mapping[str, Any], known: MutableMapping[str, StateTable]) -> Self:
+        """Read what `to_json` wrote. known: tables by what was written of them, to which those are added that are new.
+        From state to state most of many tables are the same.
+        """
+        tables = dict[str, StateTable]()
+        for name, written in value["tables"].items():
+            text = json.dumps(written)
+            table = known.get(text)
+            if table is None:
+                table = known[text] = StateTable.from_json(written)
+            tables[str(name)] = table
         return cls(
             SourceCheckpoint.from_json(value["position"], "position"),
             int(value["base"]),
@@ -268,6 +280,7 @@ class NoteFolder:
         self.physical = physical
         self._folder = root / "notes" / physical
         self._read: dict[str, StateNote] = {}
+        self._tables = WeakValueDictionary[str, StateTable]()
         self._head: tuple[bytes, HeadNote] | None = None
 
     def head(self) -> HeadNote | None:
@@ -331,7 +344,7 @@ class NoteFolder:
             if name in known:
                 notes[name] = known[name]
             elif (written := (self._folder / name).read()) is not None:
-                notes[name] = StateNote.from_json(_value(written.content, self._folder / name))
+                notes[name] = StateNote.from_json(_value(written.content, self._folder / name), self._tables)
         self._read = notes
         return notes
 

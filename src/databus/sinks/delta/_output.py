@@ -113,6 +113,7 @@ class DeltaOutput(Output):
         self._known: Known | None = None
         self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
         self._seen: dict[Location, SeenCommits] = {}
+        self._notes: dict[str, NoteFolder] = {}  # by physical source; of all its tables: each state names them all
         self._already: Counter[str] = Counter()  # by source, rows of the batch under way that it had before
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_mirrors = KnownMirrors()
@@ -504,7 +505,7 @@ class DeltaOutput(Output):
         is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
         given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
         if config.pins is not None:
-            notes = NoteFolder(self.context.locate(config.pins), physical)
+            notes = self._notes.setdefault(physical, NoteFolder(self.context.locate(config.pins), physical))
             given["pinned"] = partial(notes.pinned, source)
         kind: Mirror | HistoryTable
         if self.config.merge:
