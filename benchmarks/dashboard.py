@@ -31,11 +31,12 @@ from urllib.parse import urlsplit
 import psutil
 import yaml
 from tests.dashboard.browser import Browser, Page
+from tests.dashboard.chromium import Chromium
 from tests.dashboard.parts import Pipeline, ask, now_us, wait_until
 from tests.dashboard.running import MARK
 
 from benchmarks.figures import Figure
-from databus.testing.servers import Chromium, ServerMissing
+from databus.testing.servers import ServerMissing
 
 NODES = 60
 OPENINGS = 5

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.certificates import server_certificates
+
 from benchmarks.figures import Figure
 from databus.link import Access, RelayClient
 from databus.testing import RelayProcess
-from databus.testing.servers import make_certificates
 
 BYTES = 2_000_000_000
 CAPTURE_S_MAX = 300
@@ -108,7 +109,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
     columns = {"id": "int64", "at": "timestamptz", "payload": "string"}
     tables = {f"main.t{number:02}": {"columns": columns} for number in range(TABLES)}
     with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
-        made = make_certificates(Path(name) / "tls")
+        made = server_certificates(Path(name) / "tls")
         tls = {"certificate_file": str(made.certificate), "key_file": str(made.key)}
         for word, options, access in (
             ("without TLS", {}, Access()),

@@ -7,8 +7,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+
+from databus.testing.servers import Certificates
+
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,13 @@ class Signed:
 
 
 class Authority:
-    """Signs certificates; `ca` is its own."""
+    """Signs certificates; `ca` is its own. is_rsa: by keys that old database servers can read, too."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", *, is_rsa: bool = False) -> None:
         self.folder = folder
+        self.is_rsa = is_rsa
         self._name = _named(name)
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = self._new_key()
         self.ca = folder / f"{name}.pem"
         made = (
             _begun(self._name, self._name, self._key, (-1, 30))
@@ -49,7 +54,7 @@ class Authority:
         self, name: str, hosts: tuple[str, ...] = ("localhost", "127.0.0.1"), days: tuple[int, int] = (-1, 30)
     ) -> Signed:
         """Write `name`.pem and `name`.key, each replaced at once, as a renewal does. days: its time, from now."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = self._new_key()
         made = (
             _begun(_named(name), self._name, key, days)
             .add_extension(x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False)
@@ -58,11 +63,24 @@ class Authority:
         )
         signed = Signed(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         _replace(signed.certificate, made.public_bytes(serialization.Encoding.PEM))
-        form = serialization.PrivateFormat.PKCS8
+        form = serialization.PrivateFormat.TraditionalOpenSSL if self.is_rsa else serialization.PrivateFormat.PKCS8
         _replace(
             signed.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), mode=0o600
         )
         return signed
+
+    def _new_key(self) -> Key:
+        if self.is_rsa:
+            return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        return ec.generate_private_key(ec.SECP256R1())
+
+
+def server_certificates(folder: Path) -> Certificates:
+    """An authority, and what it signed for a database server of this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = Authority(folder, is_rsa=True)
+    signed = authority.sign("server", ("localhost",))
+    return Certificates(authority.ca, signed.certificate, signed.key)
 
 
 def _replace(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -83,9 +101,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: tuple[int, int]
-) -> x509.CertificateBuilder:
+def _begun(subject: x509.Name, issuer: x509.Name, key: Key, days: tuple[int, int]) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()

@@ -13,10 +13,11 @@ from urllib.parse import quote
 import pytest
 from deltalake import DeltaTable
 
-from databus.testing.servers import Chromium, ServerMissing
+from databus.testing.servers import ServerMissing
 from tests.cli.live import WAIT_S, Live
 from tests.commands import databus
 from tests.dashboard.browser import Browser
+from tests.dashboard.chromium import Chromium
 from tests.dashboard.parts import ask, is_gone, wait_until
 from tests.dashboard.running import MARK
 

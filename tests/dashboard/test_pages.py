@@ -21,9 +21,10 @@ from databus.dashboard._server import PAGES
 from databus.flow import Bucket, ChangeBatch, TableRows
 from databus.link import Access
 from databus.pipeline.trying import rows_given
-from databus.testing.servers import Chromium, ServerMissing
+from databus.testing.servers import ServerMissing
 from databus.testing.servers._fetch import kept
 from tests.dashboard.browser import WAIT_S, Browser, Page
+from tests.dashboard.chromium import Chromium
 from tests.dashboard.parts import FILE, HOSTILE, Pipeline
 from tests.dashboard.receiver import receiver
 from tests.dashboard.running import Running

@@ -12,7 +12,8 @@ from databus.dashboard import Alerting, prometheus_rules
 from databus.dashboard._alert_rules import Rule
 from databus.dashboard._alerts import Alerts, AlertState
 from databus.dashboard._samples import Sample
-from databus.testing.servers import ServerMissing, promtool
+from databus.testing.servers import ServerMissing
+from tests.dashboard.time_series import promtool
 
 OWN = """\
 alerts:

@@ -7,9 +7,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from databus.dashboard import Push, part_of_file
 from databus.dashboard._alert_rules import Sample
 from databus.dashboard._push import Form, body_of
-from databus.testing.servers import InfluxDb, ServerMissing, VictoriaMetrics
+from databus.testing.servers import ServerMissing
 from tests.dashboard.parts import Pipeline, wait_until
 from tests.dashboard.running import Running
+from tests.dashboard.time_series import InfluxDb, VictoriaMetrics
 
 
 @pytest.mark.parametrize("kind", [InfluxDb, VictoriaMetrics])

@@ -9,7 +9,8 @@ from confluent_kafka.admin import AdminClient
 
 from databus.core import TransientError
 from databus.testing._staged_writes import write_batch
-from databus.testing.servers import KafkaCluster, ServerMissing
+from databus.testing.servers import ServerMissing
+from tests.kafka.cluster import KafkaCluster
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of
 

@@ -9,7 +9,7 @@ from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import account_of, ask, connect, gtids_at, scheme_of, server_facts, socket_of, telling
 from databus.testing import TcpProxy
-from databus.testing.servers import make_certificates
+from tests.certificates import server_certificates
 
 SECRET = "s3cret'\"`\\"  # noqa: S105 - of a user of the tests
 
@@ -139,7 +139,7 @@ def secure(kind, tmp_path_factory):
 
     if kind == "mysql-5.7":
         pytest.skip("mysql-5.7.22 from Maven is built with yaSSL, which speaks no TLS newer than 1.1")
-    certificates = make_certificates(tmp_path_factory.mktemp("certificates"))
+    certificates = server_certificates(tmp_path_factory.mktemp("certificates"))
     server = open_server(kind, tmp_path_factory.mktemp(kind), certificates=certificates)
     try:
         server.start()

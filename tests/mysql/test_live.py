@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from databus.sources.mysql.server import BlockQueue
-from databus.testing.servers import make_certificates
+from tests.certificates import server_certificates
 
 TRANSACTIONS = 400
 
@@ -66,7 +66,7 @@ def test_a_server_is_followed_over_tls_while_little_comes_and_while_much_does(
 ) -> None:
     if kind == "mysql-5.7":
         pytest.skip("mysql-5.7.22 from Maven is built with yaSSL, which speaks no TLS newer than 1.1")
-    server = new_server(kind, certificates=make_certificates(tmp_path))
+    server = new_server(kind, certificates=server_certificates(tmp_path))
     server.run(
         "CREATE DATABASE shop",
         "CREATE TABLE shop.mark (id INT PRIMARY KEY, n BIGINT)",

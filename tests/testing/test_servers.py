@@ -17,11 +17,11 @@ from databus.testing.servers import (
     SOAK_KINDS,
     Kafka,
     ServerMissing,
-    make_certificates,
     open_search_server,
     open_server,
 )
 from databus.testing.servers._ports import Port
+from tests.certificates import server_certificates
 
 FAMILIES = ["mariadb-10.11", "mysql-5.7"]  # the one of each that starts soonest: for what all kinds have from `Server`
 
@@ -139,7 +139,7 @@ def test_a_server_that_cannot_start_says_what_its_log_says(make):
 def test_a_server_shows_the_certificate_that_it_was_given(make, kind, tmp_path):
     if kind == "mysql-5.7":
         pytest.skip("mysql-5.7.22 from Maven is built with yaSSL, which speaks no TLS newer than 1.1")
-    certificates = make_certificates(tmp_path / "certificates")
+    certificates = server_certificates(tmp_path / "certificates")
     server = make(certificates=certificates)
     connection = server.connect(host="localhost", ssl={"ca": str(certificates.ca), "check_hostname": True})
     with connection.cursor() as cursor:

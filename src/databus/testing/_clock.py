@@ -9,7 +9,6 @@ class FakeClock:
     def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = now_ns
         self._monotonic_ns = 0
-        self._slept_ns = 0
 
     def now_ns(self) -> int:
         """See `Clock.now_ns`."""
@@ -25,12 +24,7 @@ class FakeClock:
 
     def boot_ns(self) -> int:
         """See `Clock.boot_ns`."""
-        return self._monotonic_ns + self._slept_ns
-
-    def suspend_ms(self, ms: float) -> None:
-        """Let the machine sleep: the monotonic clock stands still meanwhile."""
-        self._now_ns += int(ms * 1_000_000)
-        self._slept_ns += int(ms * 1_000_000)
+        return self._monotonic_ns
 
     def advance_ms(self, ms: float) -> None:
         """Let time pass."""
@@ -46,7 +40,3 @@ class FakeClock:
         if not event.is_set():
             self.advance_ms(s_max * 1e3)
         return event.is_set()
-
-    def set_back_ms(self, ms: float) -> None:
-        """Set the wall clock back, as an operator or NTP may; the monotonic one stands."""
-        self._now_ns -= int(ms * 1_000_000)

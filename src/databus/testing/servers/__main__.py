@@ -17,12 +17,9 @@ from databus.testing.servers import (
     KINDS,
     SEARCH_KINDS,
     SOAK_KINDS,
-    Chromium,
-    InfluxDb,
     Kafka,
     SearchServer,
     Server,
-    VictoriaMetrics,
     open_search_server,
     open_server,
 )
@@ -52,10 +49,6 @@ def main(arguments: list[str]) -> int:
         return _start(chosen.start, chosen.folder)
     for kind in chosen.kinds or _FETCHED:
         _prepare(kind)
-    if not chosen.kinds:
-        _say(Chromium.kind, Chromium.prepare)
-        for database in (InfluxDb, VictoriaMetrics):
-            _say(database.kind, database(Path()).prepare)
     return 0
 
 

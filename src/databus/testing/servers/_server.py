@@ -13,6 +13,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,7 +24,6 @@ from databus.core import LimitExceeded, ServiceUnavailable
 from databus.testing.servers._fetch import ServerMissing, kept
 from databus.testing.servers._ports import Port
 from databus.testing.servers._server_process import ServerProcess
-from databus.testing.servers._tls import Certificates
 
 _TEMPLATE_VERSION: Final = "v2"  # to be counted up when the way a data folder is made changes
 _INIT_S_MAX: Final = 180
@@ -34,6 +34,15 @@ _server_ids: Final = itertools.count(101)
 
 ADMIN: Final = ("admin", "admin-of-tests")  # no server makes a user of this name by itself
 CAPTURE: Final = ("databus_test", "databus-of-tests")  # `databus` is for who follows the documentation
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files in PEM: the authority's certificate, the server's certificate, its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
 
 
 class Server(ServerProcess):

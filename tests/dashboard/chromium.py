@@ -47,7 +47,6 @@ class Chromium(ServerProcess):
         return unpacked_packages("chromium-v1", _PACKAGES)
 
     def start(self) -> None:
-        """See `ServerProcess.start`."""
         tree = self.prepare()
         libraries = libraries_in(tree)
         fonts = self.folder / "fonts.conf"
@@ -70,5 +69,4 @@ class Chromium(ServerProcess):
         return self.log_file.read_bytes()[begins:].decode(errors="replace")
 
     def close(self) -> None:
-        """See `ServerProcess.close`."""
         self.kill()

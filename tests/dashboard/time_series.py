@@ -64,7 +64,6 @@ class TimeSeriesServer(ServerProcess):
         return unpacked_own_packages(f"{self.package}-v1", [[self.package]])
 
     def start(self) -> None:
-        """See `ServerProcess.start`."""
         tree = self.prepare()
         self._ports = self._ports or [Port.claim(), Port.claim()]
         self.port = self._ports[0].number
@@ -95,7 +94,6 @@ class TimeSeriesServer(ServerProcess):
             connection.close()
 
     def close(self) -> None:
-        """See `ServerProcess.close`."""
         self.kill()
         for port in self._ports:
             port.close()
@@ -112,7 +110,6 @@ class InfluxDb(TimeSeriesServer):
 
     @property
     def push_url(self) -> str:
-        """See `TimeSeriesServer.push_url`."""
         return f"{self.url}/write?db=databus"
 
     def _options(self) -> list[str]:
@@ -121,13 +118,11 @@ class InfluxDb(TimeSeriesServer):
         return ["run", "-config", str(file)]
 
     def start(self) -> None:
-        """See `ServerProcess.start`."""
         super().start()
         self.ask("POST", "/query", q="CREATE DATABASE databus")
 
     def samples(self, metric: str) -> list[tuple[Mapping[str, str], float]]:
-        """See `TimeSeriesServer.samples`."""
-        query = f'SELECT last(value) FROM "{metric}" GROUP BY *'  # noqa: S608 - a test's own name
+        query = f'SELECT last(value) FROM "{metric}" GROUP BY *'
         answer: Any = json.loads(self.ask("GET", "/query", db="databus", q=query))
         every = answer["results"][0].get("series", ())
         return [(series["tags"], float(series["values"][0][1])) for series in every]
@@ -143,7 +138,6 @@ class VictoriaMetrics(TimeSeriesServer):
 
     @property
     def push_url(self) -> str:
-        """See `TimeSeriesServer.push_url`."""
         return f"{self.url}/write"
 
     def _options(self) -> list[str]:
@@ -151,7 +145,6 @@ class VictoriaMetrics(TimeSeriesServer):
         return [f"-storageDataPath={data}", f"-httpListenAddr={self.host}:{self.port}", "-influxSkipSingleField"]
 
     def samples(self, metric: str) -> list[tuple[Mapping[str, str], float]]:
-        """See `TimeSeriesServer.samples`."""
         self.ask("GET", "/internal/force_flush")
         match = {"match[]": metric}
         lines = self.ask("GET", "/api/v1/export", **match).splitlines()
