@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
+from api_page import api_markdown
 from cli_page import cli_markdown
 from client_page import client_markdown
+from http_page import with_commands
 from metrics_page import metrics_markdown
+from reference_page import options_markdown, reference_markdown
 
 from databus.bootstrap import BootstrapFile, BootstrapSection, KeepSection, RelayAt
-from databus.dashboard import api_markdown
-from databus.pipeline import options_markdown, reference_markdown
-from databus.relay import with_commands
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -2,7 +2,6 @@
 
 from databus.dashboard._alert_config import Alerting
 from databus.dashboard._alert_rules import grafana_dashboard, prometheus_rules
-from databus.dashboard._api_pages import api_markdown, openapi
 from databus.dashboard._parts import Part, part_of_file, part_of_pipeline, part_of_relay
 from databus.dashboard._push import Form
 from databus.dashboard._server import Dashboard, DashboardConfig
@@ -16,9 +15,7 @@ __all__ = [
     "Hook",
     "Part",
     "Push",
-    "api_markdown",
     "grafana_dashboard",
-    "openapi",
     "part_of_file",
     "part_of_pipeline",
     "part_of_relay",

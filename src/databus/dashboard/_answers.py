@@ -24,12 +24,12 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.dashboard._api_pages import openapi
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._error_texts import entry_for, error_for, event_for, seen_by
 from databus.dashboard._guard import RequestGuard
+from databus.dashboard._openapi import openapi
 from databus.dashboard._operations import Operation, Operations, last_of_each
 from databus.dashboard._rights import Principal
 from databus.dashboard._sessions import SESSION_S, Sessions

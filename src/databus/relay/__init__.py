@@ -9,7 +9,6 @@ from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
 from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice, whole
 from databus.relay._command import Type as ParameterType
-from databus.relay._command_pages import help_text, with_commands
 from databus.relay._command_table import command_named
 from databus.relay._config import (
     AccessConfig,
@@ -27,6 +26,7 @@ from databus.relay._config import (
 from databus.relay._door import Door
 from databus.relay._filters import check_filter
 from databus.relay._grant import Grant, Right
+from databus.relay._help import help_text
 from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
 from databus.relay._relay import Relay, relay_url, run_relay, told_url, url_at
@@ -91,5 +91,4 @@ __all__ = [
     "told_url",
     "url_at",
     "whole",
-    "with_commands",
 ]

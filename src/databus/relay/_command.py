@@ -1,7 +1,7 @@
 """What a command of the relay's HTTP interface is: path, methods, right, parameters, answer. Pure.
 
 The rows are in `databus.relay._command_table`. From a row come the checks of a request (`Table.find`, `Command.check`),
-its line in `/help` and docs/http.md (`_command_pages.py`) and its part of `/openapi.json` (`_openapi.py`).
+its line in `/help` (`_help.py`) and in docs/http.md, and its part of `/openapi.json` (`_openapi.py`).
 """
 
 import re

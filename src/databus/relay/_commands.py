@@ -21,7 +21,6 @@ from databus.relay._audit import Audit
 from databus.relay._avro_registry import SchemaRegistry
 from databus.relay._avro_registry_http import RegistryCommands
 from databus.relay._catalog import Catalog, Selection
-from databus.relay._command_pages import help_text
 from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
 from databus.relay._copying import chain_json
@@ -29,6 +28,7 @@ from databus.relay._feed import PublishFeed
 from databus.relay._filters import Filters, filter_of, seen_by
 from databus.relay._grant import Grant
 from databus.relay._group_commands import GroupCommands
+from databus.relay._help import help_text
 from databus.relay._openapi import openapi
 from databus.relay._params import StartName, checkpoint_of, start_of
 from databus.relay._range import RangeAsk, RangeScan, find_range

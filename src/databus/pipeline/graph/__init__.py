@@ -15,7 +15,7 @@ from databus.pipeline.graph._config import (
 )
 from databus.pipeline.graph._graph import BRANCHES_MAX, Branch, Edge, Graph, Step, physicals_of
 from databus.pipeline.graph._json_schema import pipeline_schema
-from databus.pipeline.graph._reference import Plugin, options_markdown, plugin, plugins, reference_markdown
+from databus.pipeline.graph._options import Plugin, plugin, plugins
 from databus.pipeline.graph._registry import Kind, plugin_class
 from databus.pipeline.graph._render import edge_label, physical_edges, render
 from databus.pipeline.graph._state import StateLock, holder_of, is_held, while_stopped
@@ -38,7 +38,6 @@ __all__ = [
     "holder_of",
     "is_held",
     "name_of",
-    "options_markdown",
     "physical_edges",
     "physicals_of",
     "pipeline_schema",
@@ -47,7 +46,6 @@ __all__ = [
     "plugin_class",
     "plugins",
     "read_pipeline",
-    "reference_markdown",
     "relay_at",
     "render",
     "state_folder",

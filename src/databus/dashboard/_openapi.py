@@ -1,6 +1,5 @@
-"""The table of the API for people, in docs/api.md, and for programs, as OpenAPI 3.1."""
+"""The table of the API for programs, as OpenAPI 3.1."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from databus.dashboard._guard import MARK
 from databus.relay import Parameter
 
 _ALWAYS: Final = (400, 403)
-_SAYS: Final = {
+STATUSES: Final = {
     400: "a parameter is malformed or unknown; the message says which",
     401: "not signed in",
     403: "the right is missing, or a page of another origin asks",
@@ -26,51 +25,6 @@ _ERROR: Final = {
     "required": ["error", "message"],
     "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
 }
-_HEAD: Final = """\
-# API of the dashboard
-
-Generated from the code by `make docs`; do not edit.
-
-Below `{prefix}` of a [dashboard](dashboard.md). A program sends its token: `Authorization: Bearer TOKEN`. What changes
-something needs the header `{mark}: 1` too (with a cookie, `Origin` as well), and its parameters as a JSON object; it
-answers 202 with an operation; `GET /operations/ID` has its result. A request with an `Idempotency-Key` is done once,
-however often it is sent.
-An error is JSON: `{{"error": ..., "message": ...}}`.
-"""
-
-
-def api_markdown() -> str:
-    """The whole page."""
-    return "\n".join(_lines()).rstrip() + "\n"
-
-
-def _lines() -> Iterator[str]:
-    yield _HEAD.format(prefix=PREFIX, mark=MARK)
-    yield "| endpoint | right | answers |"
-    yield "|---|---|---|"
-    for endpoint in ENDPOINTS:
-        yield f"| `{endpoint.key}` | {endpoint.right or ''} | {endpoint.says} |"
-    yield ""
-    yield "| parameter | of | |"
-    yield "|---|---|---|"
-    for parameter, keys in _parameters():
-        written = parameter.type.written.replace("|", "\\|")
-        endpoints = (
-            f"{len(keys)} endpoints that change something" if len(keys) > 5 else ", ".join(f"`{key}`" for key in keys)
-        )
-        needed = "needed: " if parameter.is_required else ""
-        yield f"| `{parameter.name}={written}` | {endpoints} | {needed}{parameter.help} |"
-    yield "\n| status | |"
-    yield "|---|---|"
-    yield from (f"| {status} | {says} |" for status, says in _SAYS.items())
-
-
-def _parameters() -> list[tuple[Parameter, list[str]]]:
-    parameters: dict[tuple[str, str], tuple[Parameter, list[str]]] = {}
-    for endpoint in ENDPOINTS:
-        for parameter in endpoint.parameters:
-            parameters.setdefault((parameter.name, parameter.help), (parameter, []))[1].append(endpoint.key)
-    return list(parameters.values())
 
 
 def openapi() -> dict[str, Any]:
@@ -134,7 +88,7 @@ def _responses(endpoint: ApiEndpoint) -> dict[str, Any]:
     return {
         str(endpoint.status): {"description": endpoint.says, "content": {endpoint.media: {"schema": schema}}},
         **{
-            str(status): {"description": _SAYS.get(status, HTTPStatus(status).phrase), "content": error}
+            str(status): {"description": STATUSES.get(status, HTTPStatus(status).phrase), "content": error}
             for status in sorted(statuses)
         },
     }

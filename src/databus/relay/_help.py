@@ -1,15 +1,11 @@
-"""The table of commands for people: `/help`, and the reference in docs/http.md."""
+"""The table of commands for people, as `/help` answers it."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from databus.relay._command import EVERYWHERE, Command, Parameter, Table
-from databus.relay._command_table import table
-from databus.relay._grant import Right
 
-BEGIN: Final = "<!-- commands: from the code, by `make docs` -->"
-END: Final = "<!-- end of commands -->"
 _WIDTH: Final = 42
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
@@ -22,7 +18,7 @@ def help_text(commands: Table) -> str:
 def _help_lines(commands: Table) -> Iterator[str]:
     yield "databus relay\n"
     for command in commands:
-        yield f"{_asked_as(command):{_WIDTH}}  {command.answer.text}"
+        yield f"{asked_as(command):{_WIDTH}}  {command.answer.text}"
         if command.parameters:
             yield f"    {' '.join(f'{parameter.name}=' for parameter in command.parameters)}"
     yield "\nparameters"
@@ -30,30 +26,6 @@ def _help_lines(commands: Table) -> Iterator[str]:
         of = "" if paths is None else f" ({', '.join(paths)})"
         yield f"  {parameter.name + '=' + parameter.type.written:34}  {parameter.help}{of}"
     yield "\nParameters that are too long for an address may be sent as a form: curl URL --data-urlencode 'from=...'"
-
-
-def with_commands(page: str) -> str:
-    """A page with its reference of commands as the table is. Raises ValueError if it has no place for it."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, behind = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page lacks {BEGIN} or {END}")
-    lines = "\n".join(_markdown(table()))
-    return f"{before}{BEGIN}\n{lines}\n{END}{behind}"
-
-
-def _markdown(commands: Table) -> Iterator[str]:
-    yield "| command | right | answers |"
-    yield "|---|---|---|"
-    for command in commands:
-        right = "" if command.right is Right.NONE else command.right.value
-        yield f"| `{_asked_as(command)}` | {right} | {_cell(command.answer.text)} |"
-    yield ""
-    yield "| parameter | of | |"
-    yield "|---|---|---|"
-    for parameter, paths in parameters_of(commands):
-        of = "every command" if paths is None else ", ".join(f"`{path}`" for path in paths)
-        yield f"| `{_cell(f'{parameter.name}={parameter.type.written}')}` | {of} | {_cell(parameter.help)} |"
 
 
 def parameters_of(commands: Table) -> list[tuple[Parameter, Sequence[str] | None]]:
@@ -66,10 +38,6 @@ def parameters_of(commands: Table) -> list[tuple[Parameter, Sequence[str] | None
     return [*parameters.values(), *((parameter, None) for parameter in EVERYWHERE)]
 
 
-def _asked_as(command: Command) -> str:
+def asked_as(command: Command) -> str:
     """The command as it is asked: by which method, where that is not GET."""
     return command.path if "GET" in command.methods else f"{command.methods[0]} {command.path}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
