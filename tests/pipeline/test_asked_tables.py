@@ -2,7 +2,8 @@
 
 import pytest
 
-from databus.pipeline import validate
+from databus.core import ServiceUnavailable
+from databus.pipeline import load_pipeline, run_filter_tests, validate
 from databus.relay import Relay, parse_relay
 from databus.testing.shop import create_shop
 
@@ -59,3 +60,45 @@ def test_a_relay_that_does_not_answer_is_a_warning(tmp_path):
     (found,) = asked(tmp_path, GOOD % "http://127.0.0.1:9", asks_sources=True)
     assert found.is_warning
     assert str(found).startswith("relay.url: does not say which tables there are")
+
+
+TESTED = (
+    GOOD
+    + """
+tests:
+  t:
+    table: main.orders
+    to: copy
+    rows: [{id: 1, total_cents: 5, status: open}]
+    expect: [{id: 1, total_cents: 5}]
+"""
+)
+
+
+def test_tests_of_a_file_without_sources_take_the_columns_from_the_relay(tmp_path, relay):
+    assert asked(tmp_path, TESTED % relay.url, asks_sources=True) == []
+    (result,) = run_filter_tests(load_pipeline(tmp_path / "databus.yml"))
+    assert result.is_passed, result
+
+
+def test_tests_of_tables_that_the_pipeline_s_own_relay_has_captured_need_no_columns(tmp_path, relay):
+    text = (TESTED % "").replace(
+        "relay: {url: ''}", f"relay: {{folder: '{relay.config.folder}'}}\nsources: {{shop: {{type: mock}}}}"
+    )
+    assert asked(tmp_path, text) == []
+    (result,) = run_filter_tests(load_pipeline(tmp_path / "databus.yml"))
+    assert result.is_passed, result
+
+
+def test_a_test_that_needs_a_relay_that_is_away_says_so_and_may_be_tried_again(tmp_path):
+    assert asked(tmp_path, TESTED % "http://127.0.0.1:9") == []
+    with pytest.raises(ServiceUnavailable, match=r"tests\.t\.columns: missing, and the relay, .*127\.0\.0\.1:9"):
+        list(run_filter_tests(load_pipeline(tmp_path / "databus.yml")))
+
+
+def test_a_test_that_does_not_fit_the_relay_s_table_is_a_warning(tmp_path, relay):
+    (found,) = asked(
+        tmp_path, (TESTED % relay.url).replace("total_cents: 5, status", "totl_cents: 5, status"), asks_sources=True
+    )
+    assert (found.path, found.is_warning) == ("tests.t.rows[0]", True)
+    assert "no column totl_cents" in found.message

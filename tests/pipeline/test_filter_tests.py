@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from databus.cli._app import app
 from databus.core import ConfigError
-from databus.pipeline import load_pipeline, run_filter_tests
+from databus.pipeline import load_pipeline, run_filter_tests, validate
 from databus.testing.shop import create_shop
 from tests.pipeline.validated import problems_of, written
 
@@ -127,9 +127,25 @@ def test_the_columns_of_a_table_in_a_sqlite_file_need_not_be_said(tmp_path):
         ("table: main.orders, to: copy, wrong: 1", [], "tests.t.wrong: "),
     ],
 )  # fmt: skip
-def test_a_test_that_makes_no_sense_is_an_error_of_the_file(tmp_path, options, rows, told):
+def test_a_test_that_makes_no_sense_is_named_with_its_place(tmp_path, options, rows, told):
     found = problems_of(tmp_path, HEAD + one(options, rows, []))
     assert [each for each in found if each.startswith(told)], found
+
+
+def test_mistakes_in_tests_are_warnings_and_all_of_them_errors_of_the_command(tmp_path):
+    """The table may have changed since they were written, and the pipeline has to start all the same."""
+    path = written(tmp_path, HEAD + PASSING.replace("id: 1, total: ", "id: 1, totl: ").replace("to: live", "to: lvie"))
+    mistakes = ["tests.at_a_branch.rows[0]: ", "tests.at_the_filter.to: ", "tests.leaves.rows[0]: "]
+    found = validate(path)
+    assert all(problem.is_warning for problem in found)
+    for problem, mistake in zip(found, mistakes, strict=True):
+        assert str(problem).startswith(mistake)
+    graph = load_pipeline(path)
+    with pytest.raises(ConfigError) as error:
+        list(run_filter_tests(graph))
+    assert sorted(str(error.value).splitlines()) == sorted(
+        str(each.in_file(path)).replace("warning: ", "") for each in found
+    )
 
 
 def test_the_command_says_what_failed_and_leaves_with_1(tmp_path):

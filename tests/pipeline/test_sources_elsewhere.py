@@ -143,6 +143,25 @@ def test_a_good_run_with_once_has_ended_and_says_when(engine: Any, tmp_path: Pat
     assert found["started_us"] < found["ended_us"]
 
 
+@pytest.mark.parametrize(
+    ("tested", "is_said"), [("main.orders", False), ("main.customers", False), ("other/x.y", True)]
+)
+def test_a_run_begins_whatever_the_tests_of_its_filters_lack(
+    engine: Any, tmp_path: Path, relay: Relay, tested: str, is_said: bool
+) -> None:
+    """Columns that only the relay knows, a table that it does not have, and a mistake that the file shows by itself."""
+    published(relay, "shop", 4)
+    path = written(tmp_path, relay)
+    with path.open("a") as file:
+        file.write(f"tests: {{t: {{table: {tested}, to: copy, rows: [], expect: []}}}}\n")
+    events: list[Any] = []
+    assert run(path, once=True, session=engine, on_event=events.append) == 0
+    told = [event["message"] for event in events if event["event"] == "untested"]
+    assert [each.partition(": tests.t.to: no row of other/x.y")[0] for each in told] == (
+        ["`databus test` cannot run 1 of the file's tests, which the pipeline does without"] if is_said else []
+    )
+
+
 def position(scn: int) -> dict[str, Any]:
     return {"uuid": "", "scn": scn, "seq": None, "txid": f"t{scn}", "ts_us": AT_US + scn, "snapshots": {}, "log": ""}
 

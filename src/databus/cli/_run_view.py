@@ -13,7 +13,18 @@ _HERE: Final = NamedRelay()
 LOGGED: Final = frozenset(
     {
         *("started", "retry", "failed", "table_retry", "table_failed", "table_well", "paused", "output_stopped"),
-        *("no_source", "source", "reload", "hanging", "answered", "stopping", "relay_died", "renamed", "refused"),
+        *(
+            "no_source",
+            "source",
+            "reload",
+            "hanging",
+            "answered",
+            "stopping",
+            "relay_died",
+            "renamed",
+            "refused",
+            "untested",
+        ),
     }
 )
 """Events that the pipeline's log has too: if it goes to the same terminal, the screen leaves them out."""

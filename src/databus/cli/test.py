@@ -16,8 +16,9 @@ def run_tests(
 ) -> None:
     """Run the `tests` of a pipeline's file: rows of a table, and what is to come out of its filters.
 
-    No source, relay or target is touched. Spark is started, once, where a filter of typed rows is tested. Exits with 1
-    if a test fails, with 2 if the file has an error or no tests.
+    No source or target is touched; a relay elsewhere is asked for the columns that a test does not name. Spark is
+    started, once, where a filter of typed rows is tested. Exits with 1 if a test fails, with 2 if the file has an error
+    or no tests, with 75 if that relay does not answer.
     """
     from databus.pipeline import load_pipeline, run_filter_tests
 

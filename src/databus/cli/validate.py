@@ -21,7 +21,7 @@ def validate(
 
     Databases, or a relay that runs elsewhere, are asked for their tables, so that columns and keys which filters and
     outputs name are known to be there; one that does not answer is a warning. Object stores are asked whether they
-    answer.
+    answer. Tests that cannot be run are warnings, since the pipeline runs without them.
     """
     from databus.pipeline import validate as problems_of
 

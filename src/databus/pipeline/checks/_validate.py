@@ -1,7 +1,8 @@
 """All problems of a pipeline's file at once, without Spark. Start with `validate`."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +84,7 @@ def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Gr
 def _examined(
     path: Path, master: str | None, *, offline: bool, asks_sources: bool | Collection[str] = False
 ) -> tuple[Graph | None, list[Problem]]:
-    graph, problems = _read(path, master)
+    graph, problems = _read(path, master, partial(check_filter_tests, asks_relay=bool(asks_sources)))
     if graph is not None and not graph.cycle():
         stores = () if offline else check_stores(graph.config)
         problems = sorted({*problems, *check_sources(graph, asks=asks_sources), *stores})
@@ -101,7 +102,12 @@ def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
     ]
 
 
-def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
+def _read(
+    path: Path, master: str | None, check_tests: Callable[[Graph], Iterable[Problem]] = lambda _: ()
+) -> tuple[Graph | None, list[Problem]]:
+    """check_tests: called if all nodes are there, of which the tests speak. Only who looks for all mistakes needs it: a
+    test that cannot be run keeps no row from coming.
+    """
     config, problems = read_pipeline(path)
     if config is None:
         return None, problems
@@ -119,8 +125,7 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
         problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(path) for path in reversed(cycle))}"))
     else:
         problems += _check_edges(graph, is_whole=is_whole)
-        if is_whole:
-            problems += [Problem(where, message) for where, message in check_filter_tests(graph)]
+        problems += check_tests(graph) if is_whole else ()
     return graph, sorted(set(_without_echoes(problems)))
 
 

@@ -80,20 +80,12 @@ def _known(graph: Graph, client: "RelayClient | None") -> Mapping[str, TableSche
     """The present tables, by full name."""
     if client is not None:
         try:
-            return _served(client)
+            return client.tables()
         except DatabusError:
             pass  # the file knows at least some
     config = graph.config
     here = {name: owner.definitions_here(config.folder) or {} for name, owner in config.sources.items()}
     return {f"{name}/{source}": table for name, tables in here.items() for source, table in tables.items()}
-
-
-def _served(client: "RelayClient") -> Mapping[str, TableSchema]:
-    """One request for all: a request for each of a thousand tables takes seconds."""
-    sources = client.sources()
-    versions = client.register(sorted({f"{source.physical}/*" for source in sources})) if sources else ()
-    tables = {version.table.fingerprint: version.table for version in versions}
-    return {source.name: tables.get(source.fingerprint) or client.table_of(source.fingerprint) for source in sources}
 
 
 def _into(

@@ -22,6 +22,7 @@ from databus.sources import SourceConfig, parse_source
 
 if TYPE_CHECKING:
     from databus.link import Access
+    from databus.schema import TableSchema
 
 
 TESTS_MAX: Final = 1_000
@@ -39,7 +40,8 @@ class FilterTest(BaseModel):
     columns: dict[str, str] | None = Field(
         None,
         min_length=1,
-        description="Name and type of each column. Not needed for a table in a SQLite file on this machine.",
+        description="Name and type of each column. Not needed for a table in a SQLite file on this machine, or one "
+        "that the relay has captured.",
         examples=[{"id": "int64", "status": "string"}],
     )
     key: _Names = Field(default_factory=list, description="With `columns`: the table's key.", examples=["id"])
@@ -343,6 +345,21 @@ class PipelineConfig:
         from databus.link import RelayClient
 
         return sorted({source.physical for source in RelayClient(relay, access=self.access).sources()})
+
+    def captured_tables(self) -> "dict[str, TableSchema]":
+        """The present definitions of captured tables, by full name: what a relay elsewhere says, or, of one of its own,
+        what is in its logs, whether it runs or not. Raises `ServiceUnavailable` if the relay does not answer.
+        """
+        from databus.link import RelayClient
+        from databus.log import SchemaStore
+
+        if self.relay.url is not None:
+            return RelayClient(self.relay.url, access=self.access).tables()
+        return {
+            f"{physical}/{version.table.source}": version.table
+            for physical in self.sources
+            for version in SchemaStore.load(self.relay_folder / physical, physical, {}).current().values()
+        }
 
     @property
     def token_file(self) -> Path | None:

@@ -42,7 +42,7 @@ from databus.pipeline.telling import (
     reporting,
     stopping,
 )
-from databus.pipeline.trying import dry
+from databus.pipeline.trying import check_filter_tests, dry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -310,12 +310,20 @@ class _Run:
     def _start_spark(self) -> None:
         self._spark = spark_start(self._config, self._master, self._renewals, self._logger)
 
-    def _run(self, session: "SparkSession | Engine | None") -> None:
+    def _warn(self) -> None:
+        """Say what may be wrong with the file; raise what is."""
         for problem in check_renamed(self._graph):
             if not problem.is_warning:  # some of what this output wrote may be under another name
                 raise ConfigError(problem.in_file(self._config.path))
             self._say("renamed", message=str(problem))
             self._logger.warning(str(problem))
+        if mistakes := list(check_filter_tests(self._graph)):
+            message = f"`databus test` cannot run {len(mistakes)} of the file's tests, which the pipeline does without"
+            self._say("untested", message=f"{message}: {mistakes[0]}")
+            self._logger.warning(message, first=str(mistakes[0]))
+
+    def _run(self, session: "SparkSession | Engine | None") -> None:
+        self._warn()
         if session is None and not self._once:  # while the relay starts; with `once` there may be nothing to read
             self._start_spark()
         if self._relay is not None:

@@ -1,13 +1,13 @@
 """`tests` in a pipeline's file: rows of a table, and the rows expected from them behind filters.
 
-Filters over whole tables run here; those of typed rows in one Spark session, started if a test needs it. No source,
-relay or target is touched. Start with `run_filter_tests`.
+Filters over whole tables run here; those of typed rows in one Spark session, started if a test needs it. No source or
+target is touched; a relay elsewhere is asked for the columns that a test does not name. Start with `run_filter_tests`.
 """
 
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,15 +24,19 @@ from databus.core import (
     ChangeType,
     ConfigError,
     DatabusError,
+    ServiceUnavailable,
     SourceCheckpoint,
+    TransientError,
     UnrepresentableValue,
     canonical_name,
+    is_pattern,
     split_physical,
 )
+from databus.filters import full_pattern, patterns_meet
 from databus.flow import META_COLUMNS, Always, TableFilters, TableRows, decode_typed, user_rows_schema
-from databus.formats import from_json_value, hint_for, to_json_value
+from databus.formats import from_json_value, hint_for, line_of, lines_in, to_json_value
 from databus.pipeline.engine import TypedSteps, analysis_error, named
-from databus.pipeline.graph import Branch, FilterTest, Graph, Step
+from databus.pipeline.graph import Branch, FilterTest, Graph, Problem, Step
 from databus.pipeline.trying._spark_on_demand import spark_on_demand
 from databus.schema import Column, TableSchema, column_named, forms_of
 
@@ -87,14 +91,22 @@ class _Case:
     """The rows at the input."""
 
 
-def check_filter_tests(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Mistakes in the tests themselves, as (path, message). Runs none."""
+def check_filter_tests(graph: Graph, *, asks_relay: bool = False) -> Iterator[Problem]:
+    """Why tests cannot be run. Runs none. Warnings: no row of the pipeline depends on its tests.
+
+    asks_relay: ask a relay elsewhere for the columns that a test does not name; otherwise such a test counts as good.
+    """
+    captured = _Captured(graph.config, is_asked=asks_relay)
     for name, test in graph.config.sections.tests.items():
         try:
-            _case(graph, name, test)
-        except ConfigError as error:
+            _case(graph, name, test, captured)
+        except _RelayNotAsked:
+            continue
+        except DatabusError as error:
             where, _, message = str(error).partition(": ")
-            yield where, message
+            yield Problem(where, message, is_warning=True)
+            if isinstance(error, TransientError):
+                return  # the relay would have each further test wait
 
 
 def run_filter_tests(
@@ -102,7 +114,8 @@ def run_filter_tests(
 ) -> Iterator[FilterTestResult]:
     """The results of a pipeline's tests, one after the other. only: these tests. session: for filters of typed rows.
 
-    Raises `ConfigError` for a pipeline without tests, an unknown name, and a test with a mistake.
+    Raises `ConfigError` for a pipeline without tests, an unknown name, and tests with mistakes; `ServiceUnavailable` if
+    the relay has to be asked for a table's columns, and does not answer.
     """
     tests = graph.config.sections.tests
     if not tests:
@@ -110,7 +123,7 @@ def run_filter_tests(
     for name in only:
         if name not in tests:
             raise ConfigError(f'{graph.config.path}: no test called "{name}"; {hint_for(name, tests)}')
-    chosen = {name: _case(graph, name, test) for name, test in tests.items() if not only or name in only}
+    chosen = _cases(graph, {name: test for name, test in tests.items() if not only or name in only})
     with spark_on_demand("databus test", session) as spark:
         for name, case in chosen.items():
             yield FilterTestResult(name, case.test.table, case.test.to, tuple(_differences(graph, case, spark)))
@@ -119,19 +132,84 @@ def run_filter_tests(
 # The parts of a test
 
 
-def _case(graph: Graph, name: str, test: FilterTest) -> _Case:
+class _RelayNotAsked(DatabusError):
+    """Only a relay that is not to be asked knows the columns of a table."""
+
+
+class _Captured:
+    """The tables that the pipeline's relay has; looked up when the first is needed. is_asked: whether one elsewhere may
+    be asked.
+    """
+
+    def __init__(self, config: "PipelineConfig", *, is_asked: bool) -> None:
+        self._config = config
+        self._is_asked = is_asked
+        self._tables: Mapping[str, TableSchema] | None = None
+
+    def table(self, where: str, full: str) -> TableSchema:
+        """The definition of the table of this full name."""
+        if self._tables is None:
+            if self._config.relay.url is not None and not self._is_asked:
+                raise _RelayNotAsked(where)
+            try:
+                self._tables = self._config.captured_tables()
+            except DatabusError as error:
+                kind = ServiceUnavailable if isinstance(error, TransientError) else ConfigError
+                raise kind(
+                    f"{where}: missing, and the relay, which may know them, does not say them: {error}"
+                ) from None
+        table = self._tables.get(full)
+        if table is None:
+            raise ConfigError(
+                f"{where}: missing: databus knows the columns of {full} only from a SQLite file on this machine that "
+                "has the table, or once the relay has captured it; name them, such as {id: int64, status: string}"
+            )
+        return table
+
+
+def _cases(graph: Graph, tests: Mapping[str, FilterTest]) -> dict[str, _Case]:
+    """The tests, if all of them can be run."""
+    captured = _Captured(graph.config, is_asked=True)
+    cases: dict[str, _Case] = {}
+    mistakes: list[Problem] = []
+    for name, test in tests.items():
+        try:
+            cases[name] = _case(graph, name, test, captured)
+        except ConfigError as error:
+            where, _, message = str(error).partition(": ")
+            mistakes.append(Problem(where, message))
+    if mistakes:
+        path = graph.config.path
+        lines = lines_in(path)
+        placed = [replace(mistake, line=line_of(mistake.path, lines)) for mistake in mistakes]
+        raise ConfigError("\n".join(mistake.in_file(path) for mistake in placed))
+    return cases
+
+
+def _case(graph: Graph, name: str, test: FilterTest, captured: _Captured) -> _Case:
     where = f"tests.{name}"
-    full = _full_name(graph.config, test.table)
+    full = _full_name(graph, test.table)
     branch = _branch(graph, where, test, full)
-    table = _definition(graph.config, where, test, full)
+    table = _definition(graph.config, where, test, full, captured)
     rows = rows_given(f"{where}.rows", table, test.rows)
     return _Case(test, branch, full, TableRows(table, rows))
 
 
-def _full_name(config: "PipelineConfig", table: str) -> str:
+def _full_name(graph: Graph, table: str) -> str:
+    """A table's name with its source: without one in the file, that which an input names."""
     physical, source = split_physical(table)
+    config = graph.config
     owners = [physical] if physical else [name for name, owner in config.sources.items() if owner.selects(source)]
-    return f"{owners[0] if owners else next(iter(config.sources), 'test')}/{canonical_name(source)}"
+    owners += [*config.sources, *_sources_named(graph, source), "test"]
+    return f"{owners[0]}/{canonical_name(source)}"
+
+
+def _sources_named(graph: Graph, source: str) -> Iterator[str]:
+    for node in graph.inputs.values():
+        for pattern in node.choice().include if node.needs_relay else ():
+            physical, _ = split_physical(full_pattern(pattern))
+            if not is_pattern(physical) and patterns_meet(pattern, f"{physical}/{source}"):
+                yield physical
 
 
 def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
@@ -149,7 +227,7 @@ def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
         branches = behind
     ways = [way for way in branches if test.from_ in (None, way.input.partition(".")[2]) and way.takes(full)]
     if not ways:
-        is_guess = "/" not in test.table and not graph.config.sources
+        is_guess = full.startswith("test/") and not test.table.startswith("test/") and not graph.config.sources
         source = "; this file has no `sources`: name it in `table`, such as shop/main.orders" if is_guess else ""
         raise ConfigError(f"{where}.to: no row of {full} comes to {test.to}; see `databus graph`{source}")
     if len({way.input for way in ways}) > 1:
@@ -162,16 +240,10 @@ def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:
     return ways[0]
 
 
-def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: str) -> TableSchema:
+def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: str, captured: _Captured) -> TableSchema:
     physical, _, source = full.partition("/")
     if test.columns is None:
-        known = _known(config, where, physical)
-        if source not in known:
-            raise ConfigError(
-                f"{where}.columns: missing: databus knows the columns of {full} only from a SQLite file on this "
-                f"machine that has the table; name them, such as {{id: int64, status: string}}"
-            )
-        return known[source]
+        return _known(config, where, physical).get(source) or captured.table(f"{where}.columns", full)
     columns = []
     for name, kind in test.columns.items():
         try:
