@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 from databus.testing import RelayProcess
-from databus.testing.servers import Chromium, MariaDb, SearchServer, ServerMissing, open_search_server
+from databus.testing.servers import MariaDb, SearchServer, ServerMissing, open_search_server
 from tests.cli.live import WAIT_S, Live
 from tests.dashboard.browser import Browser, Page
+from tests.dashboard.chromium import Chromium
 from tests.dashboard.running import entry, token_of
 from tests.dashboard.test_live import dashboard
 from tests.http.receiver import Receiver
