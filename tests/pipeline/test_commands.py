@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from databus.core import InputError, StateDiffers
+from databus.core import FatalError, InputError, StateDiffers
 from databus.pipeline import PipelineFile
 from databus.pipeline.running._control import ask as ask_socket
+from databus.pipeline.telling import reporting
 from tests.commands import databus, failed
-from tests.dashboard.parts import WAIT_S, Pipeline, ask
+from tests.dashboard.parts import WAIT_S, Pipeline, ask, now_us
 
 
 @pytest.fixture
@@ -82,6 +83,41 @@ def test_a_pipeline_shows_its_graph_and_its_file_without_secrets(pipeline):
     shown = json.dumps(ask(pipeline.url, "/config")[1])
     assert "outputs" in shown
     assert "hunter2" not in shown
+
+
+def test_no_secret_in_a_message_leaves_a_pipeline(tmp_path, monkeypatch):
+    """Neither over HTTP, nor by the socket, the files or the commands; and what is no secret stays."""
+    text = "no table main.t at mysql://root:hunter2@db/shop: token=hunter2; row 'Ann'"
+    with Pipeline(tmp_path, http="127.0.0.1:0") as pipeline:
+        at = {"query": pipeline._plans[0].name, "outputs": ["copy"], "at_us": now_us()}
+        with reporting([pipeline.published.take], tmp_path / "events") as report:
+            report({**at, "event": "failed", "error": "FatalError", "message": text})
+            report({**at, "event": "refused", "output": "copy", "tables": {"shop_db/main.t": text}})
+            report({**at, "event": "reload", "by": "SIGHUP", "problem": text})
+        source = {"name": "shop_db", "status": "retrying", "state": "ERROR_RETRYING", "message": text, "error": "X"}
+        pipeline.published.sources([{**source, "lagMs": None, "missingTables": [text]}], "")
+        pipeline.published.sources([], text)
+
+        def rebuild(*_: object) -> None:
+            raise FatalError(text)
+
+        monkeypatch.setattr(pipeline, "rebuild", rebuild)
+        refused = ask(pipeline.url, "/rebuild", {"outputs": ["copy"], "tables": ["main.t"]})[1]
+        with pytest.raises(FatalError) as by_socket:
+            ask_socket(pipeline.config.state, "rebuild", outputs=["copy"], tables=["main.t"])
+        said = [
+            *(json.dumps(ask(pipeline.url, path)[1]) for path in ("/status/light", "/journal", "/audit")),
+            ask(pipeline.url, "/admin/ready")[1],
+            json.dumps(refused),
+            str(by_socket.value),
+            json.dumps(ask_socket(pipeline.config.state, "status")),
+            (tmp_path / "events").read_text(),
+            databus("status", cwd=tmp_path).stderr,
+            databus("history", cwd=tmp_path).stdout,
+        ]
+    said.append((pipeline.config.state / "status.json").read_text())
+    for shown in said:
+        assert ("hunter2" in shown, "no table main.t at mysql://(hidden)@db/shop" in shown) == (False, True), shown
 
 
 def test_what_runs_and_what_does_not_answer_the_same_questions(tmp_path):

@@ -9,7 +9,7 @@ import structlog
 from py4j.protocol import Py4JNetworkError
 
 from databus.core import ConfigError, UnsupportedFeature
-from databus.operate import configure_logs, mark_reported
+from databus.operate import configure_logs, hide_in_config, hide_in_text, mark_reported
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,51 @@ def test_a_value_under_a_secret_name_is_not_written() -> None:
     structlog.get_logger("databus.test").info("hello", api_token="abcdef", Password="ghi")  # noqa: S106 - the test's point
     assert "abcdef" not in out.getvalue()
     assert "ghi" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://root:hun/ter2@db: refused",
+        "mysql://ann@corp.example:hun/ter2@db: refused",
+        "amqp://us/er:hunter2@broker",
+        "https://hunter2@sentry.example/5",
+        "root:hunter2@tcp(db:3306)",
+        "password: hunter2 is wrong",
+        "azureSas=hunter2&x=1",
+        "sig=hunter2",
+        "PWD:hunter2",
+        "https://hook.example/x?hunter2",
+        "/bucket/x.parquet?X-Amz-Signature=hunter2",
+        "token: set-hunter2",
+    ],
+)
+def test_what_is_secret_in_a_text_is_hidden_once(text: str) -> None:
+    shown = hide_in_text(text)
+    assert "hunter2" not in shown
+    assert "(hidden)" in shown
+    assert hide_in_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://lake/orders@v5: no such version",
+        "sources.shop.password: Input should be a valid string",
+        "relay.token: expected a file, see docs",
+        "Kansas: 5 rows; Arkansas=2",
+        "SELECT a FROM t WHERE b=?AND c=?",
+        "is it there?yes",
+        "http://127.0.0.1:4000/sources answers 404",
+        "outputs.copy: column born: 'the 3rd' is no date",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert hide_in_text(text) == text
+
+
+def test_a_switch_under_a_secret_name_is_shown_and_a_number_is_not() -> None:
+    assert hide_in_config({"verify_token": True, "pin_secret": 1}) == {"verify_token": True, "pin_secret": "(hidden)"}
 
 
 def test_logs_go_to_a_file_where_one_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Free text of parts, such as messages of errors: all of it leaves the dashboard through this module.
 
 A message may hold a row, a password, or an address that is a secret. So a string of a part is shown as it is only
-under a name that is known to be safe (`_SAFE`). Of any other string, a principal with the right `rows` gets the text,
+under a name that is known to be safe (`WORDS`). Of any other string, a principal with the right `rows` gets the text,
 without what looks like a secret; one without it gets the class of the error, and its place. Start with `seen_by`.
 """
 
@@ -11,20 +11,12 @@ from typing import Any, Final
 
 from databus.core import ConfigError, DatabusError, FatalError, InputError, ServiceUnavailable
 from databus.dashboard._rights import DashboardRight, Principal
-from databus.operate import hide_in_text
+from databus.operate import WORDS, hide_in_text
 
 _PLACE: Final = re.compile(
     r"((?:outputs|inputs|filters|sources)\.[\w.-]{1,100}|[\w$.-]{1,100}/[\w$.-]{1,200})(?=[:,]? |:?$)"
 )
 _ERROR: Final = re.compile(r"[A-Z]\w{0,60}")
-_SAFE: Final = frozenset(
-    {
-        *("state", "status", "doing", "error", "type", "kind", "remedy", "event", "by", "at", "id", "project"),
-        *("output", "outputs", "table", "tables", "source", "query", "physical", "snapshots", "where", "ddl"),
-        *("unchanged", "changed", "added", "removed", "not_compared", "breaks"),
-    }
-)
-"""Fields whose strings are words of databus, or names in a configuration or a schema."""
 _OWN_WORDS: Final = frozenset({"throttled", "rebuilt"})
 """Events whose messages name only tables and limits."""
 _CONFIG_ERROR: Final = ConfigError.__name__
@@ -67,7 +59,7 @@ def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -
     """
     if isinstance(value, str):
         error = _CONFIG_ERROR if name == "problem" else error  # a mistake in the file: who may reload it may see it
-        return _bounded(value, len(value)) if name in _SAFE else text_for(principal, error, value)
+        return _bounded(value, len(value)) if name in WORDS else text_for(principal, error, value)
     if isinstance(value, list):
         return [seen_by(principal, inner, name, error) for inner in value]
     if not isinstance(value, Mapping):

@@ -20,6 +20,7 @@ from databus.core import (
     ServiceUnavailable,
     TooManyRequests,
 )
+from databus.operate import hide_in_text
 from databus.relay._config import is_loopback
 
 _FOR_NO_PAGE: Final = {
@@ -92,11 +93,12 @@ def _host_of(host: str) -> str:
 
 
 def error_response(error: DatabusError, status: int | None = None, allow: str | None = None) -> web.Response:
-    """An error as an answer: its status, the seeds' headers, and a JSON body. Who may not ask, or not now, is let go.
+    """An error as an answer: its status, the seeds' headers, and a JSON body, without secrets in its text. Who may not
+    ask, or not now, is let go.
 
     allow: the methods that there are instead.
     """
-    message = str(error)[:_MESSAGE_LENGTH_MAX]
+    message = hide_in_text(str(error))[:_MESSAGE_LENGTH_MAX]
     if isinstance(error, PositionPurged) and error.bootstrap is not None:
         message += f". A bootstrap service has it: {error.bootstrap}, which databus's clients ask by themselves"
     name = type(error).__name__

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from databus.core import DatabusError
 from databus.disk import sync_folder, write_failure
-from databus.operate import logger_of
+from databus.operate import hide_in_text, logger_of
 
 NAME: Final = "audit.jsonl"
 _BEFORE: Final = "audit.1.jsonl"
@@ -38,7 +38,8 @@ class Audit:
         self._lock = threading.Lock()
 
     def note(self, action: str, who: Mapping[str, Any], asked: Mapping[str, Any], result: str) -> None:
-        """Write down one action. asked: what was asked for; what is None is omitted. result: `done`, or the error.
+        """Write down one action. asked: what was asked for; what is None is omitted. result: `done`, or the error,
+        of which no secrets are written.
 
         An action is never undone because it could not be written down; that is logged as an error.
         """
@@ -52,7 +53,7 @@ class Audit:
             "action": action,
             "who": {name: _short(value) for name, value in who.items()},
             "asked": {name: _short(value) for name, value in asked.items() if value is not None},
-            "result": _short(result),
+            "result": _short(hide_in_text(result)),
         }
         _logger.info("audit", **{name: value for name, value in entry.items() if name != "at"})
         line = json.dumps(entry, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -7,6 +7,7 @@ from typing import Any
 from databus.core import DatabusError
 from databus.disk import Location
 from databus.filters import TableChoice, names_for_relay
+from databus.operate import hide_in_text
 from databus.pipeline.engine._handle import ledger_path
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.graph import PipelineConfig
@@ -67,7 +68,11 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
                 queries[f"outputs/{known.output}/{physical}"] = {**stands, **state}
         shown[known.output] = {**output, "queries": queries}
         if known.error is not None and output["state"] != OutputState.FAILED:
-            failed = {"state": OutputState.FAILED, "error": type(known.error).__name__, "message": str(known.error)}
+            failed = {
+                "state": OutputState.FAILED,
+                "error": type(known.error).__name__,
+                "message": hide_in_text(str(known.error)),
+            }
             shown[known.output] |= failed
     return shown
 

@@ -28,7 +28,7 @@ from databus.core import (
     SystemClock,
     TransientError,
 )
-from databus.operate import logger_of
+from databus.operate import hide_in_text, logger_of
 from databus.pipeline.graph import holder_of
 from databus.pipeline.telling import in_background
 
@@ -123,10 +123,10 @@ class ControlServer:
         except DatabusError as error:
             kind = next((name for name, error_class in _KINDS.items() if isinstance(error, error_class)), None)
             kind = kind or ("ServiceUnavailable" if isinstance(error, TransientError) else "FatalError")
-            answer = {"error": kind, "message": str(error)}
+            answer = {"error": kind, "message": hide_in_text(str(error))}
         except Exception as error:
             _logger.exception("a command ended by a defect", verb=verb)
-            answer = {"error": "FatalError", "message": f"a defect: {type(error).__name__}: {error}"}
+            answer = {"error": "FatalError", "message": hide_in_text(f"a defect: {type(error).__name__}: {error}")}
         return answer
 
 

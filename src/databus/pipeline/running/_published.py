@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from databus.core import Clock, ConfigError, CorruptData, DatabusError, ServiceUnavailable, SystemClock
 from databus.disk import free_ratio
 from databus.filters import names_for_relay
+from databus.operate import hide_in_answer, hide_in_text
 from databus.pipeline.checks import http_address, load_pipeline
 from databus.pipeline.engine import QueryPlan, positions_of, with_positions
 from databus.pipeline.graph import PipelineConfig, is_held, state_of
@@ -66,8 +67,9 @@ class Published:
         if self._about["state"] != ENDED:
             self._about["state"] = "stopped"
         if isinstance(error, DatabusError):
-            self._about.update(code=error.exit_code, failure=str(error))
-            self._journal.take({"event": "stopped", "code": error.exit_code, "message": str(error)})
+            failure = hide_in_text(str(error))
+            self._about.update(code=error.exit_code, failure=failure)
+            self._journal.take({"event": "stopped", "code": error.exit_code, "message": failure})
         self._file.stop()
         if self._server is not None:
             self._server.stop()
@@ -131,9 +133,10 @@ class Published:
         """Take the relay's states of the sources that this pipeline reads, or why it does not answer. The last known
         states stay then, beside the relay's error.
         """
-        self._about["relay_error"] = why_none
+        self._about["relay_error"] = hide_in_text(why_none)
         if not why_none:
-            self._sources = {str(state["name"]): {**state, "is_well": is_well(state)} for state in states}
+            shown = hide_in_answer(states)
+            self._sources = {str(state["name"]): {**state, "is_well": is_well(state)} for state in shown}
 
     def status(self, *, asks_relay: bool) -> dict[str, Any]:
         """The status of now; asks_relay: with positions and the backlog, which may take seconds."""
@@ -151,8 +154,12 @@ def status_of(path: "Path") -> dict[str, Any] | None:
 
     With the backlog, unless the relay ended with the run. If the pipeline does not run, `state` is `ended` after a run
     with `once` that has written everything, else `stopped`. Raises `ConfigError` for a file with problems; but if it
-    runs by an earlier state of the file, returns its status file alone.
+    runs by an earlier state of the file, returns its status file alone. Texts are without secrets.
     """
+    return hide_in_answer(_status_of(path))  # type: ignore[no-any-return]
+
+
+def _status_of(path: "Path") -> dict[str, Any] | None:
     try:
         config = load_pipeline(path).config
     except ConfigError:
@@ -180,8 +187,13 @@ def status_of(path: "Path") -> dict[str, Any] | None:
 def relay_status_of(path: "Path") -> dict[str, Any]:
     """The state of a relay's sources, by its file, in the form of `status_of`; `state` is `stopped` if none runs.
 
-    Its address is that in its folder, or, without the folder on this machine, that in its file.
+    Its address is that in its folder, or, without the folder on this machine, that in its file. Texts are without
+    secrets.
     """
+    return hide_in_answer(_relay_status_of(path))  # type: ignore[no-any-return]
+
+
+def _relay_status_of(path: "Path") -> dict[str, Any]:
     from databus.link import Access
     from databus.relay import load_relay, relay_url
 

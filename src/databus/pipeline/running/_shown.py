@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.formats import load_yaml
-from databus.operate import hide_in_config, is_secret_name
+from databus.operate import hide_in_config, hide_in_text, is_secret_name
 from databus.pipeline.checks import load_pipeline
 from databus.pipeline.comparing import audit, table_lineages
 from databus.pipeline.graph import Graph, NodeSpec, edge_label, is_held, name_of, physical_edges, state_of
@@ -114,9 +114,9 @@ def _configuration(graph: Graph, _: Request) -> dict[str, Any]:
     try:
         answer["changes"] = list(islice(differences(written, load_yaml(path)), LIMIT_MAX))
         refused = refusals(graph.config, load_pipeline(path).config) if answer["changes"] else []
-        answer["problem"] = "\n".join(refusal.in_file(path) for refusal in refused)
+        answer["problem"] = hide_in_text("\n".join(refusal.in_file(path) for refusal in refused))
     except ConfigError as error:
-        answer["problem"] = str(error)
+        answer["problem"] = hide_in_text(str(error))
     return answer
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from databus.operate import hide_in_answer
+
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 _PENDING_BYTES_MAX: Final = 1 << 20
@@ -17,7 +19,8 @@ _MODE: Final = 0o644
 
 @contextmanager
 def reporting(listeners: Sequence[OnEvent | None], file: Path | None) -> Iterator[OnEvent]:
-    """Give a function that takes events, from any thread, and passes them on to the listeners and the file in order.
+    """Give a function that takes events, from any thread, and passes them on, without secrets in their texts, to the
+    listeners and the file in order.
 
     Raises OSError if the file cannot be opened.
     """
@@ -25,6 +28,7 @@ def reporting(listeners: Sequence[OnEvent | None], file: Path | None) -> Iterato
     lines = None if file is None else _Lines(file)
 
     def report(event: Mapping[str, Any]) -> None:
+        event = hide_in_answer(event)
         with lock:
             for listener in listeners:
                 if listener is not None:

@@ -24,7 +24,7 @@ from databus.core import (
     TransientError,
 )
 from databus.disk import replace_file
-from databus.operate import logger_of
+from databus.operate import hide_in_text, logger_of
 
 if TYPE_CHECKING:
     from databus.link import Access, RelayClient
@@ -146,9 +146,9 @@ def _backlog(
         sources = [name_if_there(table, physical) for table in tables]
         backlog = client.range(physical, start, sources=sources or None, rows_max=_ROWS_COUNTED_MAX)
     except (PositionPurged, PositionForeign) as error:
-        return {**unknown, "held": False, "message": str(error)}
+        return {**unknown, "held": False, "message": hide_in_text(str(error))}
     except DatabusError as error:
-        return {**unknown, "message": str(error)}
+        return {**unknown, "message": hide_in_text(str(error))}
     is_least = backlog.position.pair < head.published.pair
     oldest_us = backlog.oldest_us
     if oldest_us is None and (backlog.rows or is_least):
