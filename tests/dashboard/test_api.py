@@ -20,7 +20,7 @@ from databus.dashboard._endpoint_table import ENDPOINTS
 from databus.dashboard._rights import DashboardRight, Principals
 from databus.dashboard._sessions import SESSION_S, Sessions
 from databus.link import Access
-from tests.dashboard.parts import FILE, HOSTILE, WAIT_S, Pipeline, ask, wait_until
+from tests.dashboard.parts import FILE, HOSTILE, WAIT_S, Pipeline, ask, now_us, wait_until
 from tests.dashboard.running import MARK, Running, entry, token_of
 from tests.relay.support import Database, scripted, state_of
 
@@ -384,6 +384,21 @@ def test_a_message_is_shown_to_who_may_see_rows_and_its_class_and_place_to_the_o
         world.shop.published.sources([state], "")
         world.shop.published.take({**refused, "tables": {}})
         world.shop.look()
+
+
+def test_the_values_in_a_statement_are_shown_to_who_may_see_rows(world):
+    ddl = "ALTER TABLE orders ADD note text DEFAULT 'Ann' COMMENT 'see mysql://root:hunter2@db'"
+    change = {"table": "main.orders", "kind": "schema", "pair": [5, 1], "ddl": ddl}
+    told = {"event": "batch", "query": "q", "output": "copy", "rows": 0, "at_us": now_us(), "lag_ms": None}
+    world.shop.published.take({**told, "physical": "shop_db", "tables": {}, "changes": [change]})
+
+    def shown_to(who):
+        events = world.api(who, "/journal")[1]["events"]
+        return next(each for each in events if each.get("pair") == [5, 1])
+
+    assert shown_to("only-see")["ddl"] == "ALTER TABLE (the right `rows` shows the statement)"
+    assert shown_to("only-see")["source"] == "shop_db/main.orders"
+    assert "DEFAULT 'Ann' COMMENT 'see mysql://(hidden)@db'" in shown_to("ann")["ddl"]
 
 
 def test_a_link_signs_in_once_and_a_pipeline_that_does_not_run_is_shown(tmp_path):

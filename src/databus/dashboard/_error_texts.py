@@ -17,6 +17,10 @@ _PLACE: Final = re.compile(
     r"((?:outputs|inputs|filters|sources)\.[\w.-]{1,100}|[\w$.-]{1,100}/[\w$.-]{1,200})(?=[:,]? |:?$)"
 )
 _ERROR: Final = re.compile(r"[A-Z]\w{0,60}")
+_STATEMENT: Final = re.compile(
+    r"\s*((?:create|alter|drop|rename|truncate)(?:\s+(?:temporary|table|index|view)){1,2})\b", re.I
+)
+"""The words with which a DDL statement begins, before the first name."""
 _OWN_WORDS: Final = frozenset({"throttled", "rebuilt"})
 """Events whose messages name only tables and limits."""
 _CONFIG_ERROR: Final = ConfigError.__name__
@@ -49,6 +53,21 @@ def text_for(principal: Principal, error: str, message: str) -> str:
     return f"{error if _ERROR.fullmatch(error) else 'an error'}{where} (the right `rows` shows the message)"
 
 
+def statement_for(principal: Principal, ddl: str) -> str:
+    """A DDL statement, if the principal may see rows: its defaults, comments and checks may hold values. Else its first
+    words; the table is beside it.
+
+    >>> ann = Principal("ann", frozenset({DashboardRight.SEE}), frozenset())
+    >>> statement_for(ann, "ALTER TABLE t ADD c text DEFAULT 'secret'")
+    'ALTER TABLE (the right `rows` shows the statement)'
+    """
+    if DashboardRight.ROWS in principal.rights:
+        return text_for(principal, "", ddl)
+    words = _STATEMENT.match(ddl)
+    first = "a statement" if words is None else " ".join(words[1].upper().split())
+    return f"{first} (the right `rows` shows the statement)"
+
+
 def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -> Any:
     """A value of a part's answer, with each string of a field that is not safe as `text_for` returns it; long ones are
     cut.
@@ -58,6 +77,8 @@ def seen_by(principal: Principal, value: Any, name: str = "", error: str = "") -
     {'refused': 1, 'error': 'Refused', 'message': 'Refused (the right `rows` shows the message)'}
     """
     if isinstance(value, str):
+        if name == "ddl":
+            return statement_for(principal, value)
         error = _CONFIG_ERROR if name == "problem" else error  # a mistake in the file: who may reload it may see it
         return _bounded(value, len(value)) if name in WORDS else text_for(principal, error, value)
     if isinstance(value, list):

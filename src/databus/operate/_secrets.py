@@ -28,7 +28,7 @@ _BEHIND_HOST: Final = re.compile(r"(?<=://)([^/?#\s]+)[/?](?!\s|$)\S*")
 WORDS: Final = frozenset(
     {
         *("state", "status", "doing", "error", "type", "kind", "remedy", "event", "by", "at", "id", "project"),
-        *("output", "outputs", "table", "tables", "source", "query", "physical", "snapshots", "where", "ddl"),
+        *("output", "outputs", "table", "tables", "source", "query", "physical", "snapshots", "where"),
         *("unchanged", "changed", "added", "removed", "not_compared", "breaks", "unbalanced"),
     }
 )
