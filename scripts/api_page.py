@@ -17,7 +17,8 @@ Generated from the code by `make docs`; do not edit.
 Below `{prefix}` of a [dashboard](dashboard.md). A program sends its token: `Authorization: Bearer TOKEN`. What changes
 something needs the header `{mark}: 1` too (with a cookie, `Origin` as well), and its parameters as a JSON object; it
 answers 202 with an operation; `GET /operations/ID` has its result. A request with an `Idempotency-Key` is done once,
-however often it is sent.
+however often it is sent: a repeated one is answered with the operation of the first, also where that has failed. If the
+first was refused and nothing was done (412, a full disk, too much under way), it is tried again.
 An error is JSON: `{{"error": ..., "message": ...}}`.
 """
 

@@ -1,5 +1,6 @@
 """A dashboard whose own disk is full: it goes on showing, says what it cannot keep, and does nothing unrecorded."""
 
+import asyncio
 import errno
 import json
 import os
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from databus.core import DatabusError, FatalError, ServiceUnavailable, StateDiffers
 from databus.dashboard import Alerting, _numbers, part_of_file
 from databus.dashboard._alert_rules import Is, Rule
+from databus.dashboard._operations import Operation, Operations
+from databus.dashboard._rights import Principal
 from databus.relay import Audit, read_audit
 from tests.dashboard.parts import Pipeline, wait_until
 from tests.dashboard.running import Running, token_of
@@ -115,6 +119,46 @@ def test_an_operation_whose_end_finds_no_room_is_one_that_has_begun(tmp_path, di
             assert running.api("/pipelines/shop/reload", {"reason": "x"}, token=token)[0] != 202
         entries = [each for each in running.api("/audit", token=token)[1]["entries"] if each["where"] == "dashboard"]
     assert [(each["action"], each["result"]) for each in entries] == [("pipeline reload", "begun")]
+
+
+def test_a_request_that_was_refused_and_changed_nothing_is_done_later_by_its_key(disk):
+    disk.folder.mkdir()
+    done = []
+
+    async def act() -> str:
+        done.append("once")
+        return "done"
+
+    async def stale() -> str:
+        raise StateDiffers("copy is paused now")
+
+    async def broken() -> str:
+        raise FatalError("in the middle of it")
+
+    def busy() -> Any:
+        raise ServiceUnavailable("too much is under way")
+
+    async def history() -> None:
+        operations = Operations(Audit(disk.folder))
+
+        async def ask(begin: Any, key: str = "k") -> Any:
+            principal = Principal("ann", frozenset(), frozenset({"*"}))
+            return await operations.do(Operation("output pause", "copy", principal, "::1", None, {}), begin, key)
+
+        disk.is_full = True
+        with pytest.raises(DatabusError, match="No space left"):
+            await ask(act)
+        disk.is_full = False
+        for refused, error in ((busy, ServiceUnavailable), (stale, StateDiffers)):
+            with pytest.raises(error):
+                await ask(refused)
+        assert [(await ask(act)).result, (await ask(act)).result, done] == ["done", "done", ["once"]]
+        with pytest.raises(FatalError):
+            await ask(broken, "other")
+        assert str((await ask(act, "other")).error) == "in the middle of it", "it may have done something"
+        operations.close()
+
+    asyncio.run(history())
 
 
 @pytest.mark.parametrize("left", [1, 40])

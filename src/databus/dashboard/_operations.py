@@ -1,6 +1,7 @@
 """The operations that were requested since the dashboard's start, and their results. Start with `Operations.do`.
 
-A request that is repeated with one Idempotency-Key is done once. The audit log has each operation when it begins and
+A request that is repeated with one Idempotency-Key is done once; one that was refused before anything was done may be
+repeated with its key until it is. The audit log has each operation when it begins and
 when it has ended; an operation that cannot be written there is not done.
 """
 
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from databus.core import DatabusError, MalformedRequest
+from databus.core import DatabusError, MalformedRequest, StateDiffers
 from databus.dashboard._parts import why
 from databus.dashboard._rights import Principal
 from databus.operate import logger_of
@@ -84,7 +85,7 @@ class Operations:
 
     async def do(self, operation: Operation, begin: Callable[[], Awaitable[Any]], key: str | None = None) -> Operation:
         """Run an operation by `begin`; return it when it has ended, or still runs after `_WAIT_S`. key: a second call
-        with the same one returns the operation of the first.
+        with the same one returns the operation of the first, unless that was refused and nothing was done.
 
         Raises what `begin` raised, if it did so in time; `MalformedRequest` for the key of a different operation;
         `DiskFull` if the operation was not done because the audit log could not be written.
@@ -97,7 +98,7 @@ class Operations:
                 )
             return known
         self._keep(operation, key)
-        task = asyncio.ensure_future(self._run(operation, begin))
+        task = asyncio.ensure_future(self._run(operation, begin, key))
         self._tasks.add(task)  # asyncio itself keeps only a weak reference to a task
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait([task], timeout=_WAIT_S)
@@ -125,13 +126,19 @@ class Operations:
             while len(kept) > _KEPT_MAX:
                 del kept[next(iter(kept))]  # type: ignore[arg-type]  # each has keys of its own
 
-    async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]]) -> None:
+    async def _run(self, operation: Operation, begin: Callable[[], Awaitable[Any]], key: str | None) -> None:
+        is_begun = False
         try:
             # Written first: what cannot be noted is not done.
             await self._in_turn(self._audit.write, operation, _BEGUN)
-            operation.result = await begin()
+            work = begin()
+            is_begun = True
+            operation.result = await work
         except DatabusError as error:
             operation.error = error
+            if key is not None and (not is_begun or isinstance(error, StateDiffers)):
+                # Nothing was done. Else the key would stand for this refusal long after the disk has room again.
+                self._by_key.pop((operation.principal.name, key), None)
         except Exception as error:
             _logger.exception("an operation ended by a defect", action=operation.action, target=operation.target)
             operation.error = DatabusError(f"a defect: {why(error)}")
