@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -321,6 +322,61 @@ def test_a_backlog_that_is_none_is_unknown_and_costs_nobody_an_alert(tmp_path, m
         assert (output["lag_s"], output["lag_rows"], output["dead_letters"]) == (None, None, None)
         alerts = wait_until(lambda: running.api("/alerts", token=token_of("ann"))[1]["open"])
         assert [each["rule"] for each in alerts] == ["OutputNotWell"]
+
+
+NONSENSE: dict[str, Any] = {
+    "backlog": {"outputs": {"copy": {"backlog": [{"physical": "crm_db", "lag_s": "long"}]}}},
+    "journal": {"events": [{"event": 5}]},
+    "audit": {"entries": [{"at": "1", "action": "pause", "who": "ann", "asked": {}, "result": "done"}]},
+    "letters": {"counts": [{"output": "copy", "table": "t", "count": "many"}], "letters": {}},
+    "config": {"config": []},
+    "trace": {"changes": [{"pair": 1}], "command": ""},
+    "batches": {"chains": [{"output": "copy", "start": None}]},
+    "lineage": {"tables": [{"output": "copy", "filters": None}]},
+    "pause": {"outputs": float("inf")},
+}
+"""What a pipeline of no known version answers on its control socket, by verb."""
+
+
+def test_whatever_is_answered_on_a_control_socket_is_shown_or_a_sentence(tmp_path, monkeypatch, caplog):
+    answer, nonsense = commands.Commands.answer, dict(NONSENSE)
+
+    def answered(self, verb, request, asker=""):
+        return nonsense[verb] if verb in nonsense else answer(self, verb, request, asker)
+
+    monkeypatch.setattr(commands.Commands, "answer", answered)
+    with (
+        Pipeline(tmp_path, "crm") as crm,
+        Running(tmp_path / "dashboard", [part_of_file(crm.file)], PRINCIPALS) as running,
+    ):
+        ann = {"token": token_of("ann")}
+        running.wait_for_outputs(2, token_of("ann"))
+        trace = urlencode({"pipeline": "crm", "table": "main.t", "key": "id=1"})
+        for path in ("/journal", "/audit", "/letters", "/lineage"):
+            status, told, _ = running.api(path, **ann)
+            assert status == 200
+            assert "is not what this version knows" in told["unanswered"]["crm"], path
+        of_one = ("/letters/rows?pipeline=crm", "/config?pipeline=crm", f"/trace?{trace}", "/batches?pipeline=crm")
+        for path in of_one:
+            status, told, _ = running.api(path, **ann)
+            assert (status, "is not what this version knows" in told["message"]) == (503, True), path
+        status, told, _ = running.api("/outputs/crm/copy/pause", {"reason": "x"}, **ann)
+        assert (status, "Infinity is no JSON" in told["message"]) == (503, True)
+        nonsense["status"] = {"outputs": {"copy": {"state": "running", "more": float("nan")}}}
+        (part,) = wait_until(lambda: [each for each in running.api("/status", **ann)[1]["parts"] if each["unseen"]])
+        assert "NaN is no JSON" in part["unseen"]
+    assert [each.message for each in caplog.records if "defect" in each.message or each.exc_info] == []
+
+
+def test_a_relay_that_answers_nonsense_is_a_sentence(tmp_path, caplog):
+    for number, answer in enumerate((b"[1]", b'[{"name": "x", "lagMs": NaN}]', b'{"a": 1}', b"[" * 100_000)):
+        with (
+            answering(answer) as url,
+            Running(tmp_path / str(number), [("erp", part_of_relay(url, Access())[1])], PRINCIPALS) as running,
+        ):
+            seen = partial(running.api, "/status", token=token_of("ann"))
+            wait_until(lambda seen=seen: seen()[1]["parts"][0]["unseen"])
+    assert [each.message for each in caplog.records if "defect" in each.message or each.exc_info] == []
 
 
 FREE_TEXT = "mysql://root:hunter2@db/shop: token=hunter2, Authorization: Bearer hunter2; row 'Ann'"

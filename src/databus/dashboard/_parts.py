@@ -5,7 +5,6 @@ bound; nothing is remembered here.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -22,8 +21,8 @@ from databus.core import (
     StateDiffers,
     split_names,
 )
-from databus.dashboard._shapes import checked
-from databus.formats import load_yaml
+from databus.dashboard._shapes import checked, understood
+from databus.formats import answer_in_json, load_yaml
 from databus.link import Access, RelayClient
 from databus.pipeline import PipelineFile, relay_at
 from databus.relay import load_relay, relay_url
@@ -75,7 +74,7 @@ class PipelineUrl:
             else:
                 query = urlencode({name: value for name, value in request.items() if value is not None})
                 status, body = self._answer("GET", f"{path}?{query}" if query else path, None, self._headers)
-            answer = json.loads(body, parse_constant=_finite, parse_float=_finite)
+            answer = answer_in_json(body)
         except (OSError, HTTPException, ValueError) as error:
             raise ServiceUnavailable(f"{self.url}: the pipeline does not answer: {error}") from error
         if not isinstance(answer, dict):
@@ -96,14 +95,6 @@ class PipelineUrl:
             connection.close()
 
 
-def _finite(number: str) -> float:
-    """A number of JSON. Python also accepts NaN and 1e999, and would write them as what no browser reads."""
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number} is no JSON")
-    return value
-
-
 class _WithRelay:
     """relay: returns the relay's address, None if it is unknown or does not run, and how to sign in there."""
 
@@ -113,11 +104,13 @@ class _WithRelay:
 
     def act_on_source(self, verb: str, source: str, who: Who, **request: Any) -> Any:
         """Pause or resume a source, begin or cancel a snapshot; see `act_on_source`."""
-        return act_on_source(*self._relay_access(), verb, source, who, **request)
+        with understood(verb):
+            return act_on_source(*self._relay_access(), verb, source, who, **request)
 
     def show_source(self, source: str) -> dict[str, Any]:
         """The tables of a source with their schemas, and who reads it; see `show_source`."""
-        return show_source(*self._relay_access(), source)
+        with understood("source"):
+            return show_source(*self._relay_access(), source)
 
     def _relay_access(self) -> tuple[str, Access]:
         url, access = self._relay()
@@ -149,7 +142,7 @@ class PipelinePart(_WithRelay):
 
     def show(self, verb: str, **request: Any) -> Mapping[str, Any]:
         """An answer to journal, audit, letters, config, trace, batches or lineage."""
-        return self._pipeline.ask(verb, **request)
+        return checked(verb, self._pipeline.ask(verb, **request))
 
     def act(self, verb: str, outputs: Sequence[str], who: Who, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change outputs, or, without any, the pipeline itself. given: the parameters of the request."""
@@ -169,8 +162,9 @@ class RelayPart(_WithRelay):
     def look(self) -> Mapping[str, Any]:
         """The states of its sources, as a pipeline's status has them."""
         url, access = self._relay_access()
-        states = _client(url, access).states()
-        return checked("status", {"relay": url, "sources": {str(state["name"]): state for state in states}})
+        with understood("status"):
+            sources = {str(state["name"]): state for state in _client(url, access).states()}
+        return checked("status", {"relay": url, "sources": sources})
 
 
 Part = PipelinePart | RelayPart
@@ -233,7 +227,7 @@ def part_of_pipeline(url: str, access: Access) -> tuple[str, Part]:
     pipeline = PipelineUrl(url, token)
 
     def relay() -> tuple[str | None, Access]:
-        return pipeline.ask("status").get("relay"), access
+        return checked("status", pipeline.ask("status")).get("relay"), access
 
     return _host_of(url), PipelinePart(url, pipeline, relay)
 

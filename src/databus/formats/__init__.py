@@ -33,7 +33,7 @@ from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedF
 from databus.formats._documents import base64url_texts, documents, json_strings
 from databus.formats._elements import Elements, elements
 from databus.formats._images import check_whole_rows
-from databus.formats._json import from_json_value, scalar_of, to_json_value
+from databus.formats._json import answer_in_json, from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
 from databus.formats._messages import Messages
@@ -66,6 +66,7 @@ __all__ = [
     "TableWords",
     "TransactionMarks",
     "UnsignedForm",
+    "answer_in_json",
     "base64url_texts",
     "canal_messages",
     "canal_rows",

@@ -6,6 +6,7 @@ with microseconds (with Z where they are UTC), dates ISO; text is text.
 
 import base64
 import datetime as dt
+import json
 import math
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -15,6 +16,27 @@ import pyarrow as pa
 
 from databus.core import UnrepresentableValue
 from databus.schema import converted, forms_of
+
+
+def answer_in_json(text: str | bytes) -> Any:
+    """What another process answers in JSON. Raises `ValueError` for anything else: Python also reads NaN and 1e999, and
+    would pass them on to browsers, which do not.
+
+    >>> answer_in_json('{"rows": NaN}')
+    Traceback (most recent call last):
+    ValueError: NaN is no JSON
+    """
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no JSON")
+    return value
 
 
 def to_json_value(value: Any) -> Any:

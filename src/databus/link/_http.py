@@ -5,7 +5,6 @@ waits on one of them. `Body` reads a response as it comes, straight into the cal
 """
 
 import http.client
-import json
 import os
 import socket
 from collections.abc import Container, Mapping
@@ -30,6 +29,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
+from databus.formats import answer_in_json
 from databus.link._connection import Connection, Kept, Sockets, shut
 from databus.link._tls import Access, alert_error, handshake_error
 
@@ -257,7 +257,7 @@ class Body:
         message = self.headers.get("x-dbus-error-message") or self._response.reason
         answer: Any = {}
         try:
-            answer = json.loads(self.read_all())
+            answer = answer_in_json(self.read_all())
             name, message = str(answer.get("error") or name), str(answer.get("message") or message)
         except (ValueError, AttributeError, DatabusError):
             name = name or ""  # not our JSON: the headers and the status must do
@@ -327,7 +327,7 @@ class Body:
     def json(self) -> Any:
         """The whole response as JSON; closes it."""
         try:
-            value = json.loads(self.read_all())
+            value = answer_in_json(self.read_all())
         except ValueError as error:
             raise ServiceUnavailable(f"{self._where}: the answer is not JSON: {error}; is this a relay?") from error
         else:

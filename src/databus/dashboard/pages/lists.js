@@ -41,7 +41,7 @@ const AUDIT = [
   ["who", (row) => row.who.principal || row.who.access || row.who.asker || row.who.client || ""],
   ["from", (row) => row.who.address || ""],
   ["did", (row) => row.action],
-  ["to", (row) => row.asked.target || (row.asked.outputs || []).join(", ") || ""],
+  ["to", (row) => row.asked.target || [].concat(row.asked.outputs || []).join(", ") || ""],
   ["why", (row) => row.asked.reason || ""],
   ["result", (row) => row.result],
 ];

@@ -28,6 +28,7 @@ from databus.core import (
     SystemClock,
     TransientError,
 )
+from databus.formats import answer_in_json
 from databus.operate import hide_in_text, logger_of
 from databus.pipeline.graph import holder_of
 from databus.pipeline.telling import in_background
@@ -140,13 +141,13 @@ def ask(folder: Path, verb: str, **request: Any) -> dict[str, Any]:
             connection.settimeout(_REQUEST_S_MAX)
             _connect(connection, folder)
             connection.sendall(json.dumps({"verb": verb, **request}).encode() + b"\n")
-            answer = json.loads(_line(connection, _ANSWER_BYTES_MAX, _ANSWER_S_MAX))
+            answer = answer_in_json(_line(connection, _ANSWER_BYTES_MAX, _ANSWER_S_MAX))
     except (OSError, ValueError) as error:
         raise _unanswered(folder, error) from error
     if not isinstance(answer, dict):
         raise _unanswered(folder, TypeError("not an object"))
     if "error" in answer:
-        raise _KINDS.get(str(answer["error"]), FatalError)(str(answer["message"]))
+        raise _KINDS.get(str(answer["error"]), FatalError)(str(answer.get("message", "it does not say why")))
     return answer
 
 
