@@ -1,10 +1,8 @@
 """Serves what has left the relay's log, from the stores that a pipeline fills. Start with `plan`, then `answered`."""
 
-from databus.bootstrap._answer_name import AnswerName
 from databus.bootstrap._ask import AnswerRequest
 from databus.bootstrap._commands import answers_of, status_of
 from databus.bootstrap._config import (
-    BootstrapConfig,
     BootstrapFile,
     BootstrapSection,
     KeepSection,
@@ -12,26 +10,22 @@ from databus.bootstrap._config import (
     load_bootstrap,
 )
 from databus.bootstrap._cut import cut_off
-from databus.bootstrap._erase import Erasure, erase
+from databus.bootstrap._erase import erase
 from databus.bootstrap._look_back import Key, diff_of, history_of, lines_of, written_into
 from databus.bootstrap._noting import NoteTaker
 from databus.bootstrap._plan import EveryChange, KeptPast, StateAnswer, TableExtent, is_eligible, kinds_of, plan
 from databus.bootstrap._render import Stores, answered, every_change
 from databus.bootstrap._service import BootstrapServer, keyless_tables, run_bootstrap
-from databus.bootstrap._standing import TableStanding, standing_at
-from databus.bootstrap._state_copy import CopiedState, copy_state
+from databus.bootstrap._standing import standing_at
+from databus.bootstrap._state_copy import copy_state
 from databus.bootstrap._table_past import Moment, TablePast
-from databus.bootstrap._verify import VerifiedState, verified
+from databus.bootstrap._verify import verified
 
 __all__ = [
-    "AnswerName",
     "AnswerRequest",
-    "BootstrapConfig",
     "BootstrapFile",
     "BootstrapSection",
     "BootstrapServer",
-    "CopiedState",
-    "Erasure",
     "EveryChange",
     "KeepSection",
     "KeptPast",
@@ -43,8 +37,6 @@ __all__ = [
     "Stores",
     "TableExtent",
     "TablePast",
-    "TableStanding",
-    "VerifiedState",
     "answered",
     "answers_of",
     "copy_state",

@@ -18,7 +18,6 @@ from databus.disk._files import (
     write_failure,
 )
 from databus.disk._location import (
-    FileContent,
     LocalLocation,
     Location,
     Storage,
@@ -33,7 +32,6 @@ from databus.disk._object_store import SCHEMES, StoreLocation, is_uri
 __all__ = [
     "BUFFERS_A_CALL_MAX",
     "SCHEMES",
-    "FileContent",
     "FolderLock",
     "LocalLocation",
     "Location",

@@ -16,18 +16,16 @@ from databus.filters._choice import (
     selections_meet,
     selects,
 )
-from databus.filters._frame_filter import FilteredGroups, FrameFilter
+from databus.filters._frame_filter import FrameFilter
 from databus.filters._row_choice import Flags, RowChoice, begins_update, differs, whole_changes
 from databus.filters._stream_filter import Columns, StreamFilter, StreamPartition, TableRule
-from databus.filters._table_cut import KnownDefinitions, TableCut, row_hashes
+from databus.filters._table_cut import TableCut, row_hashes
 from databus.filters._table_step import TableStep, changed_by, previous_of, schema_body
 
 __all__ = [
     "Columns",
-    "FilteredGroups",
     "Flags",
     "FrameFilter",
-    "KnownDefinitions",
     "RowChoice",
     "Selection",
     "StreamFilter",

@@ -16,7 +16,7 @@ from databus.flow._batch import (
     steps_at,
 )
 from databus.flow._change_filters import Dedupe, OutboxMessages, SampleOfKeys, Tombstones
-from databus.flow._counts import BatchTally, Counts, Dropped, RowCounts
+from databus.flow._counts import BatchTally, Counts, RowCounts
 from databus.flow._data_file import (
     GROUP_ROWS_MAX,
     DataFile,
@@ -41,7 +41,6 @@ from databus.flow._direct import (
     BUCKETS_MAX,
     Bucket,
     BucketWriter,
-    CountsKnown,
     DirectFeed,
     DirectTypedStage,
     DirectWriter,
@@ -106,7 +105,6 @@ __all__ = [
     "ChangeBatch",
     "CopySteps",
     "Counts",
-    "CountsKnown",
     "DataFile",
     "DeadLetters",
     "Decode",
@@ -116,7 +114,6 @@ __all__ = [
     "DirectTypedStage",
     "DirectWriter",
     "Done",
-    "Dropped",
     "FilterMapper",
     "FolderName",
     "FolderWriter",

@@ -4,12 +4,12 @@ Below sources and relay, so that a source may read another relay. Windows are ma
 """
 
 from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
-from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, Received, shut, without_secrets
+from databus.link._connection import TOO_LARGE, KeptConnection, NoAnswer, without_secrets
 from databus.link._coordinator import CoordinatorClient, GroupAnswer, Groups
-from databus.link._follow import Arrived, Channel, Connected, Ended, Event, FollowConfig, Reader, ReaderState, Started
+from databus.link._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, ReaderState, Started
 from databus.link._frame_stream import FrameStream
 from databus.link._kafka_settings import wrong_kafka_setting
-from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log, patiently
+from databus.link._ranges import RangeReader, any_of, is_called, other_log, patiently
 from databus.link._relay import ADDRESSES, LookBack, RelayClient, Start, addresses_of
 from databus.link._schema_registry import RegistryAccess, RegistryOptions
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
@@ -24,7 +24,6 @@ __all__ = [
     "Connected",
     "CoordinatorClient",
     "Ended",
-    "Event",
     "FollowConfig",
     "FrameStream",
     "GroupAnswer",
@@ -33,13 +32,11 @@ __all__ = [
     "KeptConnection",
     "LookBack",
     "NoAnswer",
-    "Pieces",
     "Range",
     "RangeControl",
     "RangeReader",
     "Reader",
     "ReaderState",
-    "Received",
     "RegisteredSchema",
     "RegistryAccess",
     "RegistryOptions",
@@ -54,7 +51,6 @@ __all__ = [
     "last_renewal",
     "other_log",
     "patiently",
-    "shut",
     "travelling_name",
     "without_secrets",
     "write_renewal",

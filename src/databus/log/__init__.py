@@ -1,10 +1,10 @@
 """A log of frames on disk: segments, recovery, a sparse index, cursors for any number of readers. Start with `Log`."""
 
-from databus.log._config import LogConfig, LogHead
+from databus.log._config import LogConfig
 from databus.log._cursor import Cursor, Measuring, Span
 from databus.log._log import Log
-from databus.log._measure import ControlMark, Measure, MeasureLimits
-from databus.log._origin import LogOrigin, definitions_from_json, definitions_json
+from databus.log._measure import Measure, MeasureLimits
+from databus.log._origin import LogOrigin, definitions_from_json
 from databus.log._reader import FrameReader
 from databus.log._resume import Resume
 from databus.log._retention import Guard
@@ -15,14 +15,12 @@ from databus.log._view import LogView
 
 __all__ = [
     "Allowance",
-    "ControlMark",
     "Cursor",
     "End",
     "FrameReader",
     "Guard",
     "Log",
     "LogConfig",
-    "LogHead",
     "LogOrigin",
     "LogView",
     "Measure",
@@ -35,7 +33,6 @@ __all__ = [
     "SegmentHeader",
     "Span",
     "definitions_from_json",
-    "definitions_json",
     "scan",
     "segment_numbers",
     "segment_path",

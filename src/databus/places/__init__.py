@@ -19,7 +19,6 @@ from databus.places._position import (
 from databus.places._reconcile import (
     ChosenTables,
     ForeignTarget,
-    KnownLog,
     LogPurged,
     MissingRows,
     PartOfTransaction,
@@ -35,7 +34,6 @@ __all__ = [
     "ChosenTables",
     "ForeignTarget",
     "Held",
-    "KnownLog",
     "LogPurged",
     "MissingRows",
     "Noted",

@@ -7,12 +7,11 @@ from databus.relay._audit import Audit, operator, read_audit
 from databus.relay._capture import check_identity, held_identity
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, Selection, definition_json, source_json
-from databus.relay._command import FLAG, Answer, Command, Parameter, Table, choice, whole
+from databus.relay._command import FLAG, Command, Parameter, Table, choice, whole
 from databus.relay._command import Type as ParameterType
 from databus.relay._command_table import command_named
 from databus.relay._config import (
     AccessConfig,
-    CaptureConfig,
     RelayConfig,
     ServeConfig,
     TlsConfig,
@@ -25,7 +24,7 @@ from databus.relay._config import (
 )
 from databus.relay._door import Door
 from databus.relay._filters import check_filter
-from databus.relay._grant import Grant, Right
+from databus.relay._grant import Grant
 from databus.relay._help import help_text
 from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
@@ -39,10 +38,8 @@ __all__ = [
     "FLAG",
     "HTTP_LOGGER",
     "AccessConfig",
-    "Answer",
     "Ask",
     "Audit",
-    "CaptureConfig",
     "Catalog",
     "Command",
     "Door",
@@ -51,7 +48,6 @@ __all__ = [
     "ParameterType",
     "Relay",
     "RelayConfig",
-    "Right",
     "Router",
     "Selection",
     "ServeConfig",

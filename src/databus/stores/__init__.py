@@ -16,7 +16,7 @@ from databus.stores._notes import (
     TableAtCut,
     note_physicals,
 )
-from databus.stores._parquet import StoredFile, StoredGroup, file_of
+from databus.stores._parquet import StoredGroup, file_of
 from databus.stores._schemas import KnownSchemas, definition_at
 from databus.stores._skipping import ColumnBounds, RowsWanted
 from databus.stores._state_rows import BATCH_ROWS, StateRows
@@ -41,7 +41,6 @@ __all__ = [
     "StateRows",
     "StateTable",
     "StoreTable",
-    "StoredFile",
     "StoredGroup",
     "TableAtCut",
     "control_of",

@@ -3,17 +3,15 @@
 from databus.relay.groups._call import (
     CallAnswer,
     CallBody,
-    HeldPartition,
     MemberCall,
     ReportBody,
-    TakenPartition,
     check_name,
 )
-from databus.relay.groups._coordinator import Clocks, Coordinator, GroupChanges, GroupLimits, unknown_group
+from databus.relay.groups._coordinator import Clocks, Coordinator, GroupLimits, unknown_group
 from databus.relay.groups._keeper import GroupKeeper
 from databus.relay.groups._names import Listed, NameState
 from databus.relay.groups._operations import Exported, bring_in, delete, export, pause, report, reset, resize
-from databus.relay.groups._state import ConsumerGroup, MemberState, PartitionState
+from databus.relay.groups._state import ConsumerGroup
 
 __all__ = [
     "CallAnswer",
@@ -22,17 +20,12 @@ __all__ = [
     "ConsumerGroup",
     "Coordinator",
     "Exported",
-    "GroupChanges",
     "GroupKeeper",
     "GroupLimits",
-    "HeldPartition",
     "Listed",
     "MemberCall",
-    "MemberState",
     "NameState",
-    "PartitionState",
     "ReportBody",
-    "TakenPartition",
     "bring_in",
     "check_name",
     "delete",

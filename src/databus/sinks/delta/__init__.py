@@ -3,7 +3,6 @@
 Tasks import this, and have neither Delta's library nor that of configuration: what the driver needs is in the modules.
 """
 
-from databus.sinks.delta._at_once import MirrorWriter
 from databus.sinks.delta._layout import Layout, LiveFile, divided, live_files
 from databus.sinks.delta._moves import plan
 from databus.sinks.delta._rewrite import last_images, rewrite
@@ -12,7 +11,6 @@ from databus.sinks.delta._rewrite_job import run_all
 __all__ = [
     "Layout",
     "LiveFile",
-    "MirrorWriter",
     "divided",
     "last_images",
     "live_files",

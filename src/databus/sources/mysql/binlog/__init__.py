@@ -5,8 +5,6 @@ Start with `Scanner`; `PacketSplitter` stands before it where the bytes come fro
 
 from databus.sources.mysql.binlog._event_types import (
     CHECKSUM_BYTES,
-    ENCRYPTED_FILE_MAGIC,
-    FILE_MAGIC,
     FIRST_OFFSET,
     HEADER_BYTES,
     OFFSET_MAX,
@@ -14,8 +12,8 @@ from databus.sources.mysql.binlog._event_types import (
 from databus.sources.mysql.binlog._failures import DomainRestarted
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
-from databus.sources.mysql.binlog._position import Flavor, LogPosition, Scheme, contains, file_number, ordinal_of
-from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing
+from databus.sources.mysql.binlog._position import LogPosition, Scheme, contains, file_number, ordinal_of
+from databus.sources.mysql.binlog._prepared import PreparedMissing
 from databus.sources.mysql.binlog._query_event import Query
 from databus.sources.mysql.binlog._scanned import (
     Abandoned,
@@ -27,13 +25,11 @@ from databus.sources.mysql.binlog._scanned import (
     TakenBack,
     TransactionOrigin,
 )
-from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
+from databus.sources.mysql.binlog._scanner import Scanner
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
 
 __all__ = [
     "CHECKSUM_BYTES",
-    "ENCRYPTED_FILE_MAGIC",
-    "FILE_MAGIC",
     "FIRST_OFFSET",
     "HEADER_BYTES",
     "OFFSET_MAX",
@@ -41,7 +37,6 @@ __all__ = [
     "DomainRestarted",
     "DumpEnded",
     "DumpRefused",
-    "Flavor",
     "GtidSet",
     "GtidState",
     "Heartbeat",
@@ -50,12 +45,10 @@ __all__ = [
     "LogRun",
     "LoggedStatement",
     "PacketSplitter",
-    "Prepared",
     "PreparedMissing",
     "Query",
     "Rotated",
     "Scanner",
-    "ScannerStats",
     "Scheme",
     "TableMap",
     "TableMetadata",

@@ -8,7 +8,7 @@ from databus.sources.mysql.rows._decode import Decoded, bus_arrays, decode
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
 from databus.sources.mysql.rows._plan import DecodePlan, make_plan
 from databus.sources.mysql.rows._small_events import SMALL_BYTES, SmallEvents, small_events
-from databus.sources.mysql.rows._text import RowPlaces, to_text
+from databus.sources.mysql.rows._text import to_text
 from databus.sources.mysql.rows._time_text import number_text, result_text
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Decoded",
     "Omitter",
     "Policies",
-    "RowPlaces",
     "SmallEvents",
     "address_type",
     "bus_arrays",

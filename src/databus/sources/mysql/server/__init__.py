@@ -3,7 +3,6 @@
 Start with `connect`, then `Dump`; `_check` has what can be wrong with a server, `_resumable` with a position.
 """
 
-from databus.sources._capabilities import Finding
 from databus.sources.mysql.server._check import check, check_source
 from databus.sources.mysql.server._connection import close_quietly, connect, socket_of
 from databus.sources.mysql.server._dump import BlockQueue, Dump
@@ -17,7 +16,7 @@ from databus.sources.mysql.server._hosts import (
     replica_id,
     second_replica_id,
 )
-from databus.sources.mysql.server._log_end import EndWatch, LogDistance, bytes_behind, distance_in, watch_end
+from databus.sources.mysql.server._log_end import EndWatch, bytes_behind, distance_in, watch_end
 from databus.sources.mysql.server._replication_filters import Hidden, like
 from databus.sources.mysql.server._resumable import (
     Fault,
@@ -35,7 +34,6 @@ from databus.sources.mysql.server._status import (
     account_of,
     ask,
     gtids_at,
-    log_end,
     refuse,
     server_facts,
     version_of,
@@ -47,11 +45,9 @@ __all__ = [
     "Dump",
     "EndWatch",
     "Fault",
-    "Finding",
     "Flavor",
     "Hidden",
     "Hosts",
-    "LogDistance",
     "NoFeed",
     "ServerFacts",
     "ServerMismatch",
@@ -70,7 +66,6 @@ __all__ = [
     "hidden_reset",
     "is_by_file",
     "like",
-    "log_end",
     "open_dump",
     "pass_over",
     "place_to_ask",

@@ -1,11 +1,9 @@
 """Tables of a server, read by chunks of their keys while the log goes on. Start with `MysqlSnapshotReader`."""
 
 from databus.sources.mysql.snapshot._chunk_reader import TableTask
-from databus.sources.mysql.snapshot._read_views import LogWatermark
 from databus.sources.mysql.snapshot._reader import MysqlSnapshotReader, XaHistory
 
 __all__ = [
-    "LogWatermark",
     "MysqlSnapshotReader",
     "TableTask",
     "XaHistory",

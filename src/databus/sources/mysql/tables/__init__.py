@@ -1,9 +1,6 @@
 """What a table was at a position of the log: by the catalogue, DDL and table maps. Start with `TableHistory`."""
 
-from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql.tables._catalogue import Catalogue, read_catalogue
-from databus.sources.mysql.tables._change_class import Reason
-from databus.sources.mysql.tables._column_types import ColumnType, parse_column_type
 from databus.sources.mysql.tables._from_table_map import check_agreement, from_table_map
 from databus.sources.mysql.tables._history import HistoryChanges, TableHistory
 from databus.sources.mysql.tables._history_file import HistoryStore
@@ -16,12 +13,10 @@ from databus.sources.mysql.tables._unknown_tables import announced, doubtful
 __all__ = [
     "Altered",
     "Catalogue",
-    "ColumnType",
     "Created",
     "Dropped",
     "HistoryChanges",
     "HistoryStore",
-    "Reason",
     "ServerKind",
     "TableEvent",
     "TableHistory",
@@ -31,11 +26,9 @@ __all__ = [
     "UnreadableStatement",
     "altered_names",
     "announced",
-    "charset_of_number",
     "check_agreement",
     "doubtful",
     "from_table_map",
-    "parse_column_type",
     "read_catalogue",
     "tokens_of",
     "touched_names",
