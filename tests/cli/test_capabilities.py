@@ -103,3 +103,12 @@ def test_what_capture_needs_in_a_database_is_put_there_and_taken_out(relay_confi
 
 def test_a_misspelt_source_is_answered_with_the_nearest(relay_config):
     assert 'no physical source called "qq"; did you mean "q"?' in failed(databus("check-source", relay_config, "qq"), 2)
+
+
+def test_a_source_that_a_relay_elsewhere_captures_is_looked_for_in_that_relay_s_file(tmp_path):
+    (tmp_path / "databus.yml").write_text(
+        "relay: {url: 'http://127.0.0.1:9'}\ninputs: {s: {type: databus}}\n"
+        "outputs: {c: {type: files, from: s, path: out}}\n"
+    )
+    said = failed(databus("prepare", "shop", cwd=tmp_path), 2)
+    assert 'no physical source called "shop"; there are none: sources are in the file of the relay' in said

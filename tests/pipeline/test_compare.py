@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from databus.core import ServiceUnavailable, SourceCheckpoint
+from databus.core import ConfigError, ServiceUnavailable, SourceCheckpoint
 from databus.pipeline import compare, load_pipeline
-from databus.pipeline.comparing._compare import Side, _not_reached, difference_of
+from databus.pipeline.comparing._compare import Side, _not_reached, difference_of, oracle_of
 from databus.pipeline.comparing._differences import difference
 from databus.pipeline.graph._state import StateLock
 from databus.pipeline.telling._status import write_status
@@ -49,6 +49,11 @@ def test_a_side_without_rows_has_empty_parts(tmp_path: Path):
     side.fill([])
     assert side.part(0) == {}
     assert difference_of("t", side, side, 10).is_identical
+
+
+def test_a_database_that_the_file_does_not_name_is_asked_for_by_option(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^shop: .*`--relay-config relay.yml`.*`--database`"):
+        oracle_of("shop", None, folder=tmp_path)
 
 
 def test_a_comparison_that_waits_says_why_the_output_writes_nothing(tmp_path: Path):

@@ -43,5 +43,6 @@ def source_in(path: Path, physical: str) -> "SourceConfig":
     if physical in sources:
         return sources[physical]
     near = get_close_matches(physical, sources, 1)
-    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(sources) or 'none'}"
+    there = ", ".join(sources) or "none: sources are in the file of the relay that captures them; name that file"
+    hint = f'did you mean "{near[0]}"?' if near else f"there are {there}"
     raise UnknownSource(f'{path}: no physical source called "{physical}"; {hint}')

@@ -29,6 +29,9 @@ def compare(
     Exits with 0 where they are identical, 1 on a difference, 3 where capture is suspended, 75 where the copy did not
     reach the source in time. What it waits for is said on standard error. When the time is up it looks once more, and
     finishes a comparison that it has begun; starting up and reading the tables come on top.
+
+    The databases are read themselves, as the pipeline's file says under `sources`. If it has none, since its relay runs
+    elsewhere, name that relay's file by --relay-config, or a SQLite file by --database.
     """
     from databus.pipeline import compare as compare_copy
     from databus.pipeline import load_pipeline

@@ -113,7 +113,10 @@ def oracle_of(physical: str, config: SourceConfig | None, *, folder: Path, datab
     if database is not None:
         config = parse_source({"type": "sqlite", "path": str(database.absolute())}, physical)
     if config is None:
-        raise ConfigError(f"{physical}: its options are not in this file; give the file of its relay")
+        raise ConfigError(
+            f"{physical}: the pipeline's file does not say how to reach its database, which is read for a comparison. "
+            "Give the file of the relay that captures it (`--relay-config relay.yml`), or a SQLite file (`--database`)"
+        )
     comparable: type[Comparable] = offered(Comparable, config, physical)
     return comparable.oracle(config, folder)
 
@@ -329,6 +332,8 @@ def _copies(
         if plan.physical is not None:
             oracle = oracle_of(plan.physical, configs.get(plan.physical), folder=config.folder, database=database)
             copies.append(_Copy(graph, node, plan, plan.physical, oracle, session, clock, deadline_s))
+    if not physicals:
+        raise ServiceUnavailable(f"{config.path}: not compared: the relay has captured no table yet")
     if not copies:
         raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
     return copies
