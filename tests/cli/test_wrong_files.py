@@ -1,7 +1,9 @@
 """A file of another kind than the command takes is told apart, with the command that takes it."""
 
 import pytest
+from typer.testing import CliRunner
 
+from databus.cli._app import app
 from tests.cli.test_cli import databus, failed
 
 RELAY = "listen: 127.0.0.1:0\nsources: {shop: {type: mock}}\n"
@@ -25,6 +27,32 @@ def test_a_folder_without_a_project_says_how_to_begin_one(tmp_path):
     assert failed(databus("validate", cwd=tmp_path), 2) == (
         "databus.yml: No such file or directory; `databus init` writes one to begin with\n"
     )
+
+
+WITHOUT_PROJECT = [
+    *("validate", "test", "run", "graph", "lineage", "checkpoints", "compare", "status", "audit", "check-source"),
+    *(
+        "trace main.orders id=1",
+        "history main.orders id=1 --since 1h",
+        "pause copy",
+        "resume copy",
+        "drain",
+        "stop copy",
+    ),
+    *("throttle copy 5", "reload", "rebuild copy", "rename output a b", "prepare shop", "remove shop", "dashboard"),
+    *("dead-letters list", "dead-letters show copy", "dead-letters replay copy", "dead-letters drop copy"),
+    *("relay relay.yml", "check-source relay.yml"),
+]
+
+
+@pytest.mark.parametrize("words", WITHOUT_PROJECT)
+def test_every_command_in_an_empty_folder_names_the_file_and_how_to_begin(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words.split())
+    said = f"{result.output}{result.exception}"
+    assert "databus.yml" in said or "relay.yml" in said, said
+    assert "`databus init" in said, said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_database_is_wrong_input_and_not_tried_again(tmp_path):

@@ -26,11 +26,15 @@ def checkpoints(
     """
     from databus.core import InputError
 
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file")
+    is_pipeline = path.suffix in (".yml", ".yaml")
+    if not is_pipeline and not path.exists():
+        raise InputError(
+            f"{path}: No such file or directory; a consumer saves its first checkpoint, where its program says, once "
+            "it has been given changes"
+        )
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the pipeline's file, since outputs' targets know where they stand")
-    entries, errors = _of_pipeline(path) if path.suffix in (".yml", ".yaml") else (list(_of_file(path)), [])
+    entries, errors = _of_pipeline(path) if is_pipeline else (list(_of_file(path)), [])
     if not entries and not errors:
         raise InputError(
             f"{path}: no checkpoint is there. An output has its first one when its pipeline first runs, a consumer "
@@ -63,8 +67,6 @@ def checkpoints(
 def _of_file(path: Path) -> Iterator[dict[str, Any]]:
     from databus.client import load_checkpoint
 
-    if not path.exists():
-        return
     checkpoint = load_checkpoint(path)
     if checkpoint is not None:
         yield {"consumer": path.name, "checkpoint": checkpoint.to_json()}

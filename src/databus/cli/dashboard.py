@@ -161,7 +161,8 @@ def _config(
         files = [Path(name) for name in _LOOKED_FOR if Path(name).is_file()]
         if not files:
             raise ConfigError(
-                f"there is no {' and no '.join(_LOOKED_FOR)} here; name files, or give --relay or --pipeline"
+                f"there is no {' and no '.join(_LOOKED_FOR)} here; name files, or give --relay or --pipeline; "
+                "`databus init` writes a project to begin with"
             )
     access = Access.of(token_file)
     parts = [part_of_file(path) for path in files]

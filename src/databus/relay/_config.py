@@ -463,7 +463,7 @@ def checked_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", fi
 
 def load_relay(path: Path, *, folder: Path | None = None) -> RelayConfig:
     """Read a relay's configuration file; relative paths in it start at its folder. folder: that, in other words."""
-    value = load_yaml(path)
+    value = load_yaml(path, "`databus init --relay` writes one to begin with")
     if value.keys() & {"inputs", "outputs"}:
         raise ConfigError(
             f"{path}: this is a pipeline's file; `databus run` runs it, with a relay of its own for its `sources`"
