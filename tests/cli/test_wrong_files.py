@@ -31,14 +31,7 @@ def test_a_folder_without_a_project_says_how_to_begin_one(tmp_path):
 
 WITHOUT_PROJECT = [
     *("validate", "test", "run", "graph", "lineage", "checkpoints", "compare", "status", "audit", "check-source"),
-    *(
-        "trace main.orders id=1",
-        "history main.orders id=1 --since 1h",
-        "pause copy",
-        "resume copy",
-        "drain",
-        "stop copy",
-    ),
+    *("trace main.orders id=1", "pause copy", "resume copy", "drain", "stop copy"),
     *("throttle copy 5", "reload", "rebuild copy", "rename output a b", "prepare shop", "remove shop", "dashboard"),
     *("dead-letters list", "dead-letters show copy", "dead-letters replay copy", "dead-letters drop copy"),
     *("relay relay.yml", "check-source relay.yml"),
