@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINE_EVERY_S: Final = 5.0
+_DOING_EVERY_S: Final = 30.0
+"""How often something that takes long is said again where there is no terminal."""
 _SAMPLES_MAX: Final = 20_000
 _LATENCIES_S: Final = 60.0
 _EVENTS_SHOWN: Final = 9
@@ -103,6 +105,31 @@ class ScreenView:
     lines: Sequence[ReaderLine] = ()
 
 
+class _Doing:
+    """What is waited for, and since when; for one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._what = ""
+        self._since_s = self._said_s = 0.0
+
+    def text(self, what: str) -> str:
+        """What is waited for now, with the seconds that it has taken so far."""
+        now_s = self._clock.monotonic_s()
+        if what != self._what:
+            self._what, self._since_s, self._said_s = what, now_s, now_s
+        seconds = int(now_s - self._since_s)
+        return f"{what} ({seconds:,} s so far)" if what and seconds else what
+
+    def reminder(self, what: str) -> str:
+        """The same if it has taken long since it was last said; else empty."""
+        text, now_s = self.text(what), self._clock.monotonic_s()
+        if now_s - self._said_s < _DOING_EVERY_S:
+            return ""
+        self._said_s = now_s
+        return text
+
+
 def in_time(do: Callable[[], object]) -> bool:
     """Do what may block for ever, such as writing to a terminal that was stopped; False if it has not ended in time."""
     thread = threading.Thread(target=do, name="in-time", daemon=True)
@@ -120,7 +147,7 @@ class Screen:
     board: asked for what is shown, some times a second, by a thread of the screen's; without it, `show` says it.
     """
 
-    def __init__(self, board: Callable[[], ScreenView] | None = None) -> None:
+    def __init__(self, board: Callable[[], ScreenView] | None = None, clock: Clock | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -135,6 +162,7 @@ class Screen:
             if self.is_live
             else None
         )
+        self._doing = _Doing(clock or SystemClock())
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
         self._is_held_back = False
@@ -168,12 +196,14 @@ class Screen:
             self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _next_line(self) -> str | None:
-        """What comes next. If nothing does, the state of things follows that was held back."""
+        """What comes next. If nothing does, the state of things follows that was held back, and what takes long."""
         while True:
             with suppress(Empty):
                 return self._lines_out.get(timeout=_LINE_EVERY_S)
             if self._is_held_back:
                 self._say_state()
+            if reminder := self._doing.reminder(self._board().doing):
+                self.say(reminder)
 
     def say(self, text: str) -> None:
         """An event."""
@@ -203,8 +233,8 @@ class Screen:
 
         board = self._board()
         parts: list[RenderableType] = []
-        if board.doing:
-            parts.append(Text(f"{_SPINNER[int(time.monotonic() * 4) % len(_SPINNER)]} {board.doing}", style="bold"))
+        if doing := self._doing.text(board.doing):
+            parts.append(Text(f"{_SPINNER[int(time.monotonic() * 4) % len(_SPINNER)]} {doing}", style="bold"))
         if board.sources:
             parts.append(_sources_table(board.sources))
         if board.lines:

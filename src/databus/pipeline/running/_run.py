@@ -55,6 +55,10 @@ _LOOK_S: Final = 0.5
 _REST_LOOK_S: Final = 0.05
 _RELAY_DIED: Final = "relay died"
 _LOOK: Final = "look at the queries"
+_STARTING_SPARK: Final = (
+    "starting Spark: Java loads its classes, which takes some 10 s, on a slow or busy machine minutes "
+    "(`databus warm-up`, once on a machine, halves it)"
+)
 
 
 @dataclass(frozen=True)
@@ -337,7 +341,7 @@ class _Run:
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping, self._clock)
         if self._once and not self._has_something_to_read(physicals, starts_spark=session is None):
             return
-        self._begin("starting Spark")
+        self._begin(_STARTING_SPARK)
         engine = None if session is None else engine_on(session)
         if self._spark is not None and (own_session := self._spark.wait(self._is_stopping)) is not None:
             engine = SparkEngine(own_session)
