@@ -109,3 +109,29 @@ def test_it_is_handled_although_nothing_else_happens(relay_of, tmp_path, way):
         finally:
             process.kill()
     assert process.returncode in (0, 1, 130, -signal.SIGINT), said
+
+
+SLOW_PANDAS = """
+import time
+print("importing pandas", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", ["tail", "a client that runs"])
+def test_it_is_heard_while_arrow_has_pandas_imported(relay_of, tmp_path, way):
+    """Arrow imports it at the first use of many functions, and takes any exception then for its absence."""
+    relay = relay_of(shop=mock(transactions_total=3))
+    captured(relay, 3)
+    (tmp_path / "pandas.py").write_text(SLOW_PANDAS)
+    command = [sys.executable, "-c", "import sys\n" + CONSUMER + textwrap.dedent(WAYS[way]), relay.url]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout.readline() == "importing pandas\n", process.stderr.read()
+        os.kill(process.pid, signal.SIGINT)
+        try:
+            left, said = process.communicate(timeout=END_S_MAX)
+        finally:
+            process.kill()
+    assert process.returncode in (0, 1, 130, -signal.SIGINT), said
+    assert left == ""

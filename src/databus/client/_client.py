@@ -34,6 +34,7 @@ from databus.core import (
     ServiceUnavailable,
     SystemClock,
     TransientError,
+    import_pandas,
     join_seeing_signals,
     wait_seeing_signals,
 )
@@ -148,6 +149,7 @@ class Client:
         self._state = ClientState.STOPPED
 
     def _run(self) -> None:
+        import_pandas()
         if self._loop is not None:
             self._loop.run()
         elif self._group is not None:

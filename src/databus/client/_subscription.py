@@ -29,6 +29,7 @@ from databus.core import (
     ServiceUnavailable,
     SourceCheckpoint,
     UnknownSource,
+    import_pandas,
     is_pattern,
     name_fits,
     split_physical,
@@ -161,6 +162,7 @@ class Subscription:
                 )
             )
         self._forget = weakref.finalize(self, _cancel, self._lanes)
+        import_pandas()  # while the first answers are on their way
 
     @property
     def checkpoint(self) -> Checkpoint:

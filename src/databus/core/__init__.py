@@ -83,7 +83,7 @@ from databus.core._scn import (
 )
 from databus.core._time import time_us, us_of
 from databus.core._user_code import place_in_user_code
-from databus.core._waiting import SIGNAL_S_MAX, join_seeing_signals, wait_seeing_signals
+from databus.core._waiting import SIGNAL_S_MAX, import_pandas, join_seeing_signals, wait_seeing_signals
 
 __all__ = [
     "BUS_COLUMNS",
@@ -155,6 +155,7 @@ __all__ = [
     "database_name",
     "glob_of",
     "how_to_install",
+    "import_pandas",
     "is_armed",
     "is_pattern",
     "join_seeing_signals",

@@ -1,9 +1,12 @@
-"""Waiting in the main thread so that signals are seen."""
+"""Waiting in the main thread so that signals are seen, and what would swallow one."""
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
 SIGNAL_S_MAX: Final = 0.5
@@ -33,3 +36,14 @@ def join_seeing_signals(thread: threading.Thread, seconds_max: float | None = No
     deadline = math.inf if seconds_max is None else time.monotonic() + seconds_max
     while thread.is_alive() and (left_s := deadline - time.monotonic()) > 0:
         thread.join(min(left_s, SIGNAL_S_MAX))
+
+
+def import_pandas() -> None:
+    """Import pandas, if there is one, where Ctrl-C is heard.
+
+    Arrow does at the first use of many functions, takes any exception then for its absence (InitPandasStaticData in its
+    helpers.cc), and so loses a `KeyboardInterrupt` that comes within this second.
+    """
+    if "pandas" not in sys.modules:
+        with suppress(Exception):  # one that cannot be imported is none, as for Arrow
+            import_module("pandas")
