@@ -21,13 +21,11 @@ def audit(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     which the input itself leaves something out. A table that is behind has ranges of its own, which follow each other
     too. The journal has the last 64 MiB of batches of each output. Exits with 1 where something is missing.
     """
-    from databus.link import RelayClient
     from databus.pipeline import audit as audit_batches
     from databus.pipeline import load_pipeline
 
     graph = load_pipeline(pipeline)
-    url = graph.config.relay_url()
-    client = None if url is None else RelayClient(url, access=graph.config.access)
+    client = graph.config.relay_client_if_there()
     chains = list(audit_batches(graph, client))
     if as_json:
         say_json([chain.to_json() for chain in chains])

@@ -19,12 +19,10 @@ def lineage(pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     The columns are those that tables have now, as the relay knows them; what a filter `python` makes of them is
     unknown. A pipeline can send the same as OpenLineage events while it runs: see `lineage` in its file.
     """
-    from databus.link import RelayClient
     from databus.pipeline import load_pipeline, table_lineages
 
     graph = load_pipeline(pipeline)
-    url = graph.config.relay_url()
-    client = None if url is None else RelayClient(url, access=graph.config.access)
+    client = graph.config.relay_client_if_there()
     tables = table_lineages(graph, client)
     if as_json:
         say_json([table.to_json() for table in tables])

@@ -37,8 +37,7 @@ def trace(
     a later one. Delta tables, files, search indices and topics of Kafka are looked into; other targets are taken at
     the word of their ledgers. The filters are those of the file now. Exits with 1 where something is lost.
     """
-    from databus.core import InputError, ServiceUnavailable
-    from databus.link import RelayClient
+    from databus.core import InputError
     from databus.pipeline import Verdict, load_pipeline, spark_on_demand
     from databus.pipeline import trace as trace_row
 
@@ -46,10 +45,7 @@ def trace(
     given = dict(part.partition("=")[::2] for part in key)
     if not all("=" in part for part in key) or len(given) != len(key):
         raise InputError(f"{' '.join(key)}: write each column of the key once: id=17")
-    url = graph.config.relay_url()
-    if url is None:
-        raise ServiceUnavailable(f"{pipeline}: its relay does not run; the log is asked through it")
-    client = RelayClient(url, access=graph.config.access)
+    client = graph.config.relay_client()
     start = _start(client, table, since, scn)
     with spark_on_demand("databus trace") as spark:
         changes = list(trace_row(graph, client, table, given, start, spark if with_spark else None))[-count:]

@@ -209,11 +209,8 @@ class _Copy:
 
     def _relay(self) -> "RelayClient | None":
         """The relay, with a limit for answers up to the deadline."""
-        from databus.link import RelayClient
-
-        url = self.graph.config.relay_url()
         left_ms = max(int((self.deadline_s - self.clock.monotonic_s()) * 1e3), _ANSWER_MS_MIN)
-        return None if url is None else RelayClient(url, access=self.graph.config.access, read_ms_max=left_ms)
+        return self.graph.config.relay_client_if_there(left_ms)
 
     def folder_of(self, source: str) -> Location:
         from databus.flow import spelled

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 
-from databus.core import ConfigError, InputError
+from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.disk import SCHEMES, Storage
 from databus.formats import hint_for, lines_of, load_yaml, path_of, substitute
 from databus.link import ADDRESSES
@@ -21,7 +21,7 @@ from databus.plugins import Output, OutputContext
 from databus.sources import SourceConfig, parse_source
 
 if TYPE_CHECKING:
-    from databus.link import Access
+    from databus.link import Access, RelayClient
     from databus.schema import TableSchema
 
 
@@ -339,6 +339,22 @@ class PipelineConfig:
         from databus.relay import told_url
 
         return self.relay.url or told_url(self.relay_folder)
+
+    def relay_client_if_there(self, read_ms_max: int = 60_000) -> "RelayClient | None":
+        """A client of its relay; None for one of its own that never ran. read_ms_max: how long it waits for answers."""
+        from databus.link import RelayClient
+
+        url = self.relay_url()
+        return None if url is None else RelayClient(url, access=self.access, read_ms_max=read_ms_max)
+
+    def relay_client(self) -> "RelayClient":
+        """The same for what only the log can tell. Raises `ServiceUnavailable` for a relay that never ran."""
+        client = self.relay_client_if_there()
+        if client is None:
+            raise ServiceUnavailable(
+                f"{self.path}: its relay does not run, and only the relay can read the log; `databus run` starts it"
+            )
+        return client
 
     def physicals_at(self, relay: str) -> list[str]:
         """The physical sources of which a relay has tables."""

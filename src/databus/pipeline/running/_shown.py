@@ -29,10 +29,9 @@ from databus.pipeline.telling import read_journal, read_status
 LIMIT_MAX: Final = 1_000
 _TEXT_CHARS_MAX: Final = 4_000
 _LOOK_BACK_S_MAX: Final = 366 * 86_400
-_RELAY_MS_MAX: Final = 60_000
 
 if TYPE_CHECKING:
-    from databus.link import RelayClient, Start
+    from databus.link import Start
 
 Request = Mapping[str, Any]
 
@@ -159,7 +158,7 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
 
     # The relay may have tables of other teams; only those that this pipeline reads may be shown.
     table, limit = str(request.get("table", "")), _number(request, "limit", 100, LIMIT_MAX)
-    changes = deque(trace(graph, _relay_of(graph), table, key, start, may_show=reads), maxlen=limit)
+    changes = deque(trace(graph, graph.config.relay_client(), table, key, start, may_show=reads), maxlen=limit)
     words = [*(f"{name}={value}" for name, value in key.items()), "--since", f"{since_s}s" if since_s else "earliest"]
     command = shlex.join(["databus", "trace", str(graph.config.path), table, *words, "--spark"])
     return {"changes": as_shown(reversed(changes)), "command": command}
@@ -167,26 +166,12 @@ def _trace(graph: Graph, request: Request) -> dict[str, Any]:
 
 def _batches(graph: Graph, _: Request) -> dict[str, Any]:
     """See `databus.pipeline.comparing._batch_audit`."""
-    return {"chains": [chain.to_json() for chain in audit(graph, _relay_if_there(graph))]}
+    return {"chains": [chain.to_json() for chain in audit(graph, graph.config.relay_client_if_there())]}
 
 
 def _lineage(graph: Graph, _: Request) -> dict[str, Any]:
     """See `table_lineages`."""
-    return {"tables": [lineage.to_json() for lineage in table_lineages(graph, _relay_if_there(graph))]}
-
-
-def _relay_of(graph: Graph) -> "RelayClient":
-    client = _relay_if_there(graph)
-    if client is None:
-        raise ServiceUnavailable("its relay does not run, and only the relay can read the log")
-    return client
-
-
-def _relay_if_there(graph: Graph) -> "RelayClient | None":
-    from databus.link import RelayClient
-
-    url = graph.config.relay_url()
-    return None if url is None else RelayClient(url, access=graph.config.access, read_ms_max=_RELAY_MS_MAX)
+    return {"tables": [lineage.to_json() for lineage in table_lineages(graph, graph.config.relay_client_if_there())]}
 
 
 SHOWN: Final[Mapping[str, Callable[[Graph, Request], Mapping[str, Any]]]] = {
