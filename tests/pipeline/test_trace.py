@@ -27,13 +27,17 @@ inputs:
   rows: {{type: databus, tables: [shop/main.orders]}}
   stock: {{type: databus, tables: [shop/main.stock]}}
   some: {{type: databus, tables: [shop/main.orders], where: id > 4}}
-filters: {{late: {{type: where, from: rows, where: id > 5}}, later: {{type: where, from: late, where: id > 6}}}}
+filters:
+  late: {{type: where, from: rows, where: id > 5}}
+  later: {{type: where, from: late, where: id > 6}}
+  typed: {{type: sql, from: rows, table: main.orders, where: id <> 3}}
 outputs:
   copy: {{type: delta, from: rows, mode: mirror, path: copy}}
   few: {{type: delta, from: later, mode: mirror, path: few}}
   stock: {{type: delta, from: stock, mode: mirror, path: stock}}
   lines: {{type: files, from: rows, path: "lines/{{table}}"}}
   some: {{type: delta, from: some, mode: mirror, path: some}}
+  typed: {{type: delta, from: typed, mode: mirror, path: typed}}
 """
 
 
@@ -53,11 +57,18 @@ def world(tmp_path_factory):
             scn = 7 if places.output == "lines" else 6
             ledger.put("shop", Position(SourceCheckpoint(scn=scn), ((TableChoice(("shop/*",)),),)))
         graph.config.state.mkdir(parents=True)
-        BatchJournal(graph.config.state).take(batch(4, 6, {"main.orders": 2}))
+        journal = BatchJournal(graph.config.state)
+        journal.take(batch(4, 6, {"main.orders": 2}))
+        for start, end, rows, dropped in ((2, 4, 1, 1), (5, 6, 0, 1)):
+            counts = {"main.orders": {"in": rows + dropped, "dropped": {"filters.typed": dropped}}}
+            journal.take(batch(start, end, {"main.orders": rows} if rows else {}, output="typed", counts=counts))
         kept = [1, 2, 3, 5, 6]
         columns = {"id": kept, "name": [f"it's {scn}" for scn in kept], "_commit_version": kept, "_seq": [1] * 5}
         write_deltalake(folder / "copy" / "orders", pa.table(columns))
         write_deltalake(folder / "some" / "orders", pa.table(columns))
+        write_deltalake(
+            folder / "typed" / "orders", pa.table(columns).slice(0, 4).filter(pa.array([True, True, False, True]))
+        )
         name = LooseName((1, 1), (7, 1), 0, "jsonl")
         told = [json.dumps({"_commit_version": scn, "_seq": 1}) for scn in (1, 2, 3, 4, 6, 7)]
         (folder / "lines" / "orders").mkdir(parents=True)
@@ -109,6 +120,25 @@ def test_what_cannot_be_traced_says_why(world):
         with pytest.raises((InputError, UnknownSource), match=why):
             list(trace(graph, client, table, key, "earliest"))
     assert len(list(trace(graph, client, "orders", {"id": "3", "name": "it's 3"}, "earliest"))) == 1
+
+
+def test_where_typed_filters_are_not_tried_all_else_that_is_known_is_said(world):
+    """Their dropped and written rows are counted in the journal, not named; the target may have the change itself."""
+
+    def typed(id_):
+        found = fates(world, id_)[1]["typed"]
+        return found.verdict, found.why
+
+    assert typed(5) == (Verdict.WRITTEN, "the journal no longer has its batch"), "its target has it"
+    assert typed(6) == (Verdict.FILTERED, "by filters.typed: of the 1 rows of its batch none passed")
+    assert typed(7)[0] is Verdict.NOT_YET
+    why = "filters.typed was not tried, for which Spark is needed (`--spark`)"
+    assert typed(4) == (Verdict.UNKNOWN, f"{why}; filters dropped 1 of the 2 rows of its batch")
+    assert fates(world, 4)[1]["typed"].batch is not None
+    file = world[0].config.path
+    said = databus("trace", file, "orders", "id=4", "--since", "earliest").stdout
+    assert f"databus trace {file} orders id=4 --since earliest --spark" in said
+    assert "--spark" not in databus("trace", file, "orders", "id=5", "--since", "earliest").stdout
 
 
 def truth(pair, kind, done, later, there):

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,9 @@ def trace(
     An output has it written, in which batch and when; not yet; filtered it out, by which filter; superseded it by a
     later change; or keeps it as a dead letter. `lost`: its ledger is past the change, and its target has neither it nor
     a later one. Delta tables, files, search indices and topics of Kafka are looked into; other targets are taken at
-    the word of their ledgers. The filters are those of the file now. Exits with 1 where something is lost.
+    the word of their ledgers. The filters are those of the file now; those of typed rows (`sql`, `python`) are tried
+    with --spark alone. Without it, ledger, dead letters, target and journal often tell the same; else the verdict is
+    unknown, with what is known. Exits with 1 where something is lost.
     """
     from databus.core import InputError
     from databus.pipeline import Verdict, load_pipeline, spark_on_demand
@@ -56,6 +59,10 @@ def trace(
     else:
         for line in (line for change in changes for line in _lines(change)):
             typer.echo(line)
+        if not with_spark and any(fate.verdict is Verdict.UNKNOWN for change in changes for fate in change.fates):
+            words = ["--since", since] if scn is None else ["--scn", str(scn)]
+            command = shlex.join(["databus", "trace", str(pipeline), table, *key, *words, "--spark"])
+            typer.echo(f"what is unknown here, filters may decide that Spark alone can try: {command}")
     if any(fate.verdict is Verdict.LOST for change in changes for fate in change.fates):
         raise typer.Exit(1)
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from databus.core import ChangeType, ControlKind, DatabusError, InputError, Pair, UnknownSource
 from databus.filters import StreamFilter, TableRule
 from databus.flow import TableRows
@@ -329,13 +331,38 @@ class _OutputTrace:
             return Fate(self._name, Verdict.NOT_FOR_IT)
         change, passed = self._read.changes[number], self._passed[number]
         if passed.why_unknown:
-            return Fate(self._name, Verdict.UNKNOWN, passed.why_unknown)
+            return self._untried(change, passed)
         if passed.rows is None:
             return Fate(self._name, Verdict.FILTERED, f"by {passed.dropped_by}")
         pair, kind = last_of(passed.rows)
         if change.pair > self._done:  # not written yet: the last image of a part of a transaction decides
             pair = change.pair
         return verdict_of(self._name, replace(change, pair=pair, kind=kind), self._evidence(number, passed.rows))
+
+    def _untried(self, change: Change, passed: Passed) -> Fate:
+        """What became of a change where filters could not be tried, as far as ledger, letters, target and journal
+        say.
+        """
+        at = self._batch_of(change.pair)
+        there = None if passed.rows is None else self._pairs_in_target(passed.rows, at)
+        known = Evidence(
+            self._done, there=there, letters=self._letters, batch=None if at is None else self._batches[at]
+        )
+        if change.pair > self._done or change.pair in self._letters:
+            return verdict_of(self._name, change, known)
+        if there is not None and change.pair in there:
+            return _written(self._name, known)
+        counted, is_all_dropped = _counted(known.batch, self._full.partition("/")[2])
+        if is_all_dropped:
+            return replace(_written(self._name, known), verdict=Verdict.FILTERED, why=counted)
+        others = f"the target has {', '.join(map(_place, sorted(there)))} of this key" if there else ""
+        said = "; ".join(filter(None, (passed.why_unknown, counted, others)))
+        return replace(_written(self._name, known), verdict=Verdict.UNKNOWN, why=said)
+
+    def _batch_of(self, pair: Pair) -> int | None:
+        """The index of a change's batch in the journal."""
+        ends = ((tuple(batch["start"]), tuple(batch["end"]), place) for place, batch in enumerate(self._batches))
+        return next((place for start, end, place in ends if start < pair <= end), None)
 
     def _evidence(self, number: int, rows: TableRows) -> Evidence:
         change, passed = self._read.changes[number], self._passed or ()
@@ -348,8 +375,7 @@ class _OutputTrace:
             if change.pair < emptied.below and emptied.pair <= self._done
         ]
         written = sorted((pair, kind) for pair, kind in later if pair <= self._done)
-        ends = ((tuple(batch["start"]), tuple(batch["end"]), place) for place, batch in enumerate(self._batches))
-        at = next((place for start, end, place in ends if start < change.pair <= end), None)
+        at = self._batch_of(change.pair)
         keeps_all = not self._output.config.is_refilled
         return Evidence(
             self._done,
@@ -394,7 +420,7 @@ class _OutputTrace:
         if what not in self._answers:
             try:
                 self._answers[what] = find()
-            except (DatabusError, OSError):
+            except (DatabusError, OSError, pa.ArrowException):  # a target behind filters may have other columns
                 self._answers[what] = None
         return self._answers[what]
 
@@ -412,6 +438,20 @@ def _is_of(batch: Mapping[str, Any], full: str) -> bool:
     if batch["physical"] != physical or (batch["only"] and full not in batch["only"]):
         return False
     return source in batch["rows"] or source in (batch.get("counts") or ())
+
+
+def _counted(batch: Mapping[str, Any] | None, source: str) -> tuple[str, bool]:
+    """What the journal says of the rows of a table in a batch, and whether filters have dropped all of them.
+
+    Single rows are not counted: of a batch of which filters dropped some, it does not say which.
+    """
+    counts = None if batch is None or batch.get("counts") is None else batch["counts"].get(source)
+    if batch is None or counts is None:
+        return "", False
+    dropped, came = sum(counts.get("dropped", {}).values()), counts["in"]
+    if came and dropped == came and not batch["rows"].get(source) and not counts.keys() & {"letters", "already"}:
+        return f"by {', '.join(counts['dropped'])}: of the {came:,} rows of its batch none passed", True
+    return f"filters dropped {dropped:,} of the {came:,} rows of its batch", False
 
 
 def _place(pair: Pair) -> str:

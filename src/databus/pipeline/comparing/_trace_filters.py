@@ -4,7 +4,7 @@ Start with `WayThrough.passed`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -49,9 +49,10 @@ class Passed:
     """A change behind filters."""
 
     rows: TableRows | None = None
-    """None if a filter drops it, or if that is unknown."""
+    """None if a filter drops it."""
     dropped_by: str = ""
     why_unknown: str = ""
+    """Why filters could not be tried; `rows`, if any, are then as they came to these."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class WayThrough:
         steps = self.graph.about(self.way.steps, self.name)
         if self.spark is None:
             names = ", ".join(step.node for step in steps)
-            why = f"{names}: filters of typed rows; `databus trace --spark` has Spark try them"
-            return [passed if passed.rows is None else Passed(why_unknown=why) for passed in passed_all]
+            why = f"{names} was not tried, for which Spark is needed (`--spark`)"
+            return [passed if passed.rows is None else replace(passed, why_unknown=why) for passed in passed_all]
         tables = [passed.rows.rows for passed in passed_all if passed.rows is not None]
         if not tables:
             return passed_all
