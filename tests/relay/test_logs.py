@@ -97,6 +97,8 @@ def test_a_value_under_a_secret_name_is_not_written() -> None:
         "azureSas=hunter2&x=1",
         "sig=hunter2",
         "PWD:hunter2",
+        "userpwd=hunter2",
+        "urlsignature=hunter2",
         "https://hook.example/x?hunter2",
         "/bucket/x.parquet?X-Amz-Signature=hunter2",
         "token: set-hunter2",

@@ -29,7 +29,7 @@ WORDS: Final = frozenset(
     {
         *("state", "status", "doing", "error", "type", "kind", "remedy", "event", "by", "at", "id", "project"),
         *("output", "outputs", "table", "tables", "source", "query", "physical", "snapshots", "where"),
-        *("unchanged", "changed", "added", "removed", "not_compared", "breaks", "unbalanced"),
+        *("unchanged", "changed", "added", "removed", "not_compared", "breaks", "unbalanced", "only", "marks"),
     }
 )
 """Fields of events and answers whose strings are words of databus, or names in a configuration or a schema. Those of
@@ -58,10 +58,10 @@ _IN_TEXT: Final = (
     (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{4,}", re.I), rf"\1 {HIDDEN}"),
     (
         re.compile(
-            r"((?:passw(?:or)?d|passphrase|secret|token|authorization|credentials?|(?:private|api|access|account"
-            r"|shared|master)[._-]?key"
+            r"((?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?|signature"
+            r"|(?:private|api|access|account|shared|master)[._-]?key"
             # Short ones only where a word begins, or a hump of one: there are people in Kansas: 5.
-            r"|(?-i:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:pwd|sas|sig(?:nature)?))['\"]?\s{0,3}[=:]\s{0,3})"
+            r"|(?-i:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:sas|sig))['\"]?\s{0,3}[=:]\s{0,3})"
             # A server's "using password: YES" is no secret; what follows a scheme was hidden above.
             r"(?!(?:yes|no|none|null)\b|\(hidden\)|(?:bearer|basic|negotiate)\b"
             rf"|(?<=: )(?:{_IN_SENTENCES})[.,;:)]?(?:\s|$))"
@@ -108,6 +108,8 @@ def hide_in_answer(value: Any, name: str = "") -> Any:
 
     >>> hide_in_answer({"state": "failed", "refused": {"shop/t": "http://me:pw@db"}, "rows": 1})
     {'state': 'failed', 'refused': {'shop/t': 'http://(hidden)@db'}, 'rows': 1}
+    >>> hide_in_answer({"only": ["shop/a:b@c"], "tables": ["shop/a:b@c"]})
+    {'only': ['shop/a:b@c'], 'tables': ['shop/a:b@c']}
     """
     if isinstance(value, Mapping):
         return {key: hide_in_answer(inner, str(key)) for key, inner in value.items()}
