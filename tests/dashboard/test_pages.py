@@ -161,7 +161,7 @@ def test_who_decides_by_what_is_no_longer_so_is_told(world):
     until(lambda: state_of(world.relay, "erp")["status"] == "paused")
     page.type("dialog[open] input", "too late")
     page.press("Enter")
-    page.wait_for("erp is paused now, no longer running")
+    page.wait_for("erp was running when you looked, and is paused now")
     page.press("Escape")
     page.wait("document.querySelector('dialog') === null")
     page.wait("document.querySelector('main .state').textContent.includes('paused')")

@@ -33,7 +33,7 @@ def test_an_output_is_paused_over_http_by_who_saw_it_running(pipeline):
     assert state_of(pipeline) == "paused"
     status, said, _ = ask(pipeline.url, "/pause", asked)
     assert (status, said["error"]) == (412, "StateDiffers")
-    assert "output copy is paused now, no longer running" in said["message"]
+    assert "output copy was running when you looked, and is paused now. Nothing was done." in said["message"]
     entries = ask(pipeline.url, "/audit")[1]["entries"]
     assert [each["result"][:12] for each in entries] == ["StateDiffers", "done"]
     assert entries[1]["asked"] == {"outputs": ["copy"], "reason": "disk is full"}

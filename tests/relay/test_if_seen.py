@@ -14,7 +14,7 @@ def test_a_source_that_is_in_another_state_by_now_is_left_as_it_is(tmp_path):
         until(lambda: state_of(relay)["status"] == "running")
         client = RelayClient(relay.url, name="dashboard: ann")
         assert client.pause(["shop"], reason="maintenance", if_seen="running")[0]["status"] == "paused"
-        with pytest.raises(StateDiffers, match="shop is paused now, no longer running"):
+        with pytest.raises(StateDiffers, match="shop was running when you looked, and is paused now"):
             client.pause(["shop"], if_seen="running")
         assert post(relay, "/controlSources/unpause", if_seen="running").status == 412
         assert state_of(relay)["status"] == "paused"

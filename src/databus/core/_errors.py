@@ -76,9 +76,21 @@ class RightMissing(InputError):
 
 
 class StateDiffers(InputError):
-    """Somebody asked for a change of what they had seen in another state; the message has the state of now."""
+    """Somebody asked for a change of what they had seen in another state, so nothing was done."""
 
     http_status = 412
+
+    @classmethod
+    def between(cls, what: str, seen: object, now: object, said_by: str = "if_seen") -> "StateDiffers":
+        """The error for what was seen as one thing and is another now. said_by: the parameter that has what was seen.
+
+        >>> print(StateDiffers.between("output copy", "running", "paused"))  # doctest: +ELLIPSIS
+        output copy was running when you looked, and is paused now. Nothing was done. Look at it again; if you still...
+        """
+        return cls(
+            f"{what} was {str(seen)[:100]} when you looked, and is {now} now. Nothing was done. Look at it again; if "
+            f"you still want this, repeat it (programs: with `{said_by}` as it is now)"
+        )
 
 
 class UnknownSource(InputError):

@@ -131,7 +131,7 @@ def check_seen(catalog: Catalog, sources: Sequence[str] | None, seen: str | None
     for capture in catalog.physicals(sources):
         now = _STATE_WORDS[capture.status.state]
         if now != seen:
-            raise StateDiffers(f"{capture.physical} is {now} now, no longer {seen[:100]}; look again, then decide")
+            raise StateDiffers.between(f"source {capture.physical}", seen, now)
 
 
 def pause(catalog: Catalog, sources: Sequence[str] | None, *, pauses: bool) -> list[dict[str, Any]]:

@@ -106,11 +106,12 @@ class Commands:
             now = status["state"] if not name else status["outputs"].get(name, {}).get("state", "not there")
             if now != state:
                 what = f"output {name}" if name else "the pipeline"
-                raise StateDiffers(f"{what} is {now} now, no longer {str(state)[:100]}; look again, then decide")
+                raise StateDiffers.between(what, state, now)
 
     def _check_file(self, seen: Any) -> None:
-        if seen is not None and seen != written_hash(self._run.config.path):
-            raise StateDiffers("the file is another one now than was seen; look again, then decide")
+        path = self._run.config.path
+        if seen is not None and seen != (now := written_hash(path)):
+            raise StateDiffers.between(f"the hash of {path}", seen, now or "unknown", "if_file")
 
     def _done(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if verb == "reload":

@@ -76,9 +76,7 @@ def steer_letters(
     """
     letters = OutputLetters(graph, output)
     if seen is not None and (count := sum(file.count for file in letters.files(patterns))) != seen:
-        raise StateDiffers(
-            f"outputs.{output}: there are {count} letters now, no longer {seen}; look again, then decide"
-        )
+        raise StateDiffers.between(f"the number of dead letters of outputs.{output}", seen, count, "count")
     if verb == "drop":
         return {"dropped": letters.drop(patterns)}
     return dict(letters.replay(patterns)._asdict())
