@@ -36,6 +36,7 @@ from databus.formats._images import check_whole_rows
 from databus.formats._json import answer_in_json, from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
+from databus.formats._message_formats import messages_in
 from databus.formats._messages import Messages
 from databus.formats._mistakes import hint_for, lines_of, path_of
 from databus.formats._named_tables import TableWords, tables_named
@@ -99,6 +100,7 @@ __all__ = [
     "load_yaml",
     "maxwell_messages",
     "maxwell_rows",
+    "messages_in",
     "own_avro_messages",
     "own_avro_rows",
     "own_avro_schema",

@@ -1,6 +1,14 @@
 """What an input, a filter and an output are: the contracts that plugins keep. Start with `Output`."""
 
-from databus.plugins._config import FilterConfig, InputConfig, Names, NodeConfig, OutputConfig, TablesFilterConfig
+from databus.plugins._config import (
+    FilterConfig,
+    InputConfig,
+    KeyColumns,
+    Names,
+    NodeConfig,
+    OutputConfig,
+    TablesFilterConfig,
+)
 from databus.plugins._contract import Filter, Input, RunContext, Shape, TableRanges, TablesFilter
 from databus.plugins._output import (
     ChecksTables,
@@ -35,6 +43,7 @@ __all__ = [
     "InputConfig",
     "KeepsLedger",
     "KeepsLetters",
+    "KeyColumns",
     "Names",
     "NamesTargets",
     "NodeConfig",

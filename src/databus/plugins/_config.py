@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.flow import KeyChoice
+from databus.sources import SourceName
 
 
 class NodeConfig(BaseModel):
@@ -22,6 +23,16 @@ def _as_list(value: Any) -> Any:
 
 Names = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str]), Field(min_length=1)]
 """One or more names; one may stand without brackets."""
+
+
+KeyColumns = Annotated[
+    list[str] | dict[SourceName, list[str]] | None,
+    Field(
+        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
+        examples=[["id"], {"main.log": ["host", "at"]}],
+    ),
+]
+"""The option `key` of outputs that tell rows apart by it."""
 
 
 class InputConfig(NodeConfig):

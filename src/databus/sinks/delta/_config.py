@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from databus.flow import KeyChoice
-from databus.plugins import OutputConfig
+from databus.plugins import KeyColumns, OutputConfig
 from databus.sinks.delta._table import Upkeep
-from databus.sources import SourceName
 
 _KEEP: Final = Upkeep()
 
@@ -46,11 +45,7 @@ class DeltaConfig(OutputConfig):
         "name for each year. Column `_source` says whose each row is (`physical/db.table`), and the table is "
         "partitioned by it; a row is told from others by it and by its key, so keys may repeat between sources.",
     )
-    key: list[str] | dict[SourceName, list[str]] | None = Field(
-        None,
-        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
-        examples=[["id"], {"main.log": ["host", "at"]}],
-    )
+    key: KeyColumns = None
     on_gap: Literal["stop", "continue"] = Field(
         "stop",
         description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on, "

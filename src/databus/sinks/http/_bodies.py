@@ -4,9 +4,8 @@ The same batch makes the same bodies, to the byte: where a format says when a me
 its changes was committed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -29,18 +28,11 @@ from databus.flow import ChangeBatch, Int, RowMask, TableControl, TableRows, as_
 from databus.formats import (
     BigIntegers,
     DebeziumForm,
-    Messages,
-    canal_messages,
-    cloudevents_debezium_messages,
-    cloudevents_messages,
     control_line,
-    debezium_messages,
-    maxwell_messages,
-    own_messages,
+    messages_in,
 )
 from databus.schema import TableSchema
 
-_Make = Callable[[TableSchema, pa.RecordBatch, str, int, BigIntegers], Messages]
 _BODY_TYPES: Final = {"array": "application/json", "lines": "application/x-ndjson", "object": "application/json"}
 _EVENT_TYPES: Final = {
     "array": "application/cloudevents-batch+json",
@@ -49,24 +41,6 @@ _EVENT_TYPES: Final = {
 }
 _NO_TOMBSTONES: Final = DebeziumForm(tombstones=False)
 
-_FORMATS: Final[Mapping[str, _Make]] = MappingProxyType(
-    {
-        "own": lambda table, rows, physical, _, big: own_messages(table, rows, physical=physical, big_integers=big),
-        "debezium": lambda table, rows, physical, us, _: debezium_messages(
-            table, rows, physical=physical, made_us=us, form=_NO_TOMBSTONES
-        ),
-        "maxwell": lambda table, rows, *_: maxwell_messages(table, rows),
-        "canal": lambda table, rows, _, us, __: canal_messages(table, rows, made_ms=us // 1_000),
-        "cloudevents": lambda table, rows, physical, _, big: cloudevents_messages(
-            table, rows, physical=physical, big_integers=big
-        ),
-        "cloudevents_debezium": lambda table, rows, physical, *_: cloudevents_debezium_messages(
-            table, rows, physical=physical, form=_NO_TOMBSTONES
-        ),
-    }
-)
-FORMATS: Final = tuple(_FORMATS)
-BODIES: Final = tuple(_BODY_TYPES)
 Holds = Callable[[Int, Int], RowMask]
 """Which messages are held back, by the items of the batch and the rows in them that they are of."""
 _BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one message of the two rows of an update
@@ -178,7 +152,15 @@ class BodyForm:
         rows = rows if self.format in _BY_ROW else with_whole_updates(rows)
         (batch,) = rows.combine_chunks().to_batches(max_chunksize=max(rows.num_rows, 1))
         newest: int | None = pc.max(batch.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
-        made = _FORMATS[self.format](item.table, batch, physical, newest or 0, self.big_integers)
+        made = messages_in(
+            self.format,
+            item.table,
+            batch,
+            physical=physical,
+            made_us=newest or 0,
+            form=_NO_TOMBSTONES,
+            big_integers=self.big_integers,
+        )
         scns, seqs = (batch.column(name).take(made.rows).to_numpy() for name in (COMMIT_VERSION, SEQ))
         return _BodyPart(made.values, scns, seqs, np.full(len(scns), number), made.rows.to_numpy())
 

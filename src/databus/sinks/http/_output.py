@@ -10,14 +10,13 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from databus.flow import BUCKETS_MAX, Bucket, KeyChoice, Letter, Letters, StagedBatch, Tasks
 from databus.formats import BigIntegers, check_whole_rows
 from databus.link import Access
-from databus.plugins import Delivery, OutputConfig
+from databus.plugins import Delivery, KeyColumns, OutputConfig
 from databus.schema import TableSchema
 from databus.sinks._letters import LettersConfig, LettersOutput, refuse_gaps
 from databus.sinks.http._bodies import BodyForm
 from databus.sinks.http._client import HttpTarget
 from databus.sinks.http._signature import key_of_secret
 from databus.sinks.http._writer import HttpWriter
-from databus.sources import SourceName
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = frozenset(
@@ -75,11 +74,7 @@ class HttpConfig(LettersConfig):
         None, description="PEM file of the certificate that is shown to the target, on every machine that runs tasks."
     )
     key_file: str | None = Field(None, description="Its key, if that is in another file.")
-    key: list[str] | dict[SourceName, list[str]] | None = Field(
-        None,
-        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
-        examples=[["id"], {"main.log": ["host", "at"]}],
-    )
+    key: KeyColumns = None
     on_error: Literal["halt", "retry", "dead_letter"] = Field(
         "halt",
         description="What to do about a request that the target refuses (400, 404, 409, 422 and the like): stop "

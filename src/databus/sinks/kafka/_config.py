@@ -9,6 +9,7 @@ from databus.core import InputError
 from databus.flow import BUCKETS_MAX, KeyChoice
 from databus.formats import text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
+from databus.plugins import KeyColumns
 from databus.sinks._letters import LettersConfig
 from databus.sinks.kafka._avro import AVRO_FORMATS
 from databus.sinks.kafka._cluster import OWN_SETTINGS
@@ -137,11 +138,7 @@ class KafkaOutputConfig(LettersConfig):
         description="With `format: message`: `source` keeps the timestamps of messages, and a topic whose "
         "`message.timestamp.type` is not `CreateTime` stops the output; `target` lets such a topic give them new ones.",
     )
-    key: list[str] | dict[SourceName, list[str]] | None = Field(
-        None,
-        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
-        examples=[["id"], {"main.log": ["host", "at"]}],
-    )
+    key: KeyColumns = None
     headers: bool = Field(
         True, description="Whether each message has the headers `_commit_version`, `_seq` and `_txid`, as text."
     )

@@ -1,7 +1,7 @@
 """Rows and controls as Kafka's messages: bytes, keys and headers, in the words of some format."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, ClassVar, Final
@@ -16,15 +16,8 @@ from databus.formats import (
     DebeziumForm,
     Messages,
     TransactionMarks,
-    canal_messages,
-    cloudevents_debezium_messages,
-    cloudevents_messages,
     control_line,
-    debezium_avro_messages,
-    debezium_messages,
-    maxwell_messages,
-    own_avro_messages,
-    own_messages,
+    messages_in,
     transaction_avro_messages,
     transaction_messages,
 )
@@ -110,7 +103,8 @@ class Encoding:
             labels = pc.if_else(pa.array(images.is_left), _DELETE, labels)
             labels = pc.if_else(pa.array(images.is_entered), ChangeType.INSERT.label, labels)
             rows = rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, labels)
-        messages = _MAKERS[self.format](table, rows, physical, self.form)
+        name = "own" if self.format == OWN_FORMAT else self.format
+        messages = messages_in(name, table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=self.form)
         if ids is not None:
             messages = ids.framed(messages)
         keys = _keys(table, rows) if self.format in _WITHOUT_KEYS and table.key else None
@@ -222,55 +216,6 @@ class Chunk:
         column, rows = self.rows.column(name), self.messages.rows.to_numpy()
         is_one_each = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
         return column if is_one_each else column.take(self.messages.rows)
-
-
-def _own(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    del form
-    return own_messages(table, rows, physical=physical)
-
-
-def _debezium(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    return debezium_messages(table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=form)
-
-
-def _own_avro(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    del form
-    return own_avro_messages(table, rows, physical=physical)
-
-
-def _debezium_avro(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    return debezium_avro_messages(table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=form)
-
-
-def _maxwell(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    del physical, form
-    return maxwell_messages(table, rows)
-
-
-def _canal(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    del physical, form
-    return canal_messages(table, rows, made_ms=time.time_ns() // 1_000_000)
-
-
-def _cloudevents(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    del form
-    return cloudevents_messages(table, rows, physical=physical)
-
-
-def _cloudevents_debezium(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
-    return cloudevents_debezium_messages(table, rows, physical=physical, form=form)
-
-
-_MAKERS: Final[dict[str, Callable[[TableSchema, pa.RecordBatch, str, DebeziumForm], Messages]]] = {
-    "json": _own,
-    "avro": _own_avro,
-    "debezium": _debezium,
-    "debezium_avro": _debezium_avro,
-    "maxwell": _maxwell,
-    "canal": _canal,
-    "cloudevents": _cloudevents,
-    "cloudevents_debezium": _cloudevents_debezium,
-}
 
 
 @dataclass(frozen=True)

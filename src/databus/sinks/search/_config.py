@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from databus.flow import BUCKETS_MAX, KeyChoice
-from databus.plugins import Names
+from databus.plugins import KeyColumns, Names
 from databus.sinks._letters import LettersConfig
-from databus.sources import SourceName
 
 
 class SearchConfig(LettersConfig):
@@ -47,11 +46,7 @@ class SearchConfig(LettersConfig):
         "from the columns' types.",
         examples=[{"note": {"type": "text", "analyzer": "german"}, "main.orders": {"code": {"type": "keyword"}}}],
     )
-    key: list[str] | dict[SourceName, list[str]] | None = Field(
-        None,
-        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
-        examples=[["id"], {"main.log": ["host", "at"]}],
-    )
+    key: KeyColumns = None
     deletes: Literal["hard", "soft"] = Field(
         "hard",
         description="What a deleted row does to its document: `hard` removes it; `soft` keeps it, with `_deleted` "
