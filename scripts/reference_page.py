@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from databus.pipeline.graph._config import FilterTest, PipelineSections, RelaySection, RunSection, SparkSection
 from databus.pipeline.graph._options import Option, options_of
-from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.pipeline.graph._registry import NodeKind, plugin_class, plugin_types
 from databus.plugins import FilterConfig, OutputConfig, TablesFilterConfig
 from databus.relay import RelayConfig
 from databus.sources import SourceConfig, source_model, source_types
@@ -40,14 +40,14 @@ def _lines() -> Iterator[str]:
     yield from _table(PipelineSections)
     for name, model in (("relay", RelaySection), ("spark", SparkSection), ("run", RunSection)):
         yield from _section(f"### `{name}`", model)
-    for kind in Kind:
+    for kind in NodeKind:
         yield f"## `{kind}`\n"
         yield from _commons(_COMMON[kind])
         for type_name in plugin_types(kind):
             plugin = plugin_class(kind, type_name)
             title = f"{kind.word} `{type_name}`"
             yield from _section(f"### {title}", plugin.config_model, _COMMON[kind])
-            if kind is Kind.OUTPUT:
+            if kind is NodeKind.OUTPUT:
                 yield f"Delivery: `{plugin.delivery}`.\n"
             yield from _below(title, plugin.config_model, _COMMON[kind])
     yield from _section("## `tests`", FilterTest)
@@ -67,10 +67,10 @@ def _lines() -> Iterator[str]:
 
 _Commons = Mapping[str, type[BaseModel]]
 """Models whose options are common to others, by their title, the most general first."""
-_COMMON: Final[Mapping[Kind, _Commons]] = {
-    Kind.INPUT: {},
-    Kind.FILTER: {"Every filter": FilterConfig, "Every filter over whole tables": TablesFilterConfig},
-    Kind.OUTPUT: {"Every output": OutputConfig},
+_COMMON: Final[Mapping[NodeKind, _Commons]] = {
+    NodeKind.INPUT: {},
+    NodeKind.FILTER: {"Every filter": FilterConfig, "Every filter over whole tables": TablesFilterConfig},
+    NodeKind.OUTPUT: {"Every output": OutputConfig},
 }
 _OF_SOURCES: Final[_Commons] = {"Every source": SourceConfig}
 

@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from databus.pipeline import Filter, Input, Output
-from databus.pipeline.graph._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import NodeKind, plugin_class
 from tests.commands import databus, failed
 
 BASES = {"output": Output, "input": Input, "filter": Filter}
@@ -31,7 +31,7 @@ def test_a_package_is_found_by_its_entry_point_and_its_own_tests_pass(tmp_path, 
     (about / "entry_points.txt").write_text(f"[databus.{kind}s]\n{name} = {value}\n")
     monkeypatch.syspath_prepend(folder / "src")
     assert metadata.version(project["name"]) == "0.1.0"
-    assert issubclass(plugin_class(Kind(f"{kind}s"), f"my-{kind}"), BASES[kind])
+    assert issubclass(plugin_class(NodeKind(f"{kind}s"), f"my-{kind}"), BASES[kind])
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=folder,

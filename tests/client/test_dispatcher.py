@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from databus.client import Call, ConsumerFailed, Dispatcher, Kind, Result
+from databus.client import Call, CallKind, ConsumerFailed, Dispatcher, Result
 from databus.core import SEQ_DONE, Checkpoint, LockHeld, SourceCheckpoint
 from databus.schema import Column, TableSchema
 
@@ -111,7 +111,7 @@ class Model:
     def outcome(self, call):
         if self.rng.random() >= self.faults:
             return self.rng.choice([Result.SUCCESS] * 8 + [Result.CHECKPOINT, Result.SKIP_CHECKPOINT])
-        if call.kind in (Kind.ERROR, Kind.ROLLBACK, Kind.START_CONSUMPTION, Kind.STOP_CONSUMPTION):
+        if call.kind in (CallKind.ERROR, CallKind.ROLLBACK, CallKind.START_CONSUMPTION, CallKind.STOP_CONSUMPTION):
             return Result.SUCCESS if self.rng.random() < 0.7 else Result.ERROR_FATAL
         return self.rng.choice([Result.ERROR, OSError("broken"), Result.ERROR, Result.ERROR_FATAL])
 
@@ -120,9 +120,9 @@ class Model:
             self.seen.append(call)
             self.check(call)
             outcome = self.outcome(call)
-            if call.kind in (Kind.REPLAY, Kind.LEAVE):
+            if call.kind in (CallKind.REPLAY, CallKind.LEAVE):
                 outcome = Result.SUCCESS
-            if call.kind is Kind.SAVE and isinstance(outcome, Result):
+            if call.kind is CallKind.SAVE and isinstance(outcome, Result):
                 outcome = Result.SUCCESS
             if isinstance(outcome, Exception):
                 self.dispatcher.failed(call, outcome)
@@ -132,56 +132,56 @@ class Model:
 
     def check(self, call):
         assert not self.is_stopped, "a call after on_stop_consumption"
-        if call.kind is Kind.START_CONSUMPTION:
+        if call.kind is CallKind.START_CONSUMPTION:
             assert not self.is_started
             self.is_started = True
             return
         assert self.is_started, "a call before on_start_consumption"
-        if call.kind is Kind.STOP_CONSUMPTION:
+        if call.kind is CallKind.STOP_CONSUMPTION:
             self.is_stopped = True
             return
         now = self.is_in[call.physical]
         nested = [other for other, state in self.is_in.items() if state and other != call.physical]
-        if call.kind is Kind.START_WINDOW:
+        if call.kind is CallKind.START_WINDOW:
             assert now == ""
             assert not nested, "windows of two physical sources are nested"
             self.is_in[call.physical] = "window"
-        elif call.kind is Kind.CONTROL:
+        elif call.kind is CallKind.CONTROL:
             assert now == "window"
-        elif call.kind is Kind.START_SOURCE:
+        elif call.kind is CallKind.START_SOURCE:
             assert now == "window"
             self.is_in[call.physical] = "source"
-        elif call.kind is Kind.DATA_EVENTS:
+        elif call.kind is CallKind.DATA_EVENTS:
             assert now == "source"
-        elif call.kind is Kind.END_SOURCE:
+        elif call.kind is CallKind.END_SOURCE:
             assert now == "source"
             self.is_in[call.physical] = "window"
-        elif call.kind is Kind.END_WINDOW:
+        elif call.kind is CallKind.END_WINDOW:
             assert now == "window"
             self.is_in[call.physical] = ""
-        elif call.kind is Kind.CHECKPOINT:
+        elif call.kind is CallKind.CHECKPOINT:
             assert now == "" or call.window.continues
-        elif call.kind is Kind.ROLLBACK:
+        elif call.kind is CallKind.ROLLBACK:
             assert call.argument == self.saved(call.physical), "rolled back to something else than the last checkpoint"
             self.is_in[call.physical] = ""
-        elif call.kind is Kind.REPLAY:
+        elif call.kind is CallKind.REPLAY:
             assert call.argument == self.saved(call.physical)
             assert now == ""
 
     def take_effect(self, call, outcome):
-        if call.kind in (Kind.DATA_EVENTS, Kind.CONTROL):
+        if call.kind in (CallKind.DATA_EVENTS, CallKind.CONTROL):
             taken = self.effects[call.physical]
             if not taken or taken[-1] != call.window.number:  # a window's second source
                 assert not taken or taken[-1] < call.window.number, "out of order, or twice"
                 taken.append(call.window.number)
-        elif call.kind is Kind.SAVE:
+        elif call.kind is CallKind.SAVE:
             self.check_saved(call)
             self.store = call.argument
-        elif call.kind in (Kind.ROLLBACK, Kind.REPLAY):
+        elif call.kind in (CallKind.ROLLBACK, CallKind.REPLAY):
             self.rewind(call.physical, call.argument)
-        elif call.kind is Kind.LEAVE:
+        elif call.kind is CallKind.LEAVE:
             self.left.add(call.physical)
-        elif call.kind is Kind.ERROR:
+        elif call.kind is CallKind.ERROR:
             self.told.append((call.physical, call.argument))
 
     def check_saved(self, call):
@@ -294,20 +294,20 @@ def test_a_large_transaction_is_one_window_whose_rows_come_in_parts():
 def test_a_part_is_checkpointed_when_its_consumer_asks_and_a_failure_goes_back_there():
     parts = [FakeWindow("a", 0, 1, 5), FakeWindow("a", 1, 1)]
     model, dispatcher = quiet(*parts)
-    model.outcome = lambda call: Result.CHECKPOINT if call.kind is Kind.DATA_EVENTS else Result.SUCCESS
+    model.outcome = lambda call: Result.CHECKPOINT if call.kind is CallKind.DATA_EVENTS else Result.SUCCESS
     dispatcher.feed(parts[0], is_due=False)
     model.perform()
     assert model.store.sources["a"].seq == 5
-    model.outcome = lambda call: Result.ERROR if call.kind is Kind.END_WINDOW else Result.SUCCESS
+    model.outcome = lambda call: Result.ERROR if call.kind is CallKind.END_WINDOW else Result.SUCCESS
     dispatcher.feed(parts[1], is_due=False)
     model.perform()
-    assert [call.argument.seq for call in model.seen if call.kind is Kind.REPLAY] == [5]
+    assert [call.argument.seq for call in model.seen if call.kind is CallKind.REPLAY] == [5]
 
 
 def test_a_window_that_is_skipped_is_covered_by_a_later_checkpoint():
     windows = [FakeWindow("a", 0, 1), FakeWindow("a", 1, 2)]
     model, dispatcher = quiet(*windows)
-    model.outcome = lambda call: Result.SKIP_CHECKPOINT if call.kind is Kind.END_SOURCE else Result.SUCCESS
+    model.outcome = lambda call: Result.SKIP_CHECKPOINT if call.kind is CallKind.END_SOURCE else Result.SUCCESS
     dispatcher.feed(windows[0], is_due=True)
     model.perform()
     assert "a" not in model.store.sources or model.store.sources["a"].scn == 0
@@ -320,12 +320,12 @@ def test_a_window_that_is_skipped_is_covered_by_a_later_checkpoint():
 def test_retries_are_bounded_and_then_the_error_is_told():
     window = FakeWindow("a", 0, 1)
     model, dispatcher = quiet(window, retries_max=2)
-    model.outcome = lambda call: ValueError("no") if call.kind is Kind.DATA_EVENTS else Result.SUCCESS
+    model.outcome = lambda call: ValueError("no") if call.kind is CallKind.DATA_EVENTS else Result.SUCCESS
     for _ in range(3):
         dispatcher.feed(window, is_due=True)
         model.perform()
-    assert [call.attempt for call in model.seen if call.kind is Kind.REPLAY] == [1, 2]
-    assert model.seen[-2:] == [call for call in model.seen if call.kind in (Kind.LEAVE, Kind.ERROR)]
+    assert [call.attempt for call in model.seen if call.kind is CallKind.REPLAY] == [1, 2]
+    assert model.seen[-2:] == [call for call in model.seen if call.kind in (CallKind.LEAVE, CallKind.ERROR)]
     (physical, error) = model.told[0]
     assert physical == "a"
     assert isinstance(error, ConsumerFailed)
@@ -336,11 +336,11 @@ def test_retries_are_bounded_and_then_the_error_is_told():
 def test_a_checkpoint_that_keeps_failing_is_no_endless_loop():
     window = FakeWindow("a", 0, 1)
     model, dispatcher = quiet(window, retries_max=2)
-    model.outcome = lambda call: ValueError("full") if call.kind is Kind.CHECKPOINT else Result.SUCCESS
+    model.outcome = lambda call: ValueError("full") if call.kind is CallKind.CHECKPOINT else Result.SUCCESS
     for _ in range(3):
         dispatcher.feed(window, is_due=True)
         model.perform()
-    assert [call.attempt for call in model.seen if call.kind is Kind.REPLAY] == [1, 2]
+    assert [call.attempt for call in model.seen if call.kind is CallKind.REPLAY] == [1, 2]
     assert "on_checkpoint failed 3 times, retries_max=2" in str(model.told[0][1])
 
 
@@ -350,7 +350,7 @@ def test_failures_at_other_places_do_not_add_up():
     failed = set()
 
     def once_each(call):
-        if call.kind is Kind.END_WINDOW and call.window.number not in failed:
+        if call.kind is CallKind.END_WINDOW and call.window.number not in failed:
             failed.add(call.window.number)
             return Result.ERROR
         return Result.SUCCESS
@@ -413,22 +413,22 @@ def test_a_checkpoint_that_cannot_be_saved_ends_nothing_and_counts_as_not_saved(
     windows = [FakeWindow("a", n, n + 1) for n in range(50)]
     model, dispatcher = quiet(*windows)
     saved = model.store
-    model.outcome = lambda call: OSError("no room") if call.kind is Kind.SAVE else Result.SUCCESS
+    model.outcome = lambda call: OSError("no room") if call.kind is CallKind.SAVE else Result.SUCCESS
     for window in windows:
         dispatcher.feed(window, is_due=True)
         model.perform()
     assert not model.told
     assert model.store == saved
     assert dispatcher.is_unsaved("a")
-    model.outcome = lambda call: Result.ERROR if call.kind is Kind.END_WINDOW else Result.SUCCESS
+    model.outcome = lambda call: Result.ERROR if call.kind is CallKind.END_WINDOW else Result.SUCCESS
     dispatcher.feed(FakeWindow("a", 50, 51), is_due=True)
     model.perform()
-    assert [call.argument.scn for call in model.seen if call.kind is Kind.REPLAY] == [0], "back to what is saved"
+    assert [call.argument.scn for call in model.seen if call.kind is CallKind.REPLAY] == [0], "back to what is saved"
 
 
 def test_a_store_that_says_somebody_must_decide_ends_the_source():
     model, dispatcher = quiet(FakeWindow("a", 0, 1))
-    model.outcome = lambda call: LockHeld("another has it") if call.kind is Kind.SAVE else Result.SUCCESS
+    model.outcome = lambda call: LockHeld("another has it") if call.kind is CallKind.SAVE else Result.SUCCESS
     dispatcher.feed(FakeWindow("a", 0, 1), is_due=True)
     model.perform()
     assert [type(error) for _, error in model.told] == [LockHeld]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from databus.client import Client, Consumer, ConsumerFailed, Kind, Partition, _consumer_loop, _letter_folder
+from databus.client import CallKind, Client, Consumer, ConsumerFailed, Partition, _consumer_loop, _letter_folder
 from databus.core import ConfigError, LimitExceeded, ServiceUnavailable
 from tests.client.parking import QUICK, Copy, Parts, World
 
@@ -262,8 +262,8 @@ class Part:
 def test_letters_that_were_written_when_the_lease_had_ended_are_taken_back(world):
     class Late(Part):
         def may_make(self, call):
-            self.asked += call.kind is Kind.PARK
-            return call.kind is not Kind.PARK or self.asked % 2 == 1  # before they are written, not after
+            self.asked += call.kind is CallKind.PARK
+            return call.kind is not CallKind.PARK or self.asked % 2 == 1  # before they are written, not after
 
     world.feed.insert("main.orders", order(1, "bad")).insert("main.orders", order(2)).commit()
     with pytest.raises(ConsumerFailed, match="keeping dead letters failed"):

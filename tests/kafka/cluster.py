@@ -18,7 +18,7 @@ _REPLICATED: Final = {
 }
 
 
-class KafkaCluster:
+class ThreeBrokers:
     """Three nodes, each of them broker and controller: of each partition three replicas, of which two have to be in
     sync. As a context they are started, and thrown away at the end. nodes: to be killed, suspended and started again.
     """

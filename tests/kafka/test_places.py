@@ -10,7 +10,7 @@ from databus.core import Checkpoint, SourceCheckpoint
 from databus.flow import DirectFeed, StagedBatch, Ways
 from databus.pipeline import Input, Shape
 from databus.pipeline.engine._begin import begin
-from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
 from databus.pipeline.engine._offsets import Offsets
 from databus.places import chosen_by, read_by
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -82,14 +82,14 @@ class Process:
         end = min(begin_ + count, len(self.log.entries))
         own = [name for name in self.typed if name not in behind]
         self.handle.hold("shop", own)
-        span = Span(self.offset, but=frozenset(own))
+        span = BatchSpan(self.offset, but=frozenset(own))
         self._write(begin_, end, span, read_by(self.choice, {*behind, *own}), kills)
         for name in own if not fails else ():
             for at in range(begin_, end):  # in as many parts as it takes
-                span = Span(self.log.position(at).pair, frozenset([name]))
+                span = BatchSpan(self.log.position(at).pair, frozenset([name]))
                 self._write(at, at + 1, span, name.__eq__, kills)
                 self.handle.hold("shop", [name], self._place(at + 1))
-        self.handle.advance(Checkpoint({"shop": self._place(end)}), Span(self.offset, but=frozenset(own)))
+        self.handle.advance(Checkpoint({"shop": self._place(end)}), BatchSpan(self.offset, but=frozenset(own)))
         self.offset = self.log.position(end).pair
 
     def _place(self, number):
@@ -104,7 +104,7 @@ class Process:
             return False
         begin_ = self.number(position.places[mine[0]].pair)
         end = min(begin_ + count, self.number(position.at.pair))
-        span = Span(position.places[mine[0]].pair, frozenset(mine[:1]))
+        span = BatchSpan(position.places[mine[0]].pair, frozenset(mine[:1]))
         self._write(begin_, end, span, mine[:1].__contains__, None)
         self.handle.advance(Checkpoint({"shop": self._place(end)}), span)
         return True

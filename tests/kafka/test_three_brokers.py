@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from databus.core import TransientError
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import ServerMissing
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import ThreeBrokers
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of
 
@@ -22,7 +22,7 @@ TRIES_MAX = 20
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     try:
-        with KafkaCluster(tmp_path_factory.mktemp("cluster"), heap_mb=256) as cluster:
+        with ThreeBrokers(tmp_path_factory.mktemp("cluster"), heap_mb=256) as cluster:
             yield cluster
     except ServerMissing as missing:
         pytest.skip(str(missing))

@@ -13,7 +13,7 @@ import pytest
 
 from databus.core import ConfigError, ControlKind, InputError, UnsupportedFeature
 from databus.flow import TableControl, TableFilters, TableRows, decode_groups, user_rows_schema
-from databus.pipeline.graph._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import NodeKind, plugin_class
 from databus.schema import Column, TableSchema
 from tests.pipeline.made_changes import MadeTable
 
@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 def made(kind: str, **options: Any) -> Any:
-    plugin = plugin_class(Kind.FILTER, kind)
+    plugin = plugin_class(NodeKind.FILTER, kind)
     return plugin(plugin.config_model.model_validate({"from": "x", "type": kind, **options}), Path())
 
 

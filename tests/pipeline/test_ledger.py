@@ -19,7 +19,7 @@ from databus.pipeline import load_pipeline
 from databus.pipeline.checks._check_options import check_targets
 from databus.pipeline.engine import ledger_path, plan_queries, way_of
 from databus.pipeline.engine._begin import advised
-from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
 from databus.pipeline.engine._ledger import Ledger
 from databus.places import GAP, Noted, Position
 from databus.sinks import read_delta
@@ -234,13 +234,13 @@ def test_a_table_that_is_held_stays_where_it_is_while_the_others_go_on(tmp_path)
     both, names = handle(tmp_path), [NAME, "shop/main.stock"]
     both.put("shop", Position(at(2), both.choice("shop")), names)
     both.hold("shop", names[1:])
-    both.advance(Checkpoint({"shop": at(5)}), Span(at(2).pair, but=frozenset(names[1:])))
+    both.advance(Checkpoint({"shop": at(5)}), BatchSpan(at(2).pair, but=frozenset(names[1:])))
     assert [both.known("shop").place(name) for name in names] == [at(5), at(2)]
     for scn in (4, 3):
         both.hold("shop", names[1:], at(scn))
-    both.advance(Checkpoint({"shop": at(6)}), Span(at(5).pair))
+    both.advance(Checkpoint({"shop": at(6)}), BatchSpan(at(5).pair))
     assert [both.known("shop").place(name) for name in names] == [at(6), at(4)]
-    both.advance(Checkpoint({"shop": at(6)}), Span(at(4).pair, frozenset(names[1:])))
+    both.advance(Checkpoint({"shop": at(6)}), BatchSpan(at(4).pair, frozenset(names[1:])))
     assert both.known("shop").places == {}
 
 
@@ -249,7 +249,7 @@ def test_a_table_that_is_held_before_anything_was_written_stands_where_the_first
     both, names = handle(tmp_path), [NAME, "shop/main.stock"]
     both.put("shop", Position(None, both.choice("shop")), names)
     both.hold("shop", names[1:], at(1))
-    both.advance(Checkpoint({"shop": at(5)}), Span(at(1).pair, but=frozenset(names[1:])))
+    both.advance(Checkpoint({"shop": at(5)}), BatchSpan(at(1).pair, but=frozenset(names[1:])))
     assert [both.known("shop").place(name) for name in names] == [at(5), at(1)]
 
 

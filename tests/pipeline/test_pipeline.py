@@ -9,7 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from databus.core import LockHeld
 from databus.pipeline import compare, load_pipeline, run
-from databus.pipeline.graph._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import NodeKind, plugin_class
 from tests.pipeline.projects import Project
 
 pytestmark = pytest.mark.spark
@@ -268,7 +268,7 @@ FILTERS = {
 def test_controls_pass_every_filter_and_every_branch(spark, tmp_path, kind):
     options, branch, kept = FILTERS[kind]
     (tmp_path / "f.py").write_text("def f(batch):\n    return batch.slice(0, 0)\n")
-    plugin = plugin_class(Kind.FILTER, options["type"])
+    plugin = plugin_class(NodeKind.FILTER, options["type"])
     config = plugin.config_model.model_validate({**options, "from": "x", "table": "main.t"})
     found = plugin(config, tmp_path).apply(control_and_rows(spark), branch).collect()
     assert sorted(row["id"] for row in found if row["_change_type"] == "insert") == kept
@@ -280,7 +280,7 @@ def test_spark_reads_a_select_as_it_was_written(spark, tmp_path):
     """Not as a parser writes it again, which takes `to_char` for a plain cast."""
     year = "to_char(_commit_timestamp, 'yyyy')"
     select = f"SELECT id, {year} AS year, year || '!' AS said -- a, b\nFROM t WHERE {year} IS NOT DISTINCT FROM '2026'"
-    plugin = plugin_class(Kind.FILTER, "sql")
+    plugin = plugin_class(NodeKind.FILTER, "sql")
     made = plugin(plugin.config_model.model_validate({"from": "x", "type": "sql", "select": select}), tmp_path)
     assert made.problems() == []
     found = made.apply(control_and_rows(spark), None).where("_change_type = 'insert'").collect()

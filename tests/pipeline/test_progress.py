@@ -2,13 +2,13 @@
 
 import pytest
 
-from databus.pipeline.telling._progress import Progress, unwell, worst_backlogs
+from databus.pipeline.telling._progress import RunProgress, unwell, worst_backlogs
 
 
 @pytest.fixture
-def progress() -> Progress:
+def progress() -> RunProgress:
     """Of one output with two queries, and one with one."""
-    found = Progress(["copy", "log"])
+    found = RunProgress(["copy", "log"])
     found.expect("outputs/copy/a", ["copy"], [])
     found.expect("outputs/copy/b", ["copy"], [])
     found.expect("outputs/log/a", ["log"], [])

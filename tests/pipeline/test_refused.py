@@ -4,7 +4,7 @@ import pytest
 
 from databus.pipeline import load_pipeline
 from databus.pipeline.engine._handle import Brought, OutputHandle
-from databus.pipeline.telling._progress import Progress, unwell, why_refused
+from databus.pipeline.telling._progress import RunProgress, unwell, why_refused
 from databus.places import chosen_by
 from tests.feeds import feed_of
 
@@ -38,7 +38,7 @@ def test_what_is_refused_is_left_out_also_when_the_queries_are_planned_anew(hand
 
 
 def test_an_output_that_refuses_tables_is_not_well_until_it_refuses_none():
-    progress = Progress(["copy"])
+    progress = RunProgress(["copy"])
     progress.expect("q", ["copy"], [])
     event = {"event": "refused", "query": "q", "output": "copy", "at_us": 1}
 

@@ -13,7 +13,7 @@ import pytest
 
 from databus.core import Checkpoint, ControlKind, ServiceUnavailable, SourceCheckpoint
 from databus.flow import RECEIPTS, DirectFeed, DirectTypedStage, Ways, joined_buckets
-from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
 from databus.places import Position
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -136,7 +136,7 @@ def go_on(proxy, folder, made, table):
             return False
         if position.at is None:
             handle.put("shop", Position(SourceCheckpoint(), handle.choice("shop")))
-        span = Span(after, frozenset([f"shop/{table}"]))
+        span = BatchSpan(after, frozenset([f"shop/{table}"]))
         handle.write_direct(batch, partial(WAYS[table], output, batch), span)
         handle.advance(Checkpoint({"shop": batch.end}), span)
         return True

@@ -11,7 +11,7 @@ from databus.bootstrap._config import (
 )
 from databus.bootstrap._cut import cut_off
 from databus.bootstrap._erase import erase
-from databus.bootstrap._look_back import Key, diff_of, history_of, lines_of, written_into
+from databus.bootstrap._look_back import RowKey, diff_of, history_of, lines_of, written_into
 from databus.bootstrap._noting import NoteTaker
 from databus.bootstrap._plan import EveryChange, KeptPast, StateAnswer, TableExtent, is_eligible, kinds_of, plan
 from databus.bootstrap._render import Stores, answered, every_change
@@ -29,10 +29,10 @@ __all__ = [
     "EveryChange",
     "KeepSection",
     "KeptPast",
-    "Key",
     "Moment",
     "NoteTaker",
     "RelayAt",
+    "RowKey",
     "StateAnswer",
     "Stores",
     "TableExtent",

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from databus.bootstrap._config import LOG, STATE, BootstrapConfig
-from databus.bootstrap._look_back import Key
+from databus.bootstrap._look_back import RowKey
 from databus.bootstrap._table_past import TablePast
 from databus.core import BUS_SEQ_MIN, DatabusError, LockHeld
 from databus.disk import Location
@@ -53,7 +53,7 @@ def erase(config: BootstrapConfig, name: str, text: str, reason: str) -> Erasure
             config.write_pipeline(())
         take_ledgers(load_pipeline(config.pipeline_path).config)
         past = TablePast.of(config, name)
-        key = Key.of(text, past)
+        key = RowKey.of(text, past)
         record = _Record(config.root / "notes" / past.physical, name, key, reason)
         record.put(done=False)
         notes = NoteFolder(config.root, past.physical)
@@ -118,7 +118,7 @@ def _relay_scn(config: BootstrapConfig, physical: str) -> int | None:
 class _Record:
     """What is noted of an erasure: a hash of the key, and why."""
 
-    def __init__(self, folder: Location, table: str, key: Key, reason: str) -> None:
+    def __init__(self, folder: Location, table: str, key: RowKey, reason: str) -> None:
         digest = hashlib.blake2b(f"{table}\n{key.text}".encode(), digest_size=8).hexdigest()
         self._path = folder / f"erased-{digest}.json"
         self._said = {"v": 1, "table": table, "key_hash": digest, "reason": reason}

@@ -21,7 +21,7 @@ from databus.sinks import DeltaCopy, control_row
 
 
 @dataclass(frozen=True)
-class Key:
+class RowKey:
     """A condition that says which rows are meant, such as `id = 7`."""
 
     text: str
@@ -74,7 +74,7 @@ class Key:
 Items = Iterator[TableRows | TableControl]
 
 
-def history_of(past: TablePast, key: Key | None, since: Moment | None, until: Moment | None) -> Items:
+def history_of(past: TablePast, key: RowKey | None, since: Moment | None, until: Moment | None) -> Items:
     """All changes of a table between two moments, both included, with its controls; of an update both images, if one of
     them is meant.
     """

@@ -11,7 +11,7 @@ from databus.bootstrap._noting import NoteTaker
 from databus.filters import matches
 from databus.operate import logger_of
 from databus.pipeline import StateLock, run
-from databus.relay import Server, url_at
+from databus.relay import RelayServer, url_at
 
 _logger = logger_of("databus.bootstrap")
 
@@ -21,7 +21,7 @@ class BootstrapServer:
 
     def __init__(self, config: BootstrapConfig) -> None:
         self._config = config
-        self._server = Server(config.server, "bootstrap service")
+        self._server = RelayServer(config.server, "bootstrap service")
         self._commands = ServiceCommands(config)
 
     @property

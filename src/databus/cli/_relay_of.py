@@ -32,7 +32,7 @@ class AskedRelay:
         return RelayClient(self.url, access=self.access, **settings)
 
 
-Ask = Callable[[], AskedRelay]
+AskRelay = Callable[[], AskedRelay]
 """A command's relay, looked for when it is called: what is wrong with the command's other words is said before."""
 
 _OPTIONS: Final = {

@@ -11,7 +11,7 @@ import typer
 
 from databus.cli._app import AsJson, app, rounds, say_json, say_table
 from databus.cli._file import FileGroup, FileTyper
-from databus.cli._relay_of import Ask, asks_relay
+from databus.cli._relay_of import AskRelay, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import Groups
@@ -30,7 +30,7 @@ app.add_typer(consumers_app, name="consumers", help="Durable consumers and group
 
 @consumers_app.command(name="list", epilog="Example: databus consumers list --relay http://127.0.0.1:11115")
 @asks_relay
-def list_(ask: Ask, as_json: AsJson = False) -> None:
+def list_(ask: AskRelay, as_json: AsJson = False) -> None:
     """List all names, connected or not, and how far the last of their partitions is behind."""
     client = _groups(ask)
     page = client.page()
@@ -48,7 +48,7 @@ def list_(ask: Ask, as_json: AsJson = False) -> None:
 
 @consumers_app.command(epilog="Example: databus consumers show billing")
 @asks_relay
-def show(name: Name, ask: Ask, as_json: AsJson = False) -> None:
+def show(name: Name, ask: AskRelay, as_json: AsJson = False) -> None:
     """Show one name: its members, and where each partition stands."""
     page = _groups(ask).group(name)
     if as_json:
@@ -85,7 +85,7 @@ def reset(
         ),
     ],
     wait: Wait = 60.0,
-    ask: Ask,
+    ask: AskRelay,
 ) -> None:
     """Have all partitions of a name stand elsewhere. Its members give up what they hold for that, and go on after it.
 
@@ -105,7 +105,7 @@ def reset(
 @consumers_app.command(epilog="Example: databus consumers resize billing 16")
 @asks_relay
 def resize(
-    name: Name, partitions: Annotated[int, typer.Argument(min=1, help="A multiple of today's number.")], ask: Ask
+    name: Name, partitions: Annotated[int, typer.Argument(min=1, help="A multiple of today's number.")], ask: AskRelay
 ) -> None:
     """Split each partition of a name in equal parts, as soon as it is given up."""
     client = _groups(ask)
@@ -115,7 +115,7 @@ def resize(
 
 @consumers_app.command(epilog="Example: databus consumers pause billing")
 @asks_relay
-def pause(name: Name, ask: Ask) -> None:
+def pause(name: Name, ask: AskRelay) -> None:
     """Have all members of a name give up what they hold, until `databus consumers resume`."""
     client = _groups(ask)
     page = client.act(name, "pause")
@@ -124,7 +124,7 @@ def pause(name: Name, ask: Ask) -> None:
 
 @consumers_app.command(epilog="Example: databus consumers resume billing")
 @asks_relay
-def resume(name: Name, ask: Ask) -> None:
+def resume(name: Name, ask: AskRelay) -> None:
     """Have a name that is paused go on."""
     client = _groups(ask)
     typer.echo(f"{name}: {client.act(name, 'resume')['state']}")
@@ -136,7 +136,7 @@ def delete(
     *,
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Also while it has members; they stop.")] = False,
-    ask: Ask,
+    ask: AskRelay,
 ) -> None:
     """Forget a name, and how far it has come."""
     client = _groups(ask)
@@ -146,7 +146,7 @@ def delete(
 
 @consumers_app.command(epilog="Example: databus consumers export billing > billing.json")
 @asks_relay
-def export(name: Name, ask: Ask) -> None:
+def export(name: Name, ask: AskRelay) -> None:
     """Print a name with all that makes it go on: to keep, or to bring into another relay."""
     client = _groups(ask)
     say_json(client.group(name, "export"))
@@ -159,7 +159,7 @@ def import_(
     exported: Annotated[
         Path, typer.Option("--from", help="What `databus consumers export` printed; - for standard input.")
     ],
-    ask: Ask,
+    ask: AskRelay,
 ) -> None:
     """Bring in a name that was exported, in the place of one that has no members or whose state is lost."""
     from databus.core import ConfigError
@@ -174,7 +174,7 @@ def import_(
     typer.echo(f"{name}: {page['state']}, {page['n']} partitions")
 
 
-def _groups(ask: Ask) -> "Groups":
+def _groups(ask: AskRelay) -> "Groups":
     from databus.link import Groups
 
     return Groups(ask().client())

@@ -67,10 +67,10 @@ def history(
 
 
 def _of_table(table: str, file: Path, key: str | None, since: str | None, until: str | None, into: Path | None) -> None:
-    from databus.bootstrap import Key, history_of
+    from databus.bootstrap import RowKey, history_of
 
     past = past_of(file, table)
-    wanted = None if key is None else Key.of(key, past)
+    wanted = None if key is None else RowKey.of(key, past)
     begin = None if since is None else moment_of(since, "--since")
     say_begin(begin, past)
     say(past, history_of(past, wanted, begin, end_of(until, past)), into)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from databus.cli._app import AsJson, app, say_json
-from databus.cli._relay_of import Ask, asks_relay
+from databus.cli._relay_of import AskRelay, asks_relay
 from databus.core import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def snapshot(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Read them no further instead; copies keep what they have.")
     ] = False,
-    ask: Ask,
+    ask: AskRelay,
     as_json: AsJson = False,
 ) -> None:
     """Ask a relay to read tables again, while changes go on; mirrors end identical to the source.

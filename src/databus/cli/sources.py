@@ -7,7 +7,7 @@ import typer
 
 from databus.cli._app import AsJson, Wait, app, options_given, rounds, say_json, say_reloaded, say_table
 from databus.cli._file import FileGroup, FileTyper
-from databus.cli._relay_of import Ask, asks_relay
+from databus.cli._relay_of import AskRelay, asks_relay
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -22,7 +22,7 @@ app.add_typer(sources_app, name="sources")
 
 @sources_app.callback()
 @asks_relay
-def sources(context: typer.Context, ask: Ask, as_json: AsJson = False) -> None:
+def sources(context: typer.Context, ask: AskRelay, as_json: AsJson = False) -> None:
     """List the tables that a relay captures, with their ids, keys and schema versions."""
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
@@ -46,7 +46,7 @@ def sources(context: typer.Context, ask: Ask, as_json: AsJson = False) -> None:
 
 @sources_app.command(epilog="Example: databus sources pause shop")
 @asks_relay
-def pause(*, physicals: Physicals, wait: Wait = 60.0, ask: Ask, as_json: AsJson = False) -> None:
+def pause(*, physicals: Physicals, wait: Wait = 60.0, ask: AskRelay, as_json: AsJson = False) -> None:
     """Have a relay take no more changes of physical sources, until `databus sources resume` or the relay's restart.
 
     The database keeps the changes meanwhile, for as long as its retention lasts; what the relay holds is served on.
@@ -59,7 +59,7 @@ def pause(*, physicals: Physicals, wait: Wait = 60.0, ask: Ask, as_json: AsJson 
 
 @sources_app.command(epilog="Example: databus sources resume shop")
 @asks_relay
-def resume(*, physicals: Physicals, wait: Wait = 60.0, ask: Ask, as_json: AsJson = False) -> None:
+def resume(*, physicals: Physicals, wait: Wait = 60.0, ask: AskRelay, as_json: AsJson = False) -> None:
     """Have a relay go on with physical sources that are paused, or try again at once those that are suspended.
 
     Exits with 3 where one is suspended again, since its reason is still there; with 75 where one does not run yet.
@@ -72,7 +72,7 @@ def resume(*, physicals: Physicals, wait: Wait = 60.0, ask: Ask, as_json: AsJson
 
 @sources_app.command(epilog="Example: databus sources reload")
 @asks_relay
-def reload(ask: Ask, as_json: AsJson = False) -> None:
+def reload(ask: AskRelay, as_json: AsJson = False) -> None:
     """Have a relay take its file as it is now; SIGHUP does the same.
 
     Physical sources are added, removed and changed; the others go on untouched. A file with a mistake changes nothing.

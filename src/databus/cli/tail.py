@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from databus.cli._app import app, local_time, options_given, printable
-from databus.cli._relay_of import Ask, asks_relay
+from databus.cli._relay_of import AskRelay, asks_relay
 from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TransientError, split_physical
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def tail(
     stats: Annotated[
         bool, typer.Option("--stats", help="Instead of changes: rows and transactions a second, and the lag.")
     ] = False,
-    ask: Ask,
+    ask: AskRelay,
     form: Annotated[
         TailForm, typer.Option("--format", help="A line a change for people, the lines of /stream, or by who reads it.")
     ] = TailForm.AUTO,

@@ -5,7 +5,7 @@ from databus.client._checkpoints import Checkpoints, FileCheckpoints, MemoryChec
 from databus.client._client import Client
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
-from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind, callbacks_of
+from databus.client._dispatcher import Call, CallKind, ConsumerFailed, Dispatcher, callbacks_of
 from databus.client._group_subscription import GroupSubscription, OnTake
 from databus.client._letter_folder import ClientLetters
 from databus.client._partition import Partition
@@ -32,6 +32,7 @@ __all__ = [
     "AnyWindow",
     "Batcher",
     "Call",
+    "CallKind",
     "Changes",
     "Checkpoints",
     "Client",
@@ -47,7 +48,6 @@ __all__ = [
     "FrameStream",
     "GroupSubscription",
     "Head",
-    "Kind",
     "MemoryCheckpoints",
     "OnTake",
     "Partition",

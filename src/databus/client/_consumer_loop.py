@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from databus.client._checkpoints import Checkpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
-from databus.client._dispatcher import OF_A_WINDOW, Call, Dispatcher, Kind, callbacks_of
+from databus.client._dispatcher import OF_A_WINDOW, Call, CallKind, Dispatcher, callbacks_of
 from databus.client._followed_source import FollowedSource, Saving
 from databus.client._group_run import PartitionPart
 from databus.client._lane import Lane
@@ -33,7 +33,7 @@ from databus.operate import logger_of
 if TYPE_CHECKING:
     from databus.client._parking import ClientParking
 
-_OF_PLACES: Final = OF_A_WINDOW | {Kind.CHECKPOINT}
+_OF_PLACES: Final = OF_A_WINDOW | {CallKind.CHECKPOINT}
 _logger: Final = logger_of("databus.client")
 
 
@@ -75,15 +75,15 @@ class ConsumerLoop:
         self._saving = Saving(config.retry_first_ms, config.retry_ms_max)
         self._dispatcher = Dispatcher(Checkpoint(), retries_max=config.retries_max)
         self.state = ClientState.RUNNING
-        self._acts: dict[Kind, Callable[[Call], Any]] = {
+        self._acts: dict[CallKind, Callable[[Call], Any]] = {
             **callbacks_of(consumer),
-            Kind.PARK: self._park,
-            Kind.START_WINDOW: self._start_window,
-            Kind.END_WINDOW: self._end_window,
-            Kind.SAVE: self._save,
-            Kind.REPLAY: self._replay,
-            Kind.ERROR: self._ask_on_error,
-            Kind.LEAVE: self._leave,
+            CallKind.PARK: self._park,
+            CallKind.START_WINDOW: self._start_window,
+            CallKind.END_WINDOW: self._end_window,
+            CallKind.SAVE: self._save,
+            CallKind.REPLAY: self._replay,
+            CallKind.ERROR: self._ask_on_error,
+            CallKind.LEAVE: self._leave,
         }
 
     # from any thread
@@ -320,7 +320,7 @@ class ConsumerLoop:
         dispatcher, acts, success, part = self._dispatcher, self._acts, Result.SUCCESS, self._part
         while (call := dispatcher.next()) is not None:
             if part is not None and not part.may_make(call):
-                dispatcher.interrupted(call.physical, is_begun=call.kind is Kind.PARK)
+                dispatcher.interrupted(call.physical, is_begun=call.kind is CallKind.PARK)
                 continue
             try:
                 result = acts[call.kind](call)
@@ -341,7 +341,7 @@ class ConsumerLoop:
             part.called_at = None
 
     def _note(self, call: Call, error: Exception) -> None:
-        if call.kind is not Kind.SAVE:  # of which `Saving` speaks
+        if call.kind is not CallKind.SAVE:  # of which `Saving` speaks
             _logger.warning(
                 "callback failed",
                 call=call.kind.name.lower(),

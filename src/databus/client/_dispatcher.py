@@ -35,7 +35,7 @@ from databus.core import (
 )
 
 
-class Kind(IntEnum):
+class CallKind(IntEnum):
     """What is to be done: a callback of the consumer, or one of the client's own acts. An int: it is hashed often."""
 
     START_CONSUMPTION = auto()
@@ -57,16 +57,18 @@ class Kind(IntEnum):
     STOP_CONSUMPTION = auto()
 
 
-_INSIDE: Final = frozenset({Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE})
-OF_A_WINDOW: Final = _INSIDE | {Kind.PARK, Kind.END_WINDOW}
-_OF_ROWS: Final = OF_A_WINDOW - {Kind.PARK, Kind.CONTROL} | {Kind.CHECKPOINT}
+_INSIDE: Final = frozenset(
+    {CallKind.START_WINDOW, CallKind.CONTROL, CallKind.START_SOURCE, CallKind.DATA_EVENTS, CallKind.END_SOURCE}
+)
+OF_A_WINDOW: Final = _INSIDE | {CallKind.PARK, CallKind.END_WINDOW}
+_OF_ROWS: Final = OF_A_WINDOW - {CallKind.PARK, CallKind.CONTROL} | {CallKind.CHECKPOINT}
 _SUCCESS: Final = Result.SUCCESS
 
 
 class Call(NamedTuple):
     """One thing to do."""
 
-    kind: Kind
+    kind: CallKind
     physical: str = ""
     argument: Any = None
     """What the callback is given, the checkpoint to save, or the position to go back to."""
@@ -74,22 +76,22 @@ class Call(NamedTuple):
     attempt: int = 0
 
 
-def callbacks_of(consumer: Consumer) -> dict[Kind, Callable[[Call], Result | None]]:
+def callbacks_of(consumer: Consumer) -> dict[CallKind, Callable[[Call], Result | None]]:
     """How the calls that are the consumer's are made."""
     return {
-        Kind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
-        Kind.START_BOOTSTRAP: lambda call: consumer.on_start_bootstrap(call.argument),
-        Kind.STOP_BOOTSTRAP: lambda call: consumer.on_stop_bootstrap(call.argument),
-        Kind.START_WINDOW: lambda call: consumer.on_start_window(call.argument),
-        Kind.CONTROL: lambda call: consumer.on_control(call.argument),
-        Kind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
-        Kind.DATA_EVENTS: lambda call: consumer.on_data_events(call.argument),
-        Kind.END_SOURCE: lambda call: consumer.on_end_source(call.argument.source, call.argument.table),
-        Kind.END_WINDOW: lambda call: consumer.on_end_window(call.argument),
-        Kind.CHECKPOINT: lambda call: consumer.on_checkpoint(call.argument),
-        Kind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
-        Kind.ERROR: lambda call: consumer.on_error(call.argument, call.physical or None),
-        Kind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
+        CallKind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
+        CallKind.START_BOOTSTRAP: lambda call: consumer.on_start_bootstrap(call.argument),
+        CallKind.STOP_BOOTSTRAP: lambda call: consumer.on_stop_bootstrap(call.argument),
+        CallKind.START_WINDOW: lambda call: consumer.on_start_window(call.argument),
+        CallKind.CONTROL: lambda call: consumer.on_control(call.argument),
+        CallKind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
+        CallKind.DATA_EVENTS: lambda call: consumer.on_data_events(call.argument),
+        CallKind.END_SOURCE: lambda call: consumer.on_end_source(call.argument.source, call.argument.table),
+        CallKind.END_WINDOW: lambda call: consumer.on_end_window(call.argument),
+        CallKind.CHECKPOINT: lambda call: consumer.on_checkpoint(call.argument),
+        CallKind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
+        CallKind.ERROR: lambda call: consumer.on_error(call.argument, call.physical or None),
+        CallKind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
     }
 
 
@@ -151,7 +153,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin."""
-        self._pending.append(Call(Kind.START_CONSUMPTION))
+        self._pending.append(Call(CallKind.START_CONSUMPTION))
 
     def started(self, physical: str, position: SourceCheckpoint) -> None:
         """A source is read from `position` on; saved at once if nothing was, so that a crash does not move `latest`."""
@@ -160,7 +162,7 @@ class Dispatcher:
         progress = self._sources[physical] = _SourceProgress(position)
         if self._checkpoint.sources.get(physical) != position:
             progress.is_start_unsaved = True
-            self._pending.append(Call(Kind.SAVE, physical, position))
+            self._pending.append(Call(CallKind.SAVE, physical, position))
 
     def feed(self, window: AnyWindow, *, is_due: bool, parks: bool = False) -> None:
         """The next window of its physical source. is_due: a checkpoint should be saved at its end. parks: dead letters
@@ -171,17 +173,17 @@ class Dispatcher:
             return
         progress.is_due = is_due
         if parks:
-            self._pending.append(Call(Kind.PARK, window.physical, None, window))
+            self._pending.append(Call(CallKind.PARK, window.physical, None, window))
         if window.look_back is not None and not progress.looks_back:
             progress.looks_back = True
-            self._pending.append(Call(Kind.START_BOOTSTRAP, window.physical, window.physical, window))
+            self._pending.append(Call(CallKind.START_BOOTSTRAP, window.physical, window.physical, window))
         if not (window.is_empty and not progress.is_open):
             self._pending.extend(_calls_of(window, is_open=progress.is_open))
         elif not parks:
             self._pass_over(window, progress)
         if progress.looks_back and window.is_consistent and window.look_back != "every":
             progress.looks_back = False
-            self._pending.append(Call(Kind.STOP_BOOTSTRAP, window.physical, window.physical, window))
+            self._pending.append(Call(CallKind.STOP_BOOTSTRAP, window.physical, window.physical, window))
 
     def comes_apart(self, window: AnyWindow) -> bool:
         """Whether the changes of a window are to be delivered one by one: it has failed, or is of a transaction that
@@ -200,7 +202,7 @@ class Dispatcher:
         self.outcome = Lone.NONE
         if self._sources[window.physical].error is None:
             self._pending.extend(_calls_of(window, is_open=False))
-            self._pending.append(Call(Kind.CHECKPOINT, window.physical, window.position, window))
+            self._pending.append(Call(CallKind.CHECKPOINT, window.physical, window.position, window))
 
     def due(self, physical: str) -> None:
         """A checkpoint is due, and no window comes to end with it."""
@@ -209,7 +211,7 @@ class Dispatcher:
             progress.is_due = True
             self._checkpoint_if_due(physical, progress)
             if progress.is_start_unsaved and progress.reached is None and progress.error is None:
-                self._pending.append(Call(Kind.SAVE, physical, progress.saved))
+                self._pending.append(Call(CallKind.SAVE, physical, progress.saved))
 
     def interrupted(self, physical: str, *, is_begun: bool = False) -> None:
         """The rest of an open window does not come; it will come anew from its beginning. is_begun: so it is with one
@@ -239,11 +241,11 @@ class Dispatcher:
         for physical, progress in self._sources.items():
             if progress.is_open or progress.is_spoilt:
                 progress.is_open, progress.is_spoilt, progress.reached = False, False, None
-                self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
+                self._pending.append(Call(CallKind.ROLLBACK, physical, progress.saved))
             elif progress.error is None:
                 self.due(physical)
         if self._is_started:
-            self._pending.append(Call(Kind.STOP_CONSUMPTION))
+            self._pending.append(Call(CallKind.STOP_CONSUMPTION))
 
     # what the caller asks for and tells
 
@@ -275,9 +277,9 @@ class Dispatcher:
         if not self._pending:
             return None
         call = self._pending.popleft()
-        if call.kind is Kind.START_WINDOW:
+        if call.kind is CallKind.START_WINDOW:
             self._sources[call.physical].is_open = True
-        elif call.kind in (Kind.CHECKPOINT, Kind.SAVE):  # of the other sources, what is saved by now
+        elif call.kind in (CallKind.CHECKPOINT, CallKind.SAVE):  # of the other sources, what is saved by now
             return call._replace(argument=self._checkpoint.advanced(call.physical, call.argument))
         return call
 
@@ -285,7 +287,7 @@ class Dispatcher:
         """The call returned."""
         if result is _SUCCESS and call.kind in _INSIDE and self._pending:
             return  # nine calls of ten
-        if call.kind is Kind.ERROR and result >= Result.ERROR:
+        if call.kind is CallKind.ERROR and result >= Result.ERROR:
             self._stop_with(call.argument)
         elif result >= Result.ERROR_FATAL:
             self._end_fatally(call)
@@ -295,40 +297,40 @@ class Dispatcher:
             self._note_done(call, result)
 
     def _note_done(self, call: Call, result: Result) -> None:
-        if call.kind is Kind.PARK:
+        if call.kind is CallKind.PARK:
             progress = self._sources[call.physical]
             if call.window is not None and call.window.is_empty and not progress.is_open:
                 self._pass_over(call.window, progress)
         elif call.kind in OF_A_WINDOW:
             self._note_window(call, result)
-        elif call.kind is Kind.CHECKPOINT and isinstance(call.window, LoneWindow):
+        elif call.kind is CallKind.CHECKPOINT and isinstance(call.window, LoneWindow):
             self.outcome = Lone.TAKEN if result < Result.SKIP_CHECKPOINT else Lone.PUT_OFF
-        elif call.kind is Kind.CHECKPOINT:
+        elif call.kind is CallKind.CHECKPOINT:
             self._note_past(call.window, self._sources[call.physical])
             if result < Result.SKIP_CHECKPOINT:
                 position = call.argument.sources[call.physical]
-                self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
-        elif call.kind is Kind.SAVE:
+                self._pending.appendleft(Call(CallKind.SAVE, call.physical, position, call.window))
+        elif call.kind is CallKind.SAVE:
             self._note_saved(call)
-        elif call.kind is Kind.START_CONSUMPTION:
+        elif call.kind is CallKind.START_CONSUMPTION:
             self._is_started = True
 
     def failed(self, call: Call, error: BaseException) -> None:
         """The call raised."""
-        if call.kind in (Kind.START_CONSUMPTION, Kind.STOP_CONSUMPTION, Kind.ERROR):
+        if call.kind in (CallKind.START_CONSUMPTION, CallKind.STOP_CONSUMPTION, CallKind.ERROR):
             self._stop_with(error)
             return
         progress = self._sources[call.physical]
-        if call.kind is Kind.SAVE:
+        if call.kind is CallKind.SAVE:
             self._note_unsaved(call.physical, progress, error)
-        elif call.kind is Kind.ROLLBACK or (call.kind is Kind.PARK and isinstance(error, LimitExceeded)):
+        elif call.kind is CallKind.ROLLBACK or (call.kind is CallKind.PARK and isinstance(error, LimitExceeded)):
             self._drop_pending(call.physical)
             self._give_up(call.physical, progress, error)
         elif isinstance(call.window, LoneWindow) and self._is_its_own(call, call.window, error):
             self._drop_pending(call.physical)
             progress.is_open, progress.worst = False, Result.SUCCESS
             self.outcome = error
-            self._pending.append(Call(Kind.ROLLBACK, call.physical, call.window.before))
+            self._pending.append(Call(CallKind.ROLLBACK, call.physical, call.window.before))
         else:
             self._note_failure(call, progress, error)
 
@@ -354,7 +356,7 @@ class Dispatcher:
     def _note_window(self, call: Call, result: Result) -> None:
         progress = self._sources[call.physical]
         progress.worst = max(progress.worst, result)
-        if call.kind is not Kind.END_WINDOW:
+        if call.kind is not CallKind.END_WINDOW:
             if not self._pending and call.window is not None and call.window.continues:
                 self._end_part(call.window, progress)
             return
@@ -373,7 +375,7 @@ class Dispatcher:
     def _end_part(self, window: AnyWindow, progress: _SourceProgress) -> None:
         if progress.worst is Result.CHECKPOINT:
             progress.worst = Result.SUCCESS
-            self._pending.append(Call(Kind.CHECKPOINT, window.physical, window.position, window))
+            self._pending.append(Call(CallKind.CHECKPOINT, window.physical, window.position, window))
 
     def _checkpoint_if_due(self, physical: str, progress: _SourceProgress) -> None:
         if progress.is_due and not progress.is_open and progress.reached is not None and progress.error is None:
@@ -382,7 +384,7 @@ class Dispatcher:
 
     def _push_checkpoint(self, physical: str, progress: _SourceProgress) -> None:
         if progress.reached is not None:
-            self._pending.append(Call(Kind.CHECKPOINT, physical, progress.reached.position, progress.reached))
+            self._pending.append(Call(CallKind.CHECKPOINT, physical, progress.reached.position, progress.reached))
 
     def _note_saved(self, call: Call) -> None:
         progress = self._sources[call.physical]
@@ -432,18 +434,18 @@ class Dispatcher:
         progress.is_open, progress.reached, progress.worst = False, None, Result.SUCCESS
         progress.is_inside_apart = progress.looks_back = False
         if self._is_ending:
-            self._pending.appendleft(Call(Kind.ROLLBACK, physical, progress.saved))
+            self._pending.appendleft(Call(CallKind.ROLLBACK, physical, progress.saved))
             return
-        self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
-        self._pending.append(Call(Kind.REPLAY, physical, progress.saved, attempt=attempt))
+        self._pending.append(Call(CallKind.ROLLBACK, physical, progress.saved))
+        self._pending.append(Call(CallKind.REPLAY, physical, progress.saved, attempt=attempt))
 
     def _give_up(self, physical: str, progress: _SourceProgress, error: BaseException) -> None:
         progress.error = error
         if progress.is_open:
-            self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
+            self._pending.append(Call(CallKind.ROLLBACK, physical, progress.saved))
         progress.is_open = False
-        self._pending.append(Call(Kind.LEAVE, physical))
-        self._pending.append(Call(Kind.ERROR, physical, error))
+        self._pending.append(Call(CallKind.LEAVE, physical))
+        self._pending.append(Call(CallKind.ERROR, physical, error))
 
     def _end_fatally(self, call: Call) -> None:
         if call.physical:
@@ -465,24 +467,24 @@ class Dispatcher:
 def _calls_of(window: AnyWindow, *, is_open: bool) -> Iterator[Call]:
     physical = window.physical
     if not is_open:
-        yield Call(Kind.START_WINDOW, physical, window, window)
+        yield Call(CallKind.START_WINDOW, physical, window, window)
     if window.has_control:
-        yield Call(Kind.CONTROL, physical, window.control, window)
+        yield Call(CallKind.CONTROL, physical, window.control, window)
     last: Changes | None = None
     for changes in window.changes():
         if last is None or last.source != changes.source or last.table is not changes.table:
             if last is not None:
-                yield Call(Kind.END_SOURCE, physical, last, window)
-            yield Call(Kind.START_SOURCE, physical, changes, window)
-        yield Call(Kind.DATA_EVENTS, physical, changes, window)
+                yield Call(CallKind.END_SOURCE, physical, last, window)
+            yield Call(CallKind.START_SOURCE, physical, changes, window)
+        yield Call(CallKind.DATA_EVENTS, physical, changes, window)
         last = changes
     if last is not None:
-        yield Call(Kind.END_SOURCE, physical, last, window)
+        yield Call(CallKind.END_SOURCE, physical, last, window)
     if not window.continues:
-        yield Call(Kind.END_WINDOW, physical, window, window)
+        yield Call(CallKind.END_WINDOW, physical, window, window)
 
 
 def _name_of(call: Call) -> str:
-    return {Kind.SAVE: "saving the checkpoint", Kind.PARK: "keeping dead letters"}.get(
+    return {CallKind.SAVE: "saving the checkpoint", CallKind.PARK: "keeping dead letters"}.get(
         call.kind, f"on_{call.kind.name.lower()}"
     )

@@ -30,7 +30,7 @@ from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
 from databus.relay._relay import Relay, relay_url, run_relay, told_url, url_at
 from databus.relay._routing import Router
-from databus.relay._server import Server
+from databus.relay._server import RelayServer
 from databus.relay._stats import Stats
 from databus.relay._tokens import Tokens, keep_renewing
 
@@ -48,10 +48,10 @@ __all__ = [
     "ParameterType",
     "Relay",
     "RelayConfig",
+    "RelayServer",
     "Router",
     "Selection",
     "ServeConfig",
-    "Server",
     "StartName",
     "State",
     "Stats",

@@ -102,7 +102,7 @@ def _family(name: str, labels: tuple[str, ...]) -> _Family:
     return GaugeMetricFamily(f"databus_{name}", GAUGES[name], labels=labels)
 
 
-class _Collector:
+class _RelayCollector:
     """What one scrape sees."""
 
     def __init__(self, catalog: Catalog, stats: Stats, groups: GroupKeeper) -> None:
@@ -239,5 +239,5 @@ def _age_s(capture: Capture, log: Log, position: SourceCheckpoint) -> float | No
 def render_metrics(catalog: Catalog, stats: Stats, groups: GroupKeeper) -> tuple[bytes, str]:
     """The text of /metrics, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Collector(catalog, stats, groups))
+    registry.register(_RelayCollector(catalog, stats, groups))
     return generate_latest(registry), CONTENT_TYPE_LATEST

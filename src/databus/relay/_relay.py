@@ -35,7 +35,7 @@ from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._copying import LogCopy
 from databus.relay._feed import PublishFeed
 from databus.relay._reload import RelayReloads, SourceChanges
-from databus.relay._server import Server
+from databus.relay._server import RelayServer
 from databus.sources import RelayHop, SourceConfig, open_source
 
 RELAY_FILE: Final = "relay.json"
@@ -64,7 +64,7 @@ class Relay:
         self, config: RelayConfig, *, open_source: OpenSource = open_source, clock: Clock | None = None
     ) -> None:
         self.config = config
-        self._server = Server(config)
+        self._server = RelayServer(config)
         self._feeds = {name: PublishFeed(self._server.loop) for name in config.sources}
         self._id = str(uuid.uuid4())
         self._open_source = open_source

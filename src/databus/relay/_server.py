@@ -1,7 +1,7 @@
 """The relay's HTTP server: one port, in an event loop that has a thread of its own.
 
-Every request passes `Server._answer`: who asks, whether they may, and which error becomes which answer. The commands
-of a relay are in `databus.relay._commands`.
+Every request passes `RelayServer._answer`: who asks, whether they may, and which error becomes which answer. The
+commands of a relay are in `databus.relay._commands`.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Answering(Protocol):
         """Have what is open end. In the loop's thread."""
 
 
-class Server:
+class RelayServer:
     """Serves `commands`. `start` binds and returns; `stop` ends every stream and gives the port back."""
 
     def __init__(self, config: RelayConfig, who: str = "relay") -> None:

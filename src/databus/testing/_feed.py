@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from databus.client import Call, Consumer, ConsumerFailed, Dispatcher, Kind, Result, Splitter, Window, callbacks_of
+from databus.client import Call, CallKind, Consumer, ConsumerFailed, Dispatcher, Result, Splitter, Window, callbacks_of
 from databus.core import BUS_COLUMNS, BUS_SEQ_MIN, ChangeType, Checkpoint, ControlKind, InputError, SourceCheckpoint
 from databus.schema import TableSchema, frame_schema
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, OpenSnapshot, Rows, encode_group
@@ -149,7 +149,7 @@ class Feed:
         return [*self._tables].index(table.source) + 1, 1
 
 
-def _done(call: Call, calls: Mapping[Kind, Any]) -> Result:
+def _done(call: Call, calls: Mapping[CallKind, Any]) -> Result:
     result = calls[call.kind](call) if call.kind in calls else None
     if result is not None and result >= Result.ERROR:
         raise ConsumerFailed(f"on_{call.kind.name.lower()} returned {Result(result).name}")

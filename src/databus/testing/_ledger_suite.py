@@ -24,7 +24,7 @@ from databus.core import (
 from databus.filters import TableChoice
 from databus.flow import DirectWriter, RowCounts, StagedBatch, Tasks
 from databus.pipeline import ChangeBatch, Input, Output, RunContext, Shape
-from databus.pipeline.engine import Brought, Feed, Ledger, Offsets, OutputHandle, Way, begin
+from databus.pipeline.engine import Brought, Ledger, Offsets, OutputFeed, OutputHandle, Way, begin
 from databus.pipeline.running import rename_target
 from databus.places import Held, Noted
 from databus.plugins import Removes, Written
@@ -84,7 +84,7 @@ class _Process:
         self.output = harness.make()
         folder = self.output.context.folder / ".databus"
         self.handle = OutputHandle("suite", self.output, folder)
-        feed = Feed("outputs.suite", (Way("inputs.shop", (TableChoice(("shop/*",)),)),))
+        feed = OutputFeed("outputs.suite", (Way("inputs.shop", (TableChoice(("shop/*",)),)),))
         self.handle.brought = {"shop": Brought(feed, lambda _: "")}
         self.handle.open()
         self.origin = _Origin(log)

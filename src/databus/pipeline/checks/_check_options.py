@@ -18,7 +18,7 @@ from databus.core import ConfigError, DatabusError, is_pattern
 from databus.disk import LocalLocation, Location, Storage, StoreLocation, is_uri, locate
 from databus.filters import may_select, patterns_meet, patterns_of
 from databus.pipeline.engine import Ledger, ledger_path, plan_queries, way_of, why_stopped
-from databus.pipeline.graph import Branch, Graph, Kind, NodeSpec, PipelineConfig, Problem, physicals_of
+from databus.pipeline.graph import Branch, Graph, NodeKind, NodeSpec, PipelineConfig, Problem, physicals_of
 from databus.plugins import KeepsLedger, Output, Shape
 
 _OURS: Final[Mapping[str, str]] = {"spark.master": "spark.master of this file", "spark.app.name": "the pipeline's name"}
@@ -461,7 +461,7 @@ def unguarded(master: str, config: PipelineConfig) -> str | None:
 def _check_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
     from databus.relay import is_loopback
 
-    if not any(node.plugin.needs_relay for node in config.nodes.values() if node.kind is Kind.INPUT):
+    if not any(node.plugin.needs_relay for node in config.nodes.values() if node.kind is NodeKind.INPUT):
         return
     relay = config.relay
     if relay.url is not None and is_loopback(urlsplit(relay.url).hostname or ""):

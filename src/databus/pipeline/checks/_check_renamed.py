@@ -11,7 +11,7 @@ from pathlib import Path
 from databus.core import DatabusError
 from databus.disk import LocalLocation, located
 from databus.pipeline.engine import LEDGERS, Ledger, ledger_path, options_hash
-from databus.pipeline.graph import Graph, Kind, PipelineConfig, Problem, is_held, pipelines_in, state_folder
+from databus.pipeline.graph import Graph, NodeKind, PipelineConfig, Problem, is_held, pipelines_in, state_folder
 from databus.plugins import KeepsLedger, Output
 
 
@@ -29,7 +29,7 @@ def check_renamed(graph: Graph) -> Iterator[Problem]:
     for name, output in outputs.items():
         alike = [ledger for ledger in gone if ledger.made_of == options_hash(output)]
         if alike and name not in has_begun:
-            yield Problem(f"{Kind.OUTPUT}.{name}", _warning(name, alike), is_warning=True)
+            yield Problem(f"{NodeKind.OUTPUT}.{name}", _warning(name, alike), is_warning=True)
 
 
 def _half_renamed(config: PipelineConfig, outputs: Mapping[str, Output]) -> Iterator[Problem]:
@@ -40,7 +40,7 @@ def _half_renamed(config: PipelineConfig, outputs: Mapping[str, Output]) -> Iter
             with suppress(DatabusError):  # another check reports what cannot be read
                 ledger = Ledger.load(path, config.name, name)
                 if ledger.renaming is not None:
-                    yield Problem(f"{Kind.OUTPUT}.{name}", ledger.half_renamed)
+                    yield Problem(f"{NodeKind.OUTPUT}.{name}", ledger.half_renamed)
 
 
 def _pipelines_alike(config: PipelineConfig, made_of: Mapping[str, str]) -> Iterator[Problem]:

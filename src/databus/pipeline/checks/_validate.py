@@ -30,7 +30,7 @@ from databus.pipeline.graph import (
     BRANCHES_MAX,
     Branch,
     Graph,
-    Kind,
+    NodeKind,
     NodeSpec,
     PipelineConfig,
     Problem,
@@ -214,7 +214,7 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
         yield from _check_tables(config, path, input_node.choice())
     for edge in graph.edges:
         target = config.nodes[edge.target]
-        if target.kind is Kind.FILTER:
+        if target.kind is NodeKind.FILTER:
             yield from _check_into_filter(graph, edge.source, edge.place, target)
     if is_whole:
         yield from _check_unused(graph)

@@ -43,7 +43,7 @@ class Unbalanced(NamedTuple):
 
 
 @dataclass
-class Stretch:
+class ChainStretch:
     """Ranges that follow each other."""
 
     start: Pair
@@ -110,9 +110,9 @@ class Chain:
     """Whether all batches have counts of the rows that they were given."""
     choice: Choice = ()
     inputs: str = ""
-    main: Stretch | None = None
+    main: ChainStretch | None = None
     """Of the main batches."""
-    apart: dict[str, Stretch] = field(default_factory=dict)
+    apart: dict[str, ChainStretch] = field(default_factory=dict)
     """Of tables at other places, by table."""
     ended: list[RangeCounts] = field(default_factory=list)
     """Counts of stretches that ended otherwise than by the next batch."""
@@ -172,13 +172,13 @@ class Chain:
         main = self.main
         counted_rows = {name: count for name, count in rows.items() if name not in self.apart}
         if main is None:
-            main = self.main = Stretch(start, start)
+            main = self.main = ChainStretch(start, start)
         repeated = main.repeated
         if not main.take(start, end, counted_rows):
             if start > main.end:
                 self._miss(main.end, start)
             self._end_all()
-            self.main = main = Stretch(start, start)
+            self.main = main = ChainStretch(start, start)
             main.take(start, end, counted_rows)
         self.repeated += main.repeated - repeated
         for name, stretch in list(self.apart.items()):
@@ -186,21 +186,23 @@ class Chain:
         for name, place in behind.items():
             if name not in self.apart:
                 came = Counter({name: main.rows.pop(name, 0)})
-                self.apart[name] = Stretch(main.start, place, came) if place >= start else Stretch(place, place)
+                self.apart[name] = (
+                    ChainStretch(main.start, place, came) if place >= start else ChainStretch(place, place)
+                )
         if start < self.since:
             self.start = end
             main.settle()
 
-    def _join(self, name: str, stretch: Stretch, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
+    def _join(self, name: str, stretch: ChainStretch, start: Pair, place: Pair, count: int, *, stays: bool) -> None:
         """Update a table of `apart` after a main batch; place: where it is now."""
         if stays and place == stretch.end:
             return
         if name in self._answered:
             self._answered.discard(name)
             if stays:  # it is still in the middle of an answer, or after one
-                self.apart[name] = Stretch(place, place)
+                self.apart[name] = ChainStretch(place, place)
                 return
-            stretch = self.apart[name] = Stretch(start, start)
+            stretch = self.apart[name] = ChainStretch(start, start)
         self._add(name, stretch, min(start, place), place, count)
 
     def _own(self, name: str, start: Pair, end: Pair, count: int, *, is_answer: bool) -> None:
@@ -210,13 +212,13 @@ class Chain:
         stretch = self.apart.get(name)
         if is_answer or name in self._answered:  # an answer's rows are not those of the log
             self._answered.discard(name)
-            stretch = Stretch(end, end) if is_answer else Stretch(start, start)
+            stretch = ChainStretch(end, end) if is_answer else ChainStretch(start, start)
             self._answered |= {name} if is_answer else set()
-        stretch = self.apart[name] = stretch or Stretch(start, start)
+        stretch = self.apart[name] = stretch or ChainStretch(start, start)
         if not is_answer:
             self._add(name, stretch, start, end, count)
 
-    def _add(self, name: str, stretch: Stretch, start: Pair, end: Pair, count: int) -> None:
+    def _add(self, name: str, stretch: ChainStretch, start: Pair, end: Pair, count: int) -> None:
         if stretch.take(start, end, {name: count}):
             if start < self.since:
                 stretch.settle()
@@ -224,7 +226,7 @@ class Chain:
         if start > stretch.end:
             self._miss(stretch.end, start, name)
         self.ended += self._compared([self._counted_of(name, stretch)])
-        stretch = self.apart[name] = Stretch(start, start)
+        stretch = self.apart[name] = ChainStretch(start, start)
         stretch.take(start, end, {name: count})
         if start < self.since:
             stretch.settle()
@@ -258,7 +260,7 @@ class Chain:
     def _compared(self, parts: Iterable[RangeCounts]) -> list[RangeCounts]:
         return [part for part in parts if self.since <= part.start < part.end]
 
-    def _counted_of(self, name: str, stretch: Stretch) -> RangeCounts:
+    def _counted_of(self, name: str, stretch: ChainStretch) -> RangeCounts:
         return RangeCounts(
             self.choice, self.inputs, stretch.start, stretch.end, Counter(stretch.rows), frozenset({name})
         )

@@ -29,7 +29,7 @@ from databus.filters import StreamFilter
 from databus.flow import TableFilters
 from databus.pipeline.comparing._compare_filtered import Behind, Filtered, FilteredTable, captured_table
 from databus.pipeline.comparing._differences import Comparison, TableDifference, difference
-from databus.pipeline.engine import Feed, Ledger, QueryPlan, TypedSteps, ledger_path, named, plan_queries
+from databus.pipeline.engine import Ledger, OutputFeed, QueryPlan, TypedSteps, ledger_path, named, plan_queries
 from databus.pipeline.graph import Graph, NodeSpec, is_held
 from databus.pipeline.telling import read_status
 from databus.pipeline.trying import spark_on_demand
@@ -157,8 +157,8 @@ class _Copy:
     """Until when the comparison waits, by the monotonic clock."""
 
     @property
-    def feed(self) -> Feed:
-        return self.plan.feed_of(self.node.path) or Feed(self.node.path)
+    def feed(self) -> OutputFeed:
+        return self.plan.feed_of(self.node.path) or OutputFeed(self.node.path)
 
     def selects(self, source: str) -> bool:
         return self.feed.selects(f"{self.physical}/{source}")

@@ -19,7 +19,7 @@ from databus.core import ChangeType, ControlKind, DatabusError, InputError, Pair
 from databus.filters import StreamFilter, TableRule
 from databus.flow import TableRows
 from databus.formats import to_json_value
-from databus.pipeline.comparing._trace_filters import Change, Passed, WayThrough, last_of, pairs_in
+from databus.pipeline.comparing._trace_filters import Change, FilteredChange, WayThrough, last_of, pairs_in
 from databus.pipeline.engine import positions_of
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import read_batches
@@ -318,7 +318,7 @@ class _OutputTrace:
         self._batches = [batch for batch in read_batches(graph.config.state, name) if _is_of(batch, self._full)]
         self._letters = self._letters_of()
         self._answers: dict[str, Sequence[Pair] | None] = {}
-        self._passed: list[Passed] | None = None
+        self._passed: list[FilteredChange] | None = None
         if way is not None and error is None:
             behind = read.behind(graph.inputs[way.input].filter)
             self._passed = WayThrough(graph, way, self._full, read.schema, spark).passed(read.changes, behind)

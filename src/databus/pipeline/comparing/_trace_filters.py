@@ -45,7 +45,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Passed:
+class FilteredChange:
     """A change behind filters."""
 
     rows: TableRows | None = None
@@ -68,27 +68,28 @@ class WayThrough:
     spark: "Callable[[], SparkSession] | None"
     """Gives a session for filters of typed rows; None if these are not to be tried."""
 
-    def passed(self, changes: Sequence[Change], behind: Sequence[Change]) -> list[Passed]:
+    def passed(self, changes: Sequence[Change], behind: Sequence[Change]) -> list[FilteredChange]:
         """Each of these changes behind the filters. behind: those that pass the input."""
         by_scn: dict[int, list[Change]] = {}
         for change in behind:
             by_scn.setdefault(change.pair[0], []).append(change)
         from_input = [_same(change, by_scn.get(change.pair[0], ())) for change in changes]
         passed_all = [
-            Passed(dropped_by=self.way.input) if change is None else self._given(change) for change in from_input
+            FilteredChange(dropped_by=self.way.input) if change is None else self._given(change)
+            for change in from_input
         ]
         if not self.way.steps:
             return [passed if passed.rows is None else self._over_tables(passed.rows) for passed in passed_all]
         return self._typed(passed_all)
 
-    def _given(self, change: Change) -> Passed:
+    def _given(self, change: Change) -> FilteredChange:
         table = self.table if self.way.steps or change.table is None else change.table
         try:
-            return Passed(TableRows(table, rows_given(self.way.input, table, _images(change))))
+            return FilteredChange(TableRows(table, rows_given(self.way.input, table, _images(change))))
         except DatabusError as error:
-            return Passed(why_unknown=f"its columns were others then: {error}")
+            return FilteredChange(why_unknown=f"its columns were others then: {error}")
 
-    def _over_tables(self, images: TableRows) -> Passed:
+    def _over_tables(self, images: TableRows) -> FilteredChange:
         way = tuple(step.node for step in self.way.over_tables)
         now, result = Always(self.table), images
         try:
@@ -97,13 +98,13 @@ class WayThrough:
                 physical = self.name.partition("/")[0]
                 results = TableFilters(physical, filters, Always(images.table), now).rows(images)
                 if not results:
-                    return Passed(dropped_by=node)
+                    return FilteredChange(dropped_by=node)
                 (result,) = results
         except DatabusError as error:
-            return Passed(why_unknown=f"the filters of now do not take it: {error}")
-        return Passed(result)
+            return FilteredChange(why_unknown=f"the filters of now do not take it: {error}")
+        return FilteredChange(result)
 
-    def _typed(self, passed_all: list[Passed]) -> list[Passed]:
+    def _typed(self, passed_all: list[FilteredChange]) -> list[FilteredChange]:
         """In Spark, all changes at once, through one filter more each time, to see which one drops a change."""
         steps = self.graph.about(self.way.steps, self.name)
         if self.spark is None:
@@ -118,21 +119,23 @@ class WayThrough:
             try:
                 results = through_spark(self.graph, self.name, steps[:count], rows, self.spark())
             except DatabusError as error:
-                return [passed if passed.rows is None else Passed(why_unknown=str(error)) for passed in passed_all]
+                return [
+                    passed if passed.rows is None else FilteredChange(why_unknown=str(error)) for passed in passed_all
+                ]
             passed_all = [
                 passed if passed.rows is None else _left(passed.rows, results, step.node) for passed in passed_all
             ]
         return passed_all
 
 
-def _left(images: TableRows, results: TableRows, node: str) -> Passed:
+def _left(images: TableRows, results: TableRows, node: str) -> FilteredChange:
     """The rows of one change among those that came out of a filter."""
     scn, least = images.rows.column(COMMIT_VERSION)[0], pc.min(images.rows.column(SEQ))
     most = pc.max(images.rows.column(SEQ))
     seqs = results.rows.column(SEQ)
     is_mine = pc.and_(pc.greater_equal(seqs, least), pc.less_equal(seqs, most))
     rows = results.rows.filter(pc.and_(pc.equal(results.rows.column(COMMIT_VERSION), scn), is_mine))
-    return Passed(TableRows(results.table, rows)) if rows.num_rows else Passed(dropped_by=node)
+    return FilteredChange(TableRows(results.table, rows)) if rows.num_rows else FilteredChange(dropped_by=node)
 
 
 def _same(change: Change, candidates: Sequence[Change]) -> Change | None:

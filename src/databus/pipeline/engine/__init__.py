@@ -6,7 +6,7 @@ from databus.pipeline.engine._engine import Engine, SparkEngine
 from databus.pipeline.engine._handle import LEDGERS, Brought, OutputHandle, ledger_path, options_hash
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan, Way, plan_queries, way_of, why_stopped
+from databus.pipeline.engine._plan import OutputFeed, QueryPlan, Way, plan_queries, way_of, why_stopped
 from databus.pipeline.engine._positions import OutputPositions, positions_of, with_positions
 from databus.pipeline.engine._query import QueryThread, RunSettings, can_throttle, check_options
 from databus.pipeline.engine._query_filters import into_output, named
@@ -16,9 +16,9 @@ __all__ = [
     "LEDGERS",
     "Brought",
     "Engine",
-    "Feed",
     "Ledger",
     "Offsets",
+    "OutputFeed",
     "OutputHandle",
     "OutputPositions",
     "QueryPlan",

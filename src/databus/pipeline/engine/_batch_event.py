@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, SourceCheckpoint
 from databus.flow import Batch, Counts, RowCounts, StagedRows, TableControl, TableRows
-from databus.pipeline.engine._handle import OutputHandle, Span
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
+from databus.pipeline.engine._plan import OutputFeed
 from databus.pipeline.graph import Graph
 from databus.places import choice_to_json, chosen_by, identity
 from databus.plugins import Written
@@ -72,7 +72,7 @@ def control_json(control: TableControl) -> dict[str, Any]:
     return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **details}
 
 
-def choice_of(graph: Graph, feed: Feed, handle: OutputHandle, physical: str) -> dict[str, Any]:
+def choice_of(graph: Graph, feed: OutputFeed, handle: OutputHandle, physical: str) -> dict[str, Any]:
     """What an output takes of a physical source, by which the journal knows which rows of the log it has to have."""
     inputs = inputs_hash(graph, [way.input for way in feed.ways])
     return {"tables": choice_to_json(handle.choice(physical)), "inputs": inputs}
@@ -83,7 +83,9 @@ def inputs_hash(graph: Graph, inputs: Iterable[str]) -> str:
     return identity(json.dumps(sorted({repr(graph.inputs[path].filter) for path in inputs})))
 
 
-def advanced(handle: OutputHandle, physical: str, end: SourceCheckpoint, span: Span, written: Totals) -> dict[str, Any]:
+def advanced(
+    handle: OutputHandle, physical: str, end: SourceCheckpoint, span: BatchSpan, written: Totals
+) -> dict[str, Any]:
     """An output's advance: its range, its counts, and the target's marks of the tables that were written."""
     marks = handle.position(physical).marks if written.rows else {}
     after = handle.after(physical, end, span)

@@ -25,7 +25,7 @@ from databus.flow import part_of_other_log
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
+from databus.pipeline.engine._plan import OutputFeed, WayOf, why_stopped
 from databus.places import (
     ChosenTables,
     Held,
@@ -42,9 +42,9 @@ from databus.plugins import Delivery, Input, RunContext
 
 _SEQ_MAX: Final = 2**63 - 1
 
-Feeds = Sequence[tuple[Feed, OutputHandle]]
+Feeds = Sequence[tuple[OutputFeed, OutputHandle]]
 
-Fits = Callable[[Feed, OutputHandle, Collection[str]], None]
+Fits = Callable[[OutputFeed, OutputHandle, Collection[str]], None]
 """Raises `InputError` or `FatalError` if an output would refuse tables, by full names, as they are now."""
 
 
@@ -159,7 +159,7 @@ class _Starts:
     silent: list[ServiceUnavailable] = field(default_factory=list)
     """See `_View.silent`; of all outputs of the query."""
 
-    def begin(self, feed: Feed, handle: OutputHandle) -> SourceCheckpoint | None:
+    def begin(self, feed: OutputFeed, handle: OutputHandle) -> SourceCheckpoint | None:
         """Where an output begins, which its ledger says from now on; None: by the options."""
         log = self.origin.log_of(self.context, self.physical)
         uuid, tables = self.origin.uuid_of(self.context, self.physical), self._tables(feed)
@@ -177,7 +177,7 @@ class _Starts:
         return position.least(handle.choice(self.physical)) if goes_back else position.at
 
     def _reconciled(
-        self, feed: Feed, handle: OutputHandle, view: _View, tables: frozenset[str]
+        self, feed: OutputFeed, handle: OutputHandle, view: _View, tables: frozenset[str]
     ) -> tuple[Position, Mapping[str, Held]]:
         """Where an output begins, and the target's own places. With `on_change: rebuild`, tables whose filters were
         changed are removed first.
@@ -216,7 +216,7 @@ class _Starts:
     def _error_of(
         self,
         stop: Stopped | PositionForeign,
-        feed: Feed,
+        feed: OutputFeed,
         handle: OutputHandle,
         before: Position,
         held: Mapping[str, Held],
@@ -248,7 +248,7 @@ class _Starts:
             resumed=True,
         )
 
-    def _rebuild(self, feed: Feed, handle: OutputHandle, view: _View, tables: Sequence[str]) -> set[str]:
+    def _rebuild(self, feed: OutputFeed, handle: OutputHandle, view: _View, tables: Sequence[str]) -> set[str]:
         """Remove tables whose older rows were made by other filters, so that they are read again. Returns those that
         stay as they are, because nothing could be read of them.
         """
@@ -292,7 +292,7 @@ class _Starts:
                 f"the input from where on you want it: `starting_version: earliest`, `latest`, or a number"
             )
 
-    def _tables(self, feed: Feed) -> frozenset[str]:
+    def _tables(self, feed: OutputFeed) -> frozenset[str]:
         """The tables of an output now, by full names. Raises `ServiceUnavailable` while the relay does not know."""
         self.origin.log_of(self.context, self.physical)  # raises while the source is starting and names no table
         return frozenset(table for table in self.origin.tables_of(self.context, self.physical) if feed.selects(table))

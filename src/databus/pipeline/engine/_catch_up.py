@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from databus.core import SourceCheckpoint
 from databus.operate import logger_of
 from databus.pipeline.engine._engine import Engine
-from databus.pipeline.engine._handle import OutputHandle, Span
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
+from databus.pipeline.engine._plan import OutputFeed
 from databus.pipeline.engine._typed_tables import TypedTable, TypedTables
 from databus.pipeline.engine._writer import Writer
 from databus.plugins import Input, RunContext
@@ -24,7 +24,7 @@ class CatchUp:
 
     engine: Engine
     writer: Writer
-    feeds: Sequence[tuple[Feed, OutputHandle]]
+    feeds: Sequence[tuple[OutputFeed, OutputHandle]]
     typed: TypedTables
     origin: Input
     context: RunContext
@@ -54,7 +54,7 @@ class CatchUp:
             if not any(typed.names & place.behind(place.at.pair if place.at else (0, 0)).keys() for place in places):
                 self.typed.is_well(typed)
 
-    def _step(self, feed: Feed, handle: OutputHandle) -> bool:
+    def _step(self, feed: OutputFeed, handle: OutputHandle) -> bool:
         position = handle.position(self.physical)
         at = position.at or SourceCheckpoint()
         behind = {name: place for name, place in position.behind(at.pair).items() if feed.selects(name)}
@@ -75,11 +75,11 @@ class CatchUp:
             self._step_tables(names, feed, handle, start, to)
         return True
 
-    def _typed(self, feed: Feed, name: str) -> TypedTable | None:
+    def _typed(self, feed: OutputFeed, name: str) -> TypedTable | None:
         way = feed.way(name)
         return None if way is None else self.typed.of(way, name)
 
-    def _is_due(self, feed: Feed, name: str) -> bool:
+    def _is_due(self, feed: OutputFeed, name: str) -> bool:
         """Whether a table may be written now: after its typed filters failed, it is tried again after a while."""
         way, typed = feed.way(name), self._typed(feed, name)
         if typed is None:  # a table behind typed filters that no relay knows has nothing to write
@@ -87,17 +87,22 @@ class CatchUp:
         return typed.failure is None or typed.is_due
 
     def _step_tables(
-        self, names: frozenset[str], feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+        self,
+        names: frozenset[str],
+        feed: OutputFeed,
+        handle: OutputHandle,
+        start: SourceCheckpoint,
+        to: SourceCheckpoint,
     ) -> None:
         where = self.context, self.physical, sorted(names), start, to.pair
         ranges, end, decode = self.origin.ranges(self.engine.session, *where)
         end = to if end == start else end  # the range has no rows of them
         _say(names, handle, start, end)
         rows = self.engine.rows(ranges) if ranges.num_rows else None
-        self.writer.write_range(rows, start, end, Span(start.pair, names), decode, feed, handle)
+        self.writer.write_range(rows, start, end, BatchSpan(start.pair, names), decode, feed, handle)
 
     def _step_typed(
-        self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+        self, typed: TypedTable, feed: OutputFeed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
     ) -> None:
         _say(typed.names, handle, start, to)
         try:

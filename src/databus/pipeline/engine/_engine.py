@@ -1,6 +1,6 @@
 """The engine of queries, and the rows that it hands to what writes a batch. Users get only Spark.
 
-The logic of a pipeline needs only `Rows` and `Engine`, so that its tests run it in one process
+The logic of a pipeline needs only `BatchRows` and `Engine`, so that its tests run it in one process
 (`tests/local_engine.py`), in some milliseconds a batch.
 """
 
@@ -25,7 +25,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _RECEIPTS_DDL: Final = "feed int, receipt string"
 
 
-class Rows(Tasks, Protocol):
+class BatchRows(Tasks, Protocol):
     """The rows of a part of a batch, wherever they are, and the tasks that work on them."""
 
     @property
@@ -38,7 +38,7 @@ class Rows(Tasks, Protocol):
     def map(self, stage: Stage) -> pa.Table:
         """The receipts of tasks that share these rows."""
 
-    def in_order(self, *, in_one: bool) -> "Rows":
+    def in_order(self, *, in_one: bool) -> "BatchRows":
         """The same in the order of their pairs. in_one: all for one task."""
 
 
@@ -50,13 +50,13 @@ class Engine(Protocol):
     def session(self) -> "SparkSession":
         """For inputs and filters, which make DataFrames."""
 
-    def rows(self, ranges: pa.Table) -> Rows:
+    def rows(self, ranges: pa.Table) -> BatchRows:
         """Rows of this process, as those of a batch."""
 
     def start(
         self,
         stream: "DataFrame",
-        write: Callable[[Rows, int], None],
+        write: Callable[[BatchRows, int], None],
         *,
         name: str,
         checkpoint: Path,
@@ -70,7 +70,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class SparkRows:
-    """See `Rows`."""
+    """See `BatchRows`."""
 
     frame: "DataFrame"
 
@@ -85,15 +85,15 @@ class SparkRows:
         return ROWS_A_TASK_MIN
 
     def ranges(self) -> pa.Table:
-        """See `Rows.ranges`."""
+        """See `BatchRows.ranges`."""
         return self.frame.toArrow()
 
     def map(self, stage: Stage) -> pa.Table:
-        """See `Rows.map`."""
+        """See `BatchRows.map`."""
         return self.frame.mapInArrow(stage, _RECEIPTS_DDL).toArrow()
 
     def in_order(self, *, in_one: bool) -> "SparkRows":
-        """See `Rows.in_order`."""
+        """See `BatchRows.in_order`."""
         parted = self.frame.coalesce(1) if in_one else self.frame.repartitionByRange(ORDER[0])
         return SparkRows(parted.sortWithinPartitions(*ORDER))
 
@@ -120,7 +120,7 @@ class SparkEngine:
     def start(
         self,
         stream: "DataFrame",
-        write: Callable[[Rows, int], None],
+        write: Callable[[BatchRows, int], None],
         *,
         name: str,
         checkpoint: Path,

@@ -25,7 +25,7 @@ from databus.core import (
 from databus.disk import Location, located
 from databus.flow import Batch, Bucket, ChangeBatch, Here, Item, StagedBatch, TableControl, Tasks
 from databus.pipeline.engine._ledger import Ledger
-from databus.pipeline.engine._plan import Feed, WayOf, why_stopped
+from databus.pipeline.engine._plan import OutputFeed, WayOf, why_stopped
 from databus.places import ASKED, GAP, Choice, Held, Noted, Position, identity, read_by
 from databus.plugins import (
     ChecksTables,
@@ -73,7 +73,7 @@ Refused = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Span:
+class BatchSpan:
     """The tables of a batch, and its start."""
 
     start: Pair
@@ -89,7 +89,7 @@ class Span:
 class Brought:
     """What one query writes to an output."""
 
-    feed: Feed
+    feed: OutputFeed
     way_of: WayOf
     """A hash of what decides the rows of a table."""
 
@@ -238,7 +238,7 @@ class OutputHandle:
         self._now.clear()
         self._open(ledger)  # it may have cached what is gone
 
-    def advance(self, checkpoint: Checkpoint, span: Span | None = None) -> None:
+    def advance(self, checkpoint: Checkpoint, span: BatchSpan | None = None) -> None:
         """Note that all of a batch up to `checkpoint` is in the target, and the places of tables in `hold`."""
         with self._held():
             for physical, end in checkpoint.sources.items():
@@ -249,7 +249,7 @@ class OutputHandle:
         offsets, self._offsets = self._offsets, {}
         return offsets
 
-    def after(self, physical: str, end: SourceCheckpoint, span: Span | None = None) -> Position:
+    def after(self, physical: str, end: SourceCheckpoint, span: BatchSpan | None = None) -> Position:
         """The places of tables once a batch up to there is in the target."""
         position, choice = self.position(physical), self.choice(physical)
         if span is None or span.only is None:
@@ -323,7 +323,7 @@ class OutputHandle:
             self._looked_at.clear()
             self.output.close()
 
-    def write(self, batch: ChangeBatch, span: Span | None = None) -> Written:
+    def write(self, batch: ChangeBatch, span: BatchSpan | None = None) -> Written:
         """Apply a batch; returns what was written, with the rows of each source.
 
         Raises `UnsupportedFeature` if changes between it and the last one are missing.
@@ -333,12 +333,12 @@ class OutputHandle:
         had = batch.rows_by_source() - new.rows_by_source() + Counter(written.already)
         return replace(written, already=had)
 
-    def commit(self, batch: StagedBatch, tasks: Tasks, span: Span | None = None) -> Written:
+    def commit(self, batch: StagedBatch, tasks: Tasks, span: BatchSpan | None = None) -> Written:
         """The same, for a batch whose rows tasks have written; see `Output.commit`."""
         return self._apply(batch, partial(self.output.commit, tasks=tasks), span)
 
     def write_direct(
-        self, beginning: Batch, write: Callable[[Bucket], Sequence[StagedBatch]], span: Span | None = None
+        self, beginning: Batch, write: Callable[[Bucket], Sequence[StagedBatch]], span: BatchSpan | None = None
     ) -> list[tuple[StagedBatch, Written]]:
         """Have tasks write a batch, by `write`; returns its batches, each with what was written. beginning: where the
         batch begins.
@@ -370,7 +370,7 @@ class OutputHandle:
             for batch in batches:
                 self._discard(batch)
 
-    def _new_of(self, batch: ChangeBatch, span: Span | None) -> ChangeBatch:
+    def _new_of(self, batch: ChangeBatch, span: BatchSpan | None) -> ChangeBatch:
         """The part of a batch that is above the places of its tables, without tables whose place is below its start.
         span: of the whole batch, of which this may be a piece.
         """
@@ -378,7 +378,7 @@ class OutputHandle:
         behind = position.behind(batch.start.pair if span is None else span.start)
         return batch.above(position.done, lambda table: table not in behind)
 
-    def _apply(self, batch: BatchT, apply: Callable[[BatchT], Written | None], span: Span | None) -> Written:
+    def _apply(self, batch: BatchT, apply: Callable[[BatchT], Written | None], span: BatchSpan | None) -> Written:
         way_of = self.way_of(batch.physical)
         with self._held():
             self._check_gap(batch, span)
@@ -402,7 +402,7 @@ class OutputHandle:
             self._offsets.update(written.offsets)
             return replace(written, rows=batch.rows_by_source()) if written.rows is None else written
 
-    def _check_gap(self, batch: Batch, span: Span | None) -> None:
+    def _check_gap(self, batch: Batch, span: BatchSpan | None) -> None:
         position = self.position(batch.physical)
         start = batch.start.pair if span is None else span.start  # the batch may be a piece of a larger one
         places = [position.at] if span is None or span.only is None else map(position.place, span.only)
@@ -437,7 +437,7 @@ class OutputHandle:
             f"{self.name} {table}` (FILE is the pipeline's file)"
         )
 
-    def _check_new(self, tables: Collection[str], batch: Batch, span: Span | None) -> None:
+    def _check_new(self, tables: Collection[str], batch: Batch, span: BatchSpan | None) -> None:
         """Refuse changes after a gap, in tables that the target knows and the ledger does not."""
         held = (self.held(dict.fromkeys(sorted(tables))) or {}) if tables else {}
         start = batch.start.pair if span is None else span.start

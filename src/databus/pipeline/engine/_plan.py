@@ -54,7 +54,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Feed:
+class OutputFeed:
     """An output of a query, and the ways of its tables: each table has one."""
 
     output: str
@@ -111,7 +111,7 @@ class QueryPlan:
     shape: Shape
     """Of what its inputs give."""
     inputs: tuple[str, ...]
-    feeds: tuple[Feed, ...]
+    feeds: tuple[OutputFeed, ...]
     physical: str | None = None
     """The source that it reads; None if the input makes typed rows, and names their source."""
 
@@ -130,19 +130,19 @@ class QueryPlan:
         ways = (way for feed in self.feeds for way in feed.ways if way.input == path)
         return tuple(dict.fromkeys(way.selection for way in ways))
 
-    def feed_of(self, output: str) -> Feed | None:
+    def feed_of(self, output: str) -> OutputFeed | None:
         """The feed of an output, by its path."""
         return next((feed for feed in self.feeds if feed.output == output), None)
 
 
 def plan_queries(graph: Graph, physicals: Sequence[str]) -> list[QueryPlan]:
     """The queries of a graph without problems, in a stable order. physicals: all that the relay captures."""
-    grouped: dict[tuple[str, str, tuple[str, ...]], list[Feed]] = {}
+    grouped: dict[tuple[str, str, tuple[str, ...]], list[OutputFeed]] = {}
     for node in graph.config.outputs.values():
         owner = f"outputs/{node.name}" if node.config.lane is None else f"lanes/lane-{node.config.lane}"
         for physical, branches in _by_physical(graph.branches(node.path), physicals).items():
             inputs = tuple(dict.fromkeys(branch.input for branch in branches))
-            feed = Feed(node.path, tuple(dict.fromkeys(map(_way, branches))))
+            feed = OutputFeed(node.path, tuple(dict.fromkeys(map(_way, branches))))
             grouped.setdefault((owner, physical, inputs), []).append(feed)
     return [_query(graph, *key, tuple(feeds)) for key, feeds in grouped.items()]
 
@@ -170,7 +170,9 @@ def _way(branch: Branch) -> Way:
     return Way(branch.input, (*branch.selection, *chosen), branch.steps, Shape.TYPED, branch.table)
 
 
-def _query(graph: Graph, owner: str, physical: str, inputs: tuple[str, ...], feeds: tuple[Feed, ...]) -> QueryPlan:
+def _query(
+    graph: Graph, owner: str, physical: str, inputs: tuple[str, ...], feeds: tuple[OutputFeed, ...]
+) -> QueryPlan:
     names = "+".join(path.partition(".")[2] for path in inputs)
     if physical in inputs:
         return QueryPlan(f"{owner}/{names}", graph.inputs[physical].emits, inputs, feeds)
@@ -188,7 +190,7 @@ WayOf = Callable[[str], str]
 """Gives the hash of the table of this full name."""
 
 
-def way_of(graph: Graph, feed: Feed, output: Output) -> WayOf:
+def way_of(graph: Graph, feed: OutputFeed, output: Output) -> WayOf:
     """The way hashes of the tables of an output in a query."""
 
     @cache  # each batch asks for it

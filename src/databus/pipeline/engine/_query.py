@@ -38,7 +38,7 @@ from databus.pipeline.engine._catch_up import CatchUp
 from databus.pipeline.engine._engine import Engine
 from databus.pipeline.engine._handle import OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed, QueryPlan, Way
+from databus.pipeline.engine._plan import OutputFeed, QueryPlan, Way
 from databus.pipeline.engine._query_filters import check_output, check_tables, filters_over
 from databus.pipeline.engine._refusals import TableRefusals
 from databus.pipeline.engine._typed_steps import first_lines
@@ -212,7 +212,7 @@ class QueryThread(threading.Thread):
         self,
         settings: RunSettings,
         plan: QueryPlan,
-        feeds: Sequence[tuple[Feed, OutputHandle]],
+        feeds: Sequence[tuple[OutputFeed, OutputHandle]],
         on_end: Callable[["QueryThread"], None],
         throttle: Throttle | None = None,
     ) -> None:
@@ -417,7 +417,7 @@ class QueryThread(threading.Thread):
         check_tables(settings.graph, plan, filters, context)  # before anything is removed, or a snapshot is asked for
         self._refusals.look(filters, settings.graph, context)
 
-        def try_on(feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+        def try_on(feed: OutputFeed, handle: OutputHandle, names: Collection[str]) -> None:
             check_output(settings.graph, plan, filters, context, feed, handle, names)
             self._typed.check(feed, handle, names)
 

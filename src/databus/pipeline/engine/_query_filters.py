@@ -8,7 +8,7 @@ from databus.core import ServiceUnavailable, is_pattern
 from databus.filters import matches, nearest, patterns_meet
 from databus.flow import NamedFilter, TableFilters
 from databus.pipeline.engine._handle import OutputHandle
-from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._plan import OutputFeed, QueryPlan
 from databus.pipeline.engine._typed_steps import TypedSteps
 from databus.pipeline.graph import Graph, Step
 from databus.places import chosen_by
@@ -65,7 +65,7 @@ def check_output(
     plan: QueryPlan,
     filters: Filters,
     context: RunContext,
-    feed: Feed,
+    feed: OutputFeed,
     handle: OutputHandle,
     names: Collection[str],
 ) -> None:

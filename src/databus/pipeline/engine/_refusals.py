@@ -10,7 +10,7 @@ from typing import Any
 from databus.core import Clock, DatabusError, FatalError, InputError, SystemClock
 from databus.operate import logger_of
 from databus.pipeline.engine._handle import OutputHandle, Refused
-from databus.pipeline.engine._plan import Feed, QueryPlan
+from databus.pipeline.engine._plan import OutputFeed, QueryPlan
 from databus.pipeline.engine._query_filters import Filters, into_output
 from databus.pipeline.graph import Graph
 from databus.pipeline.telling import Reminders, why_refused
@@ -24,7 +24,7 @@ class TableRefusals:
     def __init__(
         self,
         plan: QueryPlan,
-        feeds: Sequence[tuple[Feed, OutputHandle]],
+        feeds: Sequence[tuple[OutputFeed, OutputHandle]],
         report: Callable[[Mapping[str, Any]], None],
         clock: Clock | None = None,
     ) -> None:
@@ -38,7 +38,7 @@ class TableRefusals:
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
-    def accepted(self) -> Sequence[tuple[Feed, OutputHandle]]:
+    def accepted(self) -> Sequence[tuple[OutputFeed, OutputHandle]]:
         """The feeds without the tables that their outputs refuse."""
         return [(feed.without(self._of(handle)), handle) for feed, handle in self._feeds]
 
@@ -89,7 +89,9 @@ class TableRefusals:
             return False
         return self._has_more
 
-    def _now(self, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext) -> Refused:
+    def _now(
+        self, feed: OutputFeed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
+    ) -> Refused:
         """The tables that an output refuses, by their present definition, or a past one that it has met."""
         if self._plan.physical is None:
             return {}
@@ -108,7 +110,7 @@ class TableRefusals:
         return {**past, **refused}
 
     def _note_past(
-        self, message: str, feed: Feed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
+        self, message: str, feed: OutputFeed, handle: OutputHandle, filters: Filters, graph: Graph, context: RunContext
     ) -> bool:
         """Find tables that are accepted now, but refused by a past definition of which the log still has rows: they
         join at the query's next start, after those rows. Returns whether `message` is about one of them.
@@ -132,13 +134,13 @@ class TableRefusals:
         return True
 
 
-def _is_by(feed: Feed, path: str, name: str) -> bool:
+def _is_by(feed: OutputFeed, path: str, name: str) -> bool:
     """Whether a table comes from this input, as a whole table."""
     way = feed.way(name)
     return way is not None and way.input == path and not way.is_typed
 
 
-def _why(feed: Feed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
+def _why(feed: OutputFeed, handle: OutputHandle, filters: Filters, name: str, table: TableSchema) -> str:
     """Why an output refuses a table of this definition; empty if it does not."""
     way = feed.way(name)
     if way is None:

@@ -21,14 +21,14 @@ from databus.flow import (
     TypedStage,
     Ways,
 )
-from databus.pipeline.engine._engine import Rows
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._engine import BatchRows
+from databus.pipeline.engine._plan import OutputFeed
 from databus.pipeline.engine._query_filters import Filters
 from databus.places import Position
 from databus.plugins import Output
 
 
-def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
+def ways_of(feed: OutputFeed, output: Output, filters: Filters) -> Ways:
     """The ways of an output's tables, for tasks."""
     return feed.in_tasks({way: replace(chain, known={}) for way, chain in filters.items()}, output.config.key_choice)
 
@@ -54,7 +54,7 @@ class Staging:
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
     def run(
-        self, rows: Rows, stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[Feed, Output, Position]]
+        self, rows: BatchRows, stage_of: StageOf, filters: Filters, feeds: Sequence[tuple[OutputFeed, Output, Position]]
     ) -> pa.Table:
         """The receipts of a micro-batch; see `joined`. The number of a feed is its index in `feeds`, which have the
         places of the output's tables.
@@ -67,7 +67,7 @@ class Staging:
         self._above.setdefault(output, {}).update(again.above)
         self._fits.setdefault(output, {}).update(again.fits)
 
-    def _feed(self, filters: Filters, feed: Feed, output: Output, position: Position) -> StagedFeed | None:
+    def _feed(self, filters: Filters, feed: OutputFeed, output: Output, position: Position) -> StagedFeed | None:
         writer = output.part_writer()
         if writer is None or isinstance(writer, DirectWriter):
             return None

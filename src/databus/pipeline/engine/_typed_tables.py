@@ -20,7 +20,7 @@ from databus.core import (
 )
 from databus.flow import Lineage
 from databus.pipeline.engine._handle import OutputHandle
-from databus.pipeline.engine._plan import Feed, Way
+from databus.pipeline.engine._plan import OutputFeed, Way
 from databus.pipeline.engine._query_filters import check_named, typed_steps
 from databus.pipeline.engine._typed_steps import TypedSteps
 from databus.pipeline.graph import Graph
@@ -30,7 +30,7 @@ from databus.schema import TableSchema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Feeds = Sequence[tuple[Feed, OutputHandle]]
+Feeds = Sequence[tuple[OutputFeed, OutputHandle]]
 
 
 class TypedTable:
@@ -215,7 +215,7 @@ class TypedTables:
         """The table of this full name on its way."""
         return next((table for table in self.tables if table.way == way and name in table.names), None)
 
-    def check(self, feed: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+    def check(self, feed: OutputFeed, handle: OutputHandle, names: Collection[str]) -> None:
         """Before an output's rows of tables, by full names, are removed: raise what would keep them from being written
         again.
         """

@@ -57,10 +57,10 @@ from databus.flow import (
 )
 from databus.operate import logger_of, mark_reported
 from databus.pipeline.engine._batch_event import Totals, advanced, control_json, lag_ms
-from databus.pipeline.engine._engine import Rows, SparkRows
-from databus.pipeline.engine._handle import OutputHandle, Span
+from databus.pipeline.engine._engine import BatchRows, SparkRows
+from databus.pipeline.engine._handle import BatchSpan, OutputHandle
 from databus.pipeline.engine._offsets import Offsets
-from databus.pipeline.engine._plan import Feed
+from databus.pipeline.engine._plan import OutputFeed
 from databus.pipeline.engine._query_filters import Filters
 from databus.pipeline.engine._staging import Staging, ways_of, write_ranges
 from databus.pipeline.engine._typed_tables import Feeds, TypedTable, TypedTables
@@ -83,12 +83,12 @@ _STAGES_MAX: Final = 100  # each stage may find one table more that has to be wr
 class _Part:
     """A part of a batch, from `start` to `end`."""
 
-    rows: Rows
+    rows: BatchRows
     batch_id: int
     """Spark's; -1 for tables that catch up beside micro-batches."""
     start: SourceCheckpoint
     end: SourceCheckpoint
-    span: Span
+    span: BatchSpan
     filters: Filters = field(default_factory=dict)
     """The filters over whole tables of a way, by their paths."""
 
@@ -154,7 +154,7 @@ class Writer:
         self.is_idle.set()
         self._written: defaultdict[str, Totals] = defaultdict(Totals)  # by output, of what is being written
 
-    def __call__(self, rows: Rows, batch_id: int) -> None:
+    def __call__(self, rows: BatchRows, batch_id: int) -> None:
         """Write one micro-batch to all outputs; when this returns, its query counts it as done."""
         self.is_idle.clear()
         began_s = self.clock.monotonic_s()
@@ -188,23 +188,23 @@ class Writer:
         if self.ends_batch.is_set():
             raise ServiceUnavailable(f"{self.query}: it ends between two batches; this one is repeated")
 
-    def _advance(self, batch_id: int, end: SourceCheckpoint, span: Span, began: float) -> None:
+    def _advance(self, batch_id: int, end: SourceCheckpoint, span: BatchSpan, began: float) -> None:
         crash_point("pipeline.batch.after")
         for _, handle in self.feeds:
             self._say_advanced(handle, end, span, began)
             handle.advance(self.offsets.checkpoint(batch_id), span)
 
-    def _write_typed_stream(self, rows: Rows, batch_id: int) -> None:
+    def _write_typed_stream(self, rows: BatchRows, batch_id: int) -> None:
         """For an input of typed rows: each way filters them."""
         began, (start, end) = self.clock.monotonic_s(), self._bounds(batch_id)
-        span = Span(start.pair)
+        span = BatchSpan(start.pair)
         for typed in self.typed:
             filtered, table = typed.made(rows.frame)
             part = TypedPart(SparkRows(filtered), batch_id, start, end, span, table=table, lineage_of=typed.lineage)
             self._write(part, typed.feeds)
         self._advance(batch_id, end, span, began)
 
-    def _write_tables(self, rows: Rows, batch_id: int, decode: Decode) -> None:
+    def _write_tables(self, rows: BatchRows, batch_id: int, decode: Decode) -> None:
         """For an input of tables: first the whole tables, then each table behind typed filters."""
         began, physical = self.clock.monotonic_s(), self.offsets.physical
         start, end = self._bounds(batch_id)
@@ -212,7 +212,7 @@ class Writer:
         for typed, typed_feeds in turns:
             for _, handle in typed_feeds:  # before its first batch a table has no place: it gets the batch's start
                 handle.hold(physical, typed.names, self._raw(batch_id - 1))
-        span = Span(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
+        span = BatchSpan(start.pair, but=frozenset(name for typed, _ in turns for name in typed.names))
         feeds = [(self._at_start(feed, handle, span), handle) for feed, handle in self.feeds]
         part = TablesPart(rows, batch_id, start, end, span, self.filters, decode=decode)
         self._write(part, [(feed, handle) for feed, handle in feeds if feed.ways])
@@ -273,7 +273,7 @@ class Writer:
             rows = typed.empty()  # an output has to see its beginning, as by `_beginning`
         if rows is not None:
             filtered, table = typed.made(rows)
-            span = Span(start.pair, typed.names)
+            span = BatchSpan(start.pair, typed.names)
             first, last = (replace(place_of, log=typed.log) for place_of in (start, place))
             part = TypedPart(SparkRows(filtered), batch_id, first, last, span, table=table, lineage_of=typed.lineage)
             before = {handle.name: self._written[handle.name].came(table.source) for _, handle in feeds}
@@ -287,18 +287,18 @@ class Writer:
             handle.hold(self.offsets.physical, typed.names, place)
         return place
 
-    def _at_start(self, feed: Feed, handle: OutputHandle, span: Span) -> Feed:
+    def _at_start(self, feed: OutputFeed, handle: OutputHandle, span: BatchSpan) -> OutputFeed:
         """The ways of whole tables, without tables whose place is below the start of the batch."""
         tables = feed.of(*(way for way in feed.ways if not way.is_typed))
         return tables.without(handle.position(self.offsets.physical).behind(span.start))
 
     def write_typed_range(
-        self, typed: TypedTable, feed: Feed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
+        self, typed: TypedTable, feed: OutputFeed, handle: OutputHandle, start: SourceCheckpoint, to: SourceCheckpoint
     ) -> None:
         """Write the next part of a table behind typed filters that catches up, and note its new place. Called with
         `turn` held.
         """
-        began, span = self.clock.monotonic_s(), Span(start.pair, typed.names)
+        began, span = self.clock.monotonic_s(), BatchSpan(start.pair, typed.names)
         self._written.clear()
         place = self._write_next(typed, [(feed, handle)], -1, start, to)
         self._say_advanced(handle, place, span, began)
@@ -306,12 +306,12 @@ class Writer:
 
     def write_range(
         self,
-        rows: Rows | None,
+        rows: BatchRows | None,
         start: SourceCheckpoint,
         end: SourceCheckpoint,
-        span: Span,
+        span: BatchSpan,
         decode: Decode,
-        feed: Feed,
+        feed: OutputFeed,
         handle: OutputHandle,
     ) -> None:
         """Write a range for tables that catch up, and note their new places. Called with `turn` held."""
@@ -377,7 +377,9 @@ class Writer:
             return []
         return [StagedBatch(self.offsets.physical, part.start, part.end, ())]
 
-    def _write_direct(self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter, began: float) -> None:
+    def _write_direct(
+        self, part: Part, feed: OutputFeed, handle: OutputHandle, writer: DirectWriter, began: float
+    ) -> None:
         """One job for an output, with a task for each bucket; all rows are in the target when it ends."""
         to_buckets = self._to_buckets(part, feed, handle, writer)
         if to_buckets is None:
@@ -400,7 +402,7 @@ class Writer:
             commit_us = 0
 
     def _to_buckets(
-        self, part: Part, feed: Feed, handle: OutputHandle, writer: DirectWriter
+        self, part: Part, feed: OutputFeed, handle: OutputHandle, writer: DirectWriter
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """The beginning of a part, and a function that has tasks write it and returns their receipts; None without
         rows.
@@ -453,7 +455,7 @@ class Writer:
         return self._staged(part, feeds)
 
     def _commit(
-        self, part: Part, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, began: float
+        self, part: Part, batches: Sequence[StagedBatch], feed: OutputFeed, handle: OutputHandle, began: float
     ) -> Restage | None:
         try:
             for batch in batches:
@@ -494,7 +496,7 @@ class Writer:
         return start, offsets.position(batch_id)
 
     def _for_feed(
-        self, part: Part, batch: BatchT, feed: Feed, handle: OutputHandle, tally: BatchTally | None = None
+        self, part: Part, batch: BatchT, feed: OutputFeed, handle: OutputHandle, tally: BatchTally | None = None
     ) -> BatchT:
         """The part of a batch that an output gets. Tables that a mirror cannot follow behind filters are read again.
         tally: counts rows that tasks have not counted.
@@ -572,7 +574,7 @@ class Writer:
         self._written[output].take(batch, written, event["rows"], commit_us)
         self.report(event)
 
-    def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: Span, began: float) -> None:
+    def _say_advanced(self, handle: OutputHandle, end: SourceCheckpoint, span: BatchSpan, began: float) -> None:
         """Report that all up to `end` is in a target. Before its ledger says so: if this process is killed in between,
         it is reported twice; the other order could lose it, which looks like a missing batch.
         """

@@ -16,7 +16,7 @@ from databus.pipeline.graph._config import (
 from databus.pipeline.graph._graph import BRANCHES_MAX, Branch, Edge, Graph, Step, physicals_of
 from databus.pipeline.graph._json_schema import pipeline_schema
 from databus.pipeline.graph._options import Plugin, plugin, plugins
-from databus.pipeline.graph._registry import Kind, plugin_class
+from databus.pipeline.graph._registry import NodeKind, plugin_class
 from databus.pipeline.graph._render import edge_label, physical_edges, render
 from databus.pipeline.graph._state import StateLock, holder_of, is_held, while_stopped
 
@@ -26,7 +26,7 @@ __all__ = [
     "Edge",
     "FilterTest",
     "Graph",
-    "Kind",
+    "NodeKind",
     "NodeSpec",
     "PipelineConfig",
     "Plugin",

@@ -16,7 +16,7 @@ from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.disk import SCHEMES, Storage
 from databus.formats import hint_for, lines_of, load_yaml, path_of, substitute
 from databus.link import ADDRESSES
-from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.pipeline.graph._registry import NodeKind, plugin_class, plugin_types
 from databus.plugins import Output, OutputContext
 from databus.sources import SourceConfig, parse_source
 
@@ -270,7 +270,7 @@ class PipelineSections(BaseModel):
 class NodeSpec:
     """A node whose options have been checked: its class, and its options as the class's model."""
 
-    kind: Kind
+    kind: NodeKind
     name: str
     type: str
     plugin: Any
@@ -284,7 +284,7 @@ class NodeSpec:
     @property
     def sources(self) -> list[str]:
         """The names in its `from`."""
-        return [] if self.kind is Kind.INPUT else list(self.config.from_)
+        return [] if self.kind is NodeKind.INPUT else list(self.config.from_)
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class PipelineConfig:
     @property
     def outputs(self) -> Mapping[str, NodeSpec]:
         """The outputs, by name."""
-        return {node.name: node for node in self.nodes.values() if node.kind is Kind.OUTPUT}
+        return {node.name: node for node in self.nodes.values() if node.kind is NodeKind.OUTPUT}
 
     def output_of(self, name: str) -> Output:
         """Make the output of this name, without opening its target. Raises `InputError` if there is none."""
@@ -393,7 +393,7 @@ class PipelineConfig:
 
 
 @dataclass
-class _Reader:
+class _FileReader:
     """Reads sections one after the other, and collects all problems."""
 
     path: Path
@@ -446,8 +446,8 @@ class _Reader:
                 self.add_lines(str(error))
 
     def nodes(self, sections: PipelineSections) -> Iterator[NodeSpec]:
-        seen: dict[str, Kind] = {}
-        for kind in Kind:
+        seen: dict[str, NodeKind] = {}
+        for kind in NodeKind:
             for name, options in getattr(sections, kind).items():
                 where = f"{kind}.{name}"
                 if len(seen) >= NODES_MAX:
@@ -455,15 +455,15 @@ class _Reader:
                     return
                 if not _NAME.fullmatch(name):
                     self.add(where, "a name begins with a letter and has letters, digits, _ and - only")
-                elif name in seen and kind is not Kind.OUTPUT:
+                elif name in seen and kind is not NodeKind.OUTPUT:
                     self.add(where, f"{seen[name]}.{name} has the same name; a `from` could not tell them apart")
                 node = self.node(kind, name, options)
-                if kind is not Kind.OUTPUT:
+                if kind is not NodeKind.OUTPUT:
                     seen.setdefault(name, kind)
                 if node is not None:
                     yield node
 
-    def node(self, kind: Kind, name: str, options: Any) -> NodeSpec | None:
+    def node(self, kind: NodeKind, name: str, options: Any) -> NodeSpec | None:
         where = f"{kind}.{name}"
         if not isinstance(options, dict):
             self.add(where, f"expected options, with at least `type: {plugin_types(kind)[0]}`")
@@ -495,7 +495,7 @@ def _unread(path: Path, error_text: str) -> Problem:
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
     """Read a pipeline's file: what could be read of it, None if nothing, and all problems."""
-    reader = _Reader(path)
+    reader = _FileReader(path)
     try:
         value = load_yaml(path)
     except ConfigError as error:

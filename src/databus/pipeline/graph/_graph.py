@@ -14,7 +14,7 @@ from typing import Any, Final
 from databus.filters import Selection, matches, may_select, selects
 from databus.formats import hint_for
 from databus.pipeline.graph._config import NodeSpec, PipelineConfig, Problem
-from databus.pipeline.graph._registry import Kind
+from databus.pipeline.graph._registry import NodeKind
 from databus.plugins import Filter, Input, Shape, TablesFilter
 
 BRANCHES_MAX: Final = 1_000
@@ -93,8 +93,8 @@ class Graph:
         nodes = config.nodes.values()
         graph = cls(
             config,
-            {node.path: node.plugin(node.config) for node in nodes if node.kind is Kind.INPUT},
-            {node.path: node.plugin(node.config, config.folder) for node in nodes if node.kind is Kind.FILTER},
+            {node.path: node.plugin(node.config) for node in nodes if node.kind is NodeKind.INPUT},
+            {node.path: node.plugin(node.config, config.folder) for node in nodes if node.kind is NodeKind.FILTER},
         )
         problems = [problem for node in nodes for problem in graph._join(node)]
         return graph, problems
@@ -104,9 +104,9 @@ class Graph:
         """The node's path by each name that may be in a `from`."""
         named: dict[str, str] = {}
         for node in self.config.nodes.values():
-            if node.kind is Kind.OUTPUT:
+            if node.kind is NodeKind.OUTPUT:
                 continue
-            branches = self.filters[node.path].branches if node.kind is Kind.FILTER else ()
+            branches = self.filters[node.path].branches if node.kind is NodeKind.FILTER else ()
             named.update({f"{node.name}.{branch}": node.path for branch in branches} or {node.name: node.path})
         return named
 
@@ -128,13 +128,13 @@ class Graph:
             self.edges.append(Edge(path, branch, node.path, index, self._shape_into(path, node), self._table_of(node)))
 
     def _table_of(self, node: NodeSpec) -> str | None:
-        return self.filters[node.path].table if node.kind is Kind.FILTER else None
+        return self.filters[node.path].table if node.kind is NodeKind.FILTER else None
 
     def _shape_into(self, source: str, node: NodeSpec) -> Shape:
         """What the edge from `source` into `node` carries: typed rows if either side is about one table."""
         if self.shape_out(source) is Shape.TYPED:
             return Shape.TYPED
-        if node.kind is Kind.FILTER and self.filters[node.path].takes is Shape.TYPED:
+        if node.kind is NodeKind.FILTER and self.filters[node.path].takes is Shape.TYPED:
             return Shape.TYPED
         return Shape.TABLES
 
@@ -197,7 +197,7 @@ class Graph:
 
     def reaching(self) -> set[str]:
         """The nodes from which something reaches an output."""
-        outputs = {path for path, node in self.config.nodes.items() if node.kind is Kind.OUTPUT}
+        outputs = {path for path, node in self.config.nodes.items() if node.kind is NodeKind.OUTPUT}
         waiting = list(outputs)
         while waiting:
             for edge in self.into(waiting.pop()):

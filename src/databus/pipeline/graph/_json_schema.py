@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from databus.core import ConfigError
 from databus.pipeline.graph._config import PipelineSections, RelaySection
-from databus.pipeline.graph._registry import Kind, plugin_class, plugin_types
+from databus.pipeline.graph._registry import NodeKind, plugin_class, plugin_types
 from databus.sources import source_model, source_types
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ def pipeline_schema() -> Json:
     """The schema, without the types of plugins that do not load."""
     from databus.relay import RelayConfig
 
-    nodes = {kind: dict(_models_of(kind)) for kind in Kind}
+    nodes = {kind: dict(_models_of(kind)) for kind in NodeKind}
     sources = {name: source_model(name) for name in source_types()}
     models: list[type[BaseModel]] = [PipelineSections, RelayConfig, *sources.values()]
     models += [model for node in nodes.values() for model in node.values()]
@@ -48,7 +48,7 @@ def pipeline_schema() -> Json:
     return whole
 
 
-def _models_of(kind: Kind) -> Iterator[tuple[str, type[BaseModel]]]:
+def _models_of(kind: NodeKind) -> Iterator[tuple[str, type[BaseModel]]]:
     for name in plugin_types(kind):
         try:
             yield name, plugin_class(kind, name).config_model

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from databus.core import ConfigError, InputError
 from databus.formats import hint_for
-from databus.pipeline.graph._registry import Kind, is_built_in, plugin_class, plugin_types
+from databus.pipeline.graph._registry import NodeKind, is_built_in, plugin_class, plugin_types
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _value(value: Any) -> str:
 class Plugin:
     """A type of node."""
 
-    kind: Kind
+    kind: NodeKind
     type: str
     origin: str
     """`built in`, or the class that an entry point names."""
@@ -114,7 +114,7 @@ class Plugin:
 
 def plugins() -> Iterator[Plugin]:
     """All types with a short name, by kind."""
-    for kind in Kind:
+    for kind in NodeKind:
         for name in plugin_types(kind):
             yield _plugin(kind, name, None)
 
@@ -122,19 +122,19 @@ def plugins() -> Iterator[Plugin]:
 def plugin(name: str, folder: Path) -> list[Plugin]:
     """The types of this name, at most one of each kind. folder: where files of classes are. Raises `InputError`."""
     if ":" in name:
-        plugins_so_called = [_plugin(kind, name, folder) for kind in Kind]
+        plugins_so_called = [_plugin(kind, name, folder) for kind in NodeKind]
         fitting = [candidate for candidate in plugins_so_called if not candidate.error]
         if not fitting:
             raise InputError(plugins_so_called[-1].error)
         return fitting
-    kinds = [kind for kind in Kind if name in plugin_types(kind)]
+    kinds = [kind for kind in NodeKind if name in plugin_types(kind)]
     if not kinds:
-        types = [type_name for kind in Kind for type_name in plugin_types(kind)]
+        types = [type_name for kind in NodeKind for type_name in plugin_types(kind)]
         raise InputError(f'no type called "{name}"; {hint_for(name, dict.fromkeys(types))}; see `databus plugins`')
     return [_plugin(kind, name, folder) for kind in kinds]
 
 
-def _plugin(kind: Kind, name: str, folder: Path | None) -> Plugin:
+def _plugin(kind: NodeKind, name: str, folder: Path | None) -> Plugin:
     origin = "built in" if is_built_in(kind, name) else _origin(kind, name)
     try:
         found_class = plugin_class(kind, name, folder)
@@ -150,7 +150,7 @@ def _plugin(kind: Kind, name: str, folder: Path | None) -> Plugin:
     )
 
 
-def _origin(kind: Kind, name: str) -> str:
+def _origin(kind: NodeKind, name: str) -> str:
     for entry in entry_points(group=f"databus.{kind}", name=name):
         where = "" if entry.dist is None else f" of {entry.dist.name} {entry.dist.version}"
         return f"{entry.value}{where}"

@@ -26,7 +26,7 @@ from databus.plugins import Filter, Input, Output, TakesFrames, misspelt
 _CLASSES_MAX: Final = 1_000
 
 
-class Kind(StrEnum):
+class NodeKind(StrEnum):
     """The three kinds of nodes, by the name of their section."""
 
     INPUT = "inputs"
@@ -39,13 +39,13 @@ class Kind(StrEnum):
         return self.value.removesuffix("s")
 
 
-_BASES: Final[Mapping[Kind, type]] = {Kind.INPUT: Input, Kind.FILTER: Filter, Kind.OUTPUT: Output}
-_BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
-    Kind.INPUT: {
+_BASES: Final[Mapping[NodeKind, type]] = {NodeKind.INPUT: Input, NodeKind.FILTER: Filter, NodeKind.OUTPUT: Output}
+_BUILT_IN: Final[Mapping[NodeKind, Mapping[str, str]]] = {
+    NodeKind.INPUT: {
         "databus": "databus.pipeline.inputs:DatabusInput",
         "mock": "databus.pipeline.inputs:MockInput",
     },
-    Kind.FILTER: {
+    NodeKind.FILTER: {
         "dedupe": "databus.pipeline.filters:DedupeFilter",
         "mask": "databus.pipeline.filters:MaskFilter",
         "outbox": "databus.pipeline.filters:OutboxFilter",
@@ -59,7 +59,7 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "unnest": "databus.pipeline.filters:UnnestFilter",
         "where": "databus.pipeline.filters:WhereFilter",
     },
-    Kind.OUTPUT: {
+    NodeKind.OUTPUT: {
         "console": "databus.sinks._console:ConsoleOutput",
         "count": "databus.sinks._mock:CountOutput",
         "delta": "databus.sinks.delta._output:DeltaOutput",
@@ -74,17 +74,17 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
 }
 
 
-def is_built_in(kind: Kind, type_name: str) -> bool:
+def is_built_in(kind: NodeKind, type_name: str) -> bool:
     """Whether a type comes with databus."""
     return type_name in _BUILT_IN[kind]
 
 
-def plugin_types(kind: Kind) -> list[str]:
+def plugin_types(kind: NodeKind) -> list[str]:
     """The names of all types of a kind."""
     return sorted({*_BUILT_IN[kind], *(entry.name for entry in entry_points(group=f"databus.{kind}"))})
 
 
-def plugin_class(kind: Kind, type_name: str, folder: Path | None = None) -> Any:
+def plugin_class(kind: NodeKind, type_name: str, folder: Path | None = None) -> Any:
     """The class of a type; loaded again if it is in a file that has changed. folder: where files of classes are.
 
     Raises `ConfigError`, without a path, for an unknown name, a class that does not load, and one of another kind.
@@ -101,7 +101,7 @@ def _digest(path: Path) -> str:
 
 
 @lru_cache(_CLASSES_MAX)
-def _class_of(kind: Kind, type_name: str, folder: Path | None, digest: str) -> Any:
+def _class_of(kind: NodeKind, type_name: str, folder: Path | None, digest: str) -> Any:
     del digest
     if type_name in _BUILT_IN[kind]:
         module, _, name = _BUILT_IN[kind][type_name].partition(":")
@@ -148,7 +148,7 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def _checked(kind: Kind, type_name: str, loaded: Any) -> Any:
+def _checked(kind: NodeKind, type_name: str, loaded: Any) -> Any:
     base = _BASES[kind]
     if not (isinstance(loaded, type) and issubclass(loaded, base)):
         raise ConfigError(f'type "{type_name}": {loaded!r} is no subclass of databus.pipeline.{base.__name__}')

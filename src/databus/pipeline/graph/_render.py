@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from databus.pipeline.graph._graph import Edge, Graph
-from databus.pipeline.graph._registry import Kind
+from databus.pipeline.graph._registry import NodeKind
 from databus.plugins import Shape
 
-_DOT_SHAPES = {Kind.INPUT: "cds", Kind.FILTER: "box", Kind.OUTPUT: "cylinder"}
-_MERMAID_SHAPES = {Kind.INPUT: ("[/", "/]"), Kind.FILTER: ("[", "]"), Kind.OUTPUT: ("[(", ")]")}
+_DOT_SHAPES = {NodeKind.INPUT: "cds", NodeKind.FILTER: "box", NodeKind.OUTPUT: "cylinder"}
+_MERMAID_SHAPES = {NodeKind.INPUT: ("[/", "/]"), NodeKind.FILTER: ("[", "]"), NodeKind.OUTPUT: ("[(", ")]")}
 
 
 def render(graph: Graph, form: Literal["tree", "dot", "mermaid"]) -> str:

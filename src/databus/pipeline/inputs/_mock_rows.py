@@ -41,7 +41,7 @@ class MockRows(DataSource):  # type: ignore[misc]  # pyspark publishes no types
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream."""
-        return _Reader(_config_of(dict(self.options)), schema)
+        return _MockReader(_config_of(dict(self.options)), schema)
 
 
 class _Range(InputPartition):  # type: ignore[misc]  # as above
@@ -50,7 +50,7 @@ class _Range(InputPartition):  # type: ignore[misc]  # as above
         self.start, self.end = start, end
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # as above
+class _MockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # as above
     def __init__(self, config: MockInputConfig, schema: StructType) -> None:
         self._config = config
         self._schema = arrow_schema(schema)

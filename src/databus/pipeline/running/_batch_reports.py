@@ -21,7 +21,7 @@ _PENDING_MAX: Final = 1_000
 """Counts that wait to be compared with the log; older ones are dropped."""
 _END_S_MAX: Final = 1.0
 
-Key = tuple[str, str]
+ChainName = tuple[str, str]
 """An output and a physical source."""
 
 
@@ -36,8 +36,8 @@ class BatchReports:
         self._report = report
         self._every_s = every_s
         self._lock = threading.Lock()
-        self._chains: dict[Key, Chain] = {}
-        self._pending: list[tuple[Key, RangeCounts]] = []
+        self._chains: dict[ChainName, Chain] = {}
+        self._pending: list[tuple[ChainName, RangeCounts]] = []
         config = graph().config
         for output in config.sections.outputs:
             for line in last_batches(config.state, output):
@@ -77,7 +77,7 @@ class BatchReports:
         for (output, physical), start, end, message in breaks:
             self._say(output, physical, start, end, message)
 
-    def _breaks(self) -> Iterator[tuple[Key, Pair, Pair, str]]:
+    def _breaks(self) -> Iterator[tuple[ChainName, Pair, Pair, str]]:
         for key, chain in self._chains.items():
             self._pending += [(key, counted) for counted in chain.settled() if chain.is_counted]
             chain.is_counted = True

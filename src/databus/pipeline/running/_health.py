@@ -208,7 +208,7 @@ def site_url(runner: web.AppRunner) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Collector:
+class _PipelineCollector:
     def __init__(self, status: Status) -> None:
         self._status = status
 
@@ -323,5 +323,5 @@ def _flow_families(outputs: Mapping[str, Any]) -> Iterator[Metric]:
 def render_pipeline_metrics(status: Status) -> bytes:
     """The text of /metrics."""
     registry = CollectorRegistry()
-    registry.register(_Collector(status))
+    registry.register(_PipelineCollector(status))
     return generate_latest(registry)

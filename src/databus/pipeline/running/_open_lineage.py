@@ -41,7 +41,7 @@ _ALL: Final = ""
 _logger = logger_of("databus.pipeline")
 
 
-class Moment(NamedTuple):
+class JobEvent(NamedTuple):
     """Something that happened to an output's job."""
 
     kind: str
@@ -52,7 +52,7 @@ class Moment(NamedTuple):
 
 
 def event_of(
-    moment: Moment, run_id: str, namespace: str, pipeline: str, lineages: Iterable[TableLineage]
+    moment: JobEvent, run_id: str, namespace: str, pipeline: str, lineages: Iterable[TableLineage]
 ) -> dict[str, Any]:
     """The event. lineages: of the tables that come to the output."""
     lineages_here = [lineage for lineage in lineages if lineage.output == moment.output]
@@ -149,7 +149,7 @@ class OpenLineage:
         self._relay = config.relay.url
         self._runs: dict[str, str] = {}  # by output
         self._sent_s: dict[str, float] = {}  # by output: when its last event was made
-        self._moments: deque[Moment] = deque()
+        self._moments: deque[JobEvent] = deque()
         self._waiting: deque[dict[str, Any]] = deque()
         self._changed = threading.Condition()
         self._is_ending = False
@@ -183,18 +183,18 @@ class OpenLineage:
                 self._moments += moments
                 self._changed.notify_all()
 
-    def _moments_of(self, event: Mapping[str, Any]) -> Iterable[Moment]:
+    def _moments_of(self, event: Mapping[str, Any]) -> Iterable[JobEvent]:
         at_us, outputs = event.get("at_us") or time.time_ns() // 1000, event.get("outputs", ())
         match event["event"]:
             case "started":
-                return [Moment("START", output, at_us) for output in outputs]
+                return [JobEvent("START", output, at_us) for output in outputs]
             case "failed":
-                return [Moment("FAIL", output, at_us, event["message"]) for output in outputs]
+                return [JobEvent("FAIL", output, at_us, event["message"]) for output in outputs]
             case "batch" if any(control["kind"] == "schema" for control in event.get("changes", ())):
-                return [Moment("RUNNING", event["output"], at_us)]
+                return [JobEvent("RUNNING", event["output"], at_us)]
             case "stopped":
-                failed = [Moment("FAIL", output, at_us, "; ".join(event["reasons"])) for output in event["failed"]]
-                return [*failed, Moment("COMPLETE", _ALL, at_us)]
+                failed = [JobEvent("FAIL", output, at_us, "; ".join(event["reasons"])) for output in event["failed"]]
+                return [*failed, JobEvent("COMPLETE", _ALL, at_us)]
         return ()
 
     def _run(self) -> None:
@@ -214,11 +214,11 @@ class OpenLineage:
                 self._backoff.reset()
             wait_s = _LOOK_S if is_taken else self._backoff.next_ms() / 1e3
 
-    def _due(self) -> list[Moment]:
+    def _due(self) -> list[JobEvent]:
         now_s, at_us = self._clock(), time.time_ns() // 1000
-        return [Moment("RUNNING", name, at_us) for name, sent_s in self._sent_s.items() if now_s - sent_s >= _EVERY_S]
+        return [JobEvent("RUNNING", name, at_us) for name, sent_s in self._sent_s.items() if now_s - sent_s >= _EVERY_S]
 
-    def _make(self, moments: Sequence[Moment]) -> None:
+    def _make(self, moments: Sequence[JobEvent]) -> None:
         if not moments:
             return
         graph = self.graph()
@@ -227,7 +227,7 @@ class OpenLineage:
             for output in list(self._runs) if moment.output == _ALL else [moment.output]:
                 self._put(moment._replace(output=output), graph, lineages)
 
-    def _put(self, moment: Moment, graph: Graph, lineages: Sequence[TableLineage]) -> None:
+    def _put(self, moment: JobEvent, graph: Graph, lineages: Sequence[TableLineage]) -> None:
         output, is_new = moment.output, moment.output not in self._runs
         if is_new != (moment.kind == "START"):
             return  # START comes once, whatever restarts; after the end nothing comes

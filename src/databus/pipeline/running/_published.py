@@ -14,7 +14,7 @@ from databus.pipeline.graph import PipelineConfig, is_held, state_of
 from databus.pipeline.running._dead_letters import with_letters
 from databus.pipeline.running._own_relay import states_of
 from databus.pipeline.running._source_watch import States, is_well
-from databus.pipeline.telling import BatchJournal, Journal, OnEvent, Progress, StatusFile, read_status, with_backlog
+from databus.pipeline.telling import BatchJournal, Journal, OnEvent, RunProgress, StatusFile, read_status, with_backlog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class Published:
         self._http = http or config.sections.run.http
         self._is_option = bool(http)
         self._server: HealthServer | None = None
-        self._progress = Progress(sorted(config.sections.outputs))
+        self._progress = RunProgress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
         self._journal = Journal(config.state)
         self._batches = BatchJournal(config.state)

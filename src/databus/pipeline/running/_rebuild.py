@@ -13,7 +13,7 @@ from databus.disk import Location
 from databus.filters import matches, nearest
 from databus.pipeline.checks import check_sources
 from databus.pipeline.engine import Ledger, OutputHandle, ledger_path
-from databus.pipeline.graph import Graph, Kind, PipelineConfig, while_stopped
+from databus.pipeline.graph import Graph, NodeKind, PipelineConfig, while_stopped
 from databus.plugins import Output, Removes
 
 
@@ -75,7 +75,7 @@ def take_ledgers(config: PipelineConfig) -> None:
     them any more. The caller has the lock of the state here.
     """
     for node in config.nodes.values():
-        if node.kind is Kind.OUTPUT:
+        if node.kind is NodeKind.OUTPUT:
             target = config.output_of(node.name)
             _ledger_of(target, config.state, is_all=False).take()
             target.close()

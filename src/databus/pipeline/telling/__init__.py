@@ -3,7 +3,7 @@
 from databus.pipeline.telling._batch_journal import BatchJournal, last_batches, read_batches
 from databus.pipeline.telling._events import OnEvent, reporting
 from databus.pipeline.telling._journal import Journal, read_journal
-from databus.pipeline.telling._progress import OutputState, Progress, unwell, why_refused, worst_backlogs
+from databus.pipeline.telling._progress import OutputState, RunProgress, unwell, why_refused, worst_backlogs
 from databus.pipeline.telling._reminders import Reminders
 from databus.pipeline.telling._resting import Rest, Resting, Throttle
 from databus.pipeline.telling._status import StatusFile, read_status, with_backlog
@@ -28,10 +28,10 @@ __all__ = [
     "OnOverdue",
     "OutputState",
     "Overdue",
-    "Progress",
     "Reminders",
     "Rest",
     "Resting",
+    "RunProgress",
     "StatusFile",
     "Throttle",
     "in_background",

@@ -173,7 +173,7 @@ class _Output:
         }
 
 
-class Progress:
+class RunProgress:
     """Takes events from any thread, and answers any other."""
 
     def __init__(self, outputs: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from databus.core import InputError
 from databus.filters import patterns_meet
-from databus.pipeline.graph import Edge, Graph, Kind, NodeSpec, holder_of, plugin_class
+from databus.pipeline.graph import Edge, Graph, NodeKind, NodeSpec, holder_of, plugin_class
 
 _COUNTER: Final = "mock"
 
@@ -29,7 +29,7 @@ def dry(graph: Graph, state: Path) -> Graph:
             f"the pipeline {config.name} runs as {holder}, and its relay's logs have one owner: `databus status` shows "
             "what it does. Stop it, or have a dry run read a relay that runs by itself (`relay: {url: ...}`)"
         )
-    nodes = {path: _begun(node) for path, node in config.nodes.items() if node.kind is not Kind.OUTPUT}
+    nodes = {path: _begun(node) for path, node in config.nodes.items() if node.kind is not NodeKind.OUTPUT}
     counters = {edge_name(edge): _counter(graph, edge) for edge in graph.edges}
     nodes |= {node.path: node for node in counters.values()}
     sections = config.sections.model_copy(update={"outputs": {name: {"type": _COUNTER} for name in counters}})
@@ -44,16 +44,16 @@ def edge_name(edge: Edge) -> str:
 
 
 def _counter(graph: Graph, edge: Edge) -> NodeSpec:
-    plugin = plugin_class(Kind.OUTPUT, _COUNTER)
+    plugin = plugin_class(NodeKind.OUTPUT, _COUNTER)
     start = edge_name(edge).partition("→")[0]
     lane = getattr(graph.config.nodes[edge.target].config, "lane", None)  # counters share queries as outputs do
     options = {"type": _COUNTER, "from": [start], "lane": lane, "check": "none"}
-    return NodeSpec(Kind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(options))
+    return NodeSpec(NodeKind.OUTPUT, edge_name(edge), _COUNTER, plugin, plugin.config_model.model_validate(options))
 
 
 def _begun(node: NodeSpec) -> NodeSpec:
     """Begin at the oldest change unless the input says where: the default may ask for snapshots, a dry run must not."""
-    if node.kind is not Kind.INPUT or "starting_version" not in type(node.config).model_fields:
+    if node.kind is not NodeKind.INPUT or "starting_version" not in type(node.config).model_fields:
         return node
     if node.config.starting_version is not None or node.config.starting_timestamp is not None:
         return node

@@ -16,7 +16,7 @@ from databus.sources.snapshots._chunks import (
     Watermark,
 )
 from databus.sources.snapshots._reader import ChunkReader, ReadAbandoned, SnapshotReader, TableLocked
-from databus.sources.snapshots._reading import Reading
+from databus.sources.snapshots._reading import SnapshotReading
 from databus.sources.snapshots._tracker import KeyTracker
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "ReadAbandoned",
     "ReadChunk",
     "Readable",
-    "Reading",
     "ReadingRestarted",
     "SnapshotOptions",
     "SnapshotReader",
+    "SnapshotReading",
     "TableLocked",
     "Task",
     "Watermark",

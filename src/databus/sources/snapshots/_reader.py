@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from databus.core import Backoff, CorruptData, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.snapshots._chunks import Placed, Position, Progress, ReadChunk, ReadingRestarted, SnapshotOptions
-from databus.sources.snapshots._reading import Reading, TableT
+from databus.sources.snapshots._reading import SnapshotReading, TableT
 from databus.sources.snapshots._tracker import KeyTracker
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class TableLocked(TransientError):
 class ChunkReader(Protocol[TableT]):
     """Reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
-    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+    def read(self, reading: SnapshotReading[TableT], chunk: ReadChunk) -> None:
         """Read it and hand it to `SnapshotReader.read`. Raises `TransientError` or OSError where waiting may help."""
         ...
 
@@ -73,7 +73,7 @@ class SnapshotReader(Generic[TableT]):
         self._options = options or SnapshotOptions()
         self._on_ready = on_ready
         self._changed = threading.Condition()
-        self._readings: dict[str, Reading[TableT]] = {}
+        self._readings: dict[str, SnapshotReading[TableT]] = {}
         self._tracker = KeyTracker(self._options.chunk_keys_max, self._options.chunk_keys_bytes_max)
         self._scn = -1
         self._position: Position | None = None
@@ -96,7 +96,7 @@ class SnapshotReader(Generic[TableT]):
         with self._changed:
             source = table.task.source
             self.drop(source)
-            self._readings[source] = reading = Reading(table, self._options)
+            self._readings[source] = reading = SnapshotReading(table, self._options)
             if remains and not reading.go_on(remains, order):
                 self._restarts.append(ReadingRestarted(source))
             self._start_threads()
@@ -205,7 +205,7 @@ class SnapshotReader(Generic[TableT]):
     def _is_reached(self, chunk: ReadChunk) -> bool:
         return self._position is not None and chunk.high is not None and chunk.high.is_in(self._position)
 
-    def _place(self, reading: Reading[TableT], chunk: ReadChunk) -> Placed | None:
+    def _place(self, reading: SnapshotReading[TableT], chunk: ReadChunk) -> Placed | None:
         """The chunk, if it can be placed here; else None, and it is read again."""
         source = reading.source
         if chunk.error is not None and not self._tracker.has_control(source, chunk.after):
@@ -247,7 +247,7 @@ class SnapshotReader(Generic[TableT]):
         """Whether a transaction that the chunk may lack is in the log: then it is read again."""
         return bool(chunk.prepared)
 
-    def _read_again(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+    def _read_again(self, reading: SnapshotReading[TableT], chunk: ReadChunk) -> None:
         if reading.is_whole:
             reading.restart()
             reading.pause()
@@ -296,7 +296,7 @@ class SnapshotReader(Generic[TableT]):
                 raise
         reader.end()
 
-    def next_job(self) -> tuple[Reading[TableT], ReadChunk] | None:
+    def next_job(self) -> tuple[SnapshotReading[TableT], ReadChunk] | None:
         """The next range to read; waits for one. None at the end."""
         with self._changed:
             self._idle += 1
@@ -310,7 +310,7 @@ class SnapshotReader(Generic[TableT]):
             finally:
                 self._idle -= 1
 
-    def _claim(self) -> tuple[Reading[TableT], ReadChunk] | None:
+    def _claim(self) -> tuple[SnapshotReading[TableT], ReadChunk] | None:
         if self._error is not None or self.is_full:
             return None
         now_s = time.monotonic()
@@ -364,7 +364,7 @@ class SnapshotReader(Generic[TableT]):
         """Whether the keys that are held of a table are half of what may be."""
         return self._tracker.held(source) * 2 > self._options.chunk_keys_max
 
-    def check_order(self, reading: Reading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
+    def check_order(self, reading: SnapshotReading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
         """The database has the rows of this chunk in that order. Raises `ReadAbandoned` if its range is of another one:
         then the table is read from its beginning.
         """
@@ -377,7 +377,7 @@ class SnapshotReader(Generic[TableT]):
         self._on_ready()
         raise ReadAbandoned(f"{chunk.source}: its key is in another order now")
 
-    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+    def read(self, reading: SnapshotReading[TableT], chunk: ReadChunk) -> None:
         """A thread has read a chunk."""
         with self._changed:
             if not reading.owns(chunk):
@@ -390,7 +390,7 @@ class SnapshotReader(Generic[TableT]):
             self._changed.notify_all()
         self._on_ready()
 
-    def _postpone(self, reading: Reading[TableT], chunk: ReadChunk, error: TableLocked) -> None:
+    def _postpone(self, reading: SnapshotReading[TableT], chunk: ReadChunk, error: TableLocked) -> None:
         """Transactions of other clients hold the table: try it again later, with the other tables meanwhile."""
         with self._changed:
             reading.give_back(chunk)
@@ -398,7 +398,7 @@ class SnapshotReader(Generic[TableT]):
             reading.not_before_s = time.monotonic() + _LOCK_PAUSE_S
             self._changed.notify_all()
 
-    def _failed(self, reading: Reading[TableT], chunk: ReadChunk, error: Exception, failures: int) -> None:
+    def _failed(self, reading: SnapshotReading[TableT], chunk: ReadChunk, error: Exception, failures: int) -> None:
         """Waiting may help: the chunk is read again on a new connection."""
         with self._changed:
             if reading.is_whole and reading.generation == chunk.generation:  # parts of it may have their places
@@ -413,7 +413,7 @@ class SnapshotReader(Generic[TableT]):
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_closed, Backoff(*_PAUSE_MS).after(failures) / 1e3)
 
-    def _stop(self, reading: Reading[TableT], chunk: ReadChunk, error: DatabusError) -> None:
+    def _stop(self, reading: SnapshotReading[TableT], chunk: ReadChunk, error: DatabusError) -> None:
         with self._changed:
             if reading.owns(chunk) and not self._is_closed and self._readings.get(reading.source) is reading:
                 self._error = error

@@ -22,7 +22,7 @@ _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
 _PAUSE_MS: Final = (500, 60_000)  # between two readings of a table that is written meanwhile
 
 
-class Reading(Generic[TableT]):
+class SnapshotReading(Generic[TableT]):
     """What of a table has been read, is being read and remains.
 
     Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be

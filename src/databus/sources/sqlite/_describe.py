@@ -7,7 +7,7 @@ from databus.core import ConfigError
 from databus.schema import Column, TableSchema
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._tables import TableShape
-from databus.sources.sqlite._types import Kind, checked_kind, kind_of
+from databus.sources.sqlite._types import ColumnKind, checked_kind, kind_of
 
 _COLUMNS_OF_SQLITE: Final = 2_000
 """In one table, as SQLite is built everywhere (SQLITE_MAX_COLUMN)."""
@@ -22,7 +22,7 @@ class Described:
     """A table as the bus sees it: its definition, and the kind of each column's values, in the same order."""
 
     table: TableSchema
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ColumnKind, ...]
 
 
 def describe(config: SqliteConfig, shape: TableShape) -> Described:
@@ -41,7 +41,7 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
         if unknown:
             raise ConfigError(f"types.{asked}: no column {unknown[0]!r}; there are {', '.join(sorted(names))}")
     columns: list[Column] = []
-    kinds: list[Kind] = []
+    kinds: list[ColumnKind] = []
     for column in shape.columns:
         if column.name.lower() in excluded:
             continue

@@ -40,7 +40,7 @@ from databus.sources.sqlite._triggers import (
     trigger_names,
     trigger_sql,
 )
-from databus.sources.sqlite._types import ACCEPTED, Kind, exact_sql
+from databus.sources.sqlite._types import ACCEPTED, ColumnKind, exact_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ class _Filled:
     literal: str
 
 
-def _default(column: ColumnShape, kind: Kind, source: str) -> _Filled:
+def _default(column: ColumnShape, kind: ColumnKind, source: str) -> _Filled:
     """A literal default as SQLite stores it in a column of that declaration."""
     memory = sqlite3.connect(":memory:")
     try:

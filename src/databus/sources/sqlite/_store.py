@@ -23,7 +23,7 @@ from databus.core import ControlKind, ServiceUnavailable, SourceChanged
 from databus.schema import TableSchema
 from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, before_delete_name, scratch_name, trigger_names
-from databus.sources.sqlite._types import Kind
+from databus.sources.sqlite._types import ColumnKind
 
 FORMAT: Final = "2"
 
@@ -48,7 +48,7 @@ class TableVersion:
     number: int
     """The table's number, in the names of its triggers."""
     table: TableSchema
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ColumnKind, ...]
 
     @property
     def source(self) -> str:
@@ -168,7 +168,7 @@ def read_version(db: sqlite3.Connection, t: int) -> TableVersion:
 
 
 def add_version(
-    db: sqlite3.Connection, number: int | None, table: TableSchema, kinds: tuple[Kind, ...]
+    db: sqlite3.Connection, number: int | None, table: TableSchema, kinds: tuple[ColumnKind, ...]
 ) -> TableVersion:
     """Put a version in force, in place of the one before. number: of the table; None for one not captured before."""
     if number is None:

@@ -24,23 +24,23 @@ import pyarrow as pa
 
 from databus.core import ConfigError
 
-Kind = Literal["int64", "float64", "string", "binary", "any"]
+ColumnKind = Literal["int64", "float64", "string", "binary", "any"]
 
-KINDS: Final[tuple[Kind, ...]] = ("int64", "float64", "string", "binary", "any")
+KINDS: Final[tuple[ColumnKind, ...]] = ("int64", "float64", "string", "binary", "any")
 
-_CONTAINS: Final[tuple[tuple[Kind, tuple[str, ...]], ...]] = (
+_CONTAINS: Final[tuple[tuple[ColumnKind, tuple[str, ...]], ...]] = (
     ("int64", ("INT",)),
     ("string", ("CHAR", "CLOB", "TEXT")),
     ("binary", ("BLOB",)),
     ("float64", ("REAL", "FLOA", "DOUB")),
 )
-_BEGINS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
+_BEGINS: Final[tuple[tuple[ColumnKind, re.Pattern[str]], ...]] = (
     ("int64", re.compile(r"BOOL(EAN)?\b")),
     ("string", re.compile(r"DATE|TIME")),
     ("float64", re.compile(r"(NUMERIC|DECIMAL|NUMBER|DEC|MONEY)\b")),
 )
 
-ACCEPTED: Final[dict[Kind, frozenset[type]]] = {
+ACCEPTED: Final[dict[ColumnKind, frozenset[type]]] = {
     "int64": frozenset({int, type(None)}),
     "float64": frozenset({int, float, type(None)}),
     "string": frozenset({str, type(None)}),
@@ -49,7 +49,7 @@ ACCEPTED: Final[dict[Kind, frozenset[type]]] = {
 }
 """The Python types by which values of a kind arrive from SQLite."""
 
-ARROW: Final[dict[Kind, pa.DataType]] = {
+ARROW: Final[dict[ColumnKind, pa.DataType]] = {
     "int64": pa.int64(),
     "float64": pa.float64(),
     "string": pa.string(),
@@ -58,7 +58,7 @@ ARROW: Final[dict[Kind, pa.DataType]] = {
 }
 
 
-def kind_of(declared: str) -> Kind:
+def kind_of(declared: str) -> ColumnKind:
     """Our type for a declared type.
 
     >>> kind_of("VARCHAR(20)"), kind_of("boolean"), kind_of("DateTime"), kind_of("decimal(10,2)"), kind_of("")
@@ -74,7 +74,7 @@ def kind_of(declared: str) -> Kind:
     return "any"
 
 
-def checked_kind(name: str, where: str) -> Kind:
+def checked_kind(name: str, where: str) -> ColumnKind:
     """An override's type. Raises `ConfigError` naming `where` for an unknown type."""
     for kind in KINDS:
         if kind == name:
@@ -82,7 +82,7 @@ def checked_kind(name: str, where: str) -> Kind:
     raise ConfigError(f"{where}: {name!r} is not a type of the SQLite source; there are {', '.join(KINDS)}")
 
 
-def exact_sql(kind: Kind, value: str) -> str:
+def exact_sql(kind: ColumnKind, value: str) -> str:
     """The expression that reads `value` so that its kind accepts it.
 
     quote() cuts a text at its first NUL and does not say infinities in SQL, so those are written otherwise.
@@ -98,7 +98,7 @@ def exact_sql(kind: Kind, value: str) -> str:
     )
 
 
-def size_sql(kinds: Iterable[Kind], values: Iterable[str]) -> str:
+def size_sql(kinds: Iterable[ColumnKind], values: Iterable[str]) -> str:
     """The expression for how large these values are together, but for those of fixed size.
 
     Of text it counts characters, which is cheaper. "0" where all are of fixed size.

@@ -16,7 +16,7 @@ from databus.sources.mysql.binlog._compressed import inflate_event
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import failure
 from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing, parse_xa_prepare, xid_of
-from databus.sources.mysql.binlog._query_event import Kind, Query, databases_of, kind_of, parse_query
+from databus.sources.mysql.binlog._query_event import Query, QueryKind, databases_of, kind_of, parse_query
 from databus.sources.mysql.binlog._savepoints import Savepoints
 from databus.sources.mysql.binlog._scan_buffer import Walk, frozen
 from databus.sources.mysql.binlog._scanned import LoggedStatement, TakenBack
@@ -69,7 +69,7 @@ class StatementWalk(Walk):
             and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED
         ):
             raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
-        what: Kind = "nothing" if query.is_without_effect else kind_of(query.text)
+        what: QueryKind = "nothing" if query.is_without_effect else kind_of(query.text)
         handler = self._BY_MEANING.get(what)
         if handler is not None:
             handler(self, query)
@@ -320,7 +320,7 @@ class StatementWalk(Walk):
             position = self.position.to_json()
         self._ready.append(LoggedStatement(query, scn, txid, commit_us, position, where))
 
-    _BY_MEANING: ClassVar[Mapping[Kind, Callable[["StatementWalk", Query], None]]] = {
+    _BY_MEANING: ClassVar[Mapping[QueryKind, Callable[["StatementWalk", Query], None]]] = {
         "begin": _begin,
         "commit": _end,
         "rollback": _roll_back,

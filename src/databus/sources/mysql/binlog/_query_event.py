@@ -13,7 +13,7 @@ from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._server_text import decoded
 from databus.sources.mysql.binlog._byte_reader import ByteReader
 
-Kind = Literal[
+QueryKind = Literal[
     "begin",
     "commit",
     "rollback",
@@ -48,7 +48,7 @@ _DEFINES: Final = _words("ALTER CREATE DROP RENAME")
 _NOT_TABLES: Final = _words(
     "AGGREGATE EVENT FUNCTION INSTANCE PACKAGE PROCEDURE RESOURCE ROLE SERVER TEMPORARY TRIGGER UNDO USER"
 )
-_XA: Final[Mapping[str, Kind]] = {
+_XA: Final[Mapping[str, QueryKind]] = {
     "START": "xa-begin",
     "BEGIN": "xa-begin",
     "COMMIT": "xa-commit",
@@ -164,7 +164,7 @@ def _skip(reader: ByteReader, code: int) -> bool:
     return True
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> QueryKind:
     """What a statement can do, by its first words; `ddl` where that cannot be excluded.
 
     >>> kind_of("/* app */ create table t (a int)"), kind_of("GRANT ALL ON *.* TO x"), kind_of("xa start 'a'")
@@ -183,8 +183,8 @@ def kind_of(text: str) -> Kind:
     return _kind_by_words(first, second, third)
 
 
-def _kind_by_words(first: str, second: str, third: str) -> Kind:
-    kind: Kind = "ddl"
+def _kind_by_words(first: str, second: str, third: str) -> QueryKind:
+    kind: QueryKind = "ddl"
     if first == "BEGIN" or (first == "START" and second == "TRANSACTION"):
         kind = "begin"
     elif first == "COMMIT":

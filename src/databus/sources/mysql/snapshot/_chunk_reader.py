@@ -27,7 +27,14 @@ from databus.sources.mysql.snapshot._read_views import (
 )
 from databus.sources.mysql.snapshot._result_shape import Columns, ResultShape
 from databus.sources.mysql.snapshot._results import PreparedStatement, RowReader
-from databus.sources.snapshots import ReadAbandoned, ReadChunk, Reading, SnapshotOptions, SnapshotReader, TableLocked
+from databus.sources.snapshots import (
+    ReadAbandoned,
+    ReadChunk,
+    SnapshotOptions,
+    SnapshotReader,
+    SnapshotReading,
+    TableLocked,
+)
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
@@ -126,7 +133,7 @@ class MysqlChunkReader:
         self._charsets: dict[int, str] = {}
         self._identity: tuple[Any, ...] = ()  # of the server that it reads
 
-    def read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
+    def read(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk) -> None:
         """Read a chunk and hand it over.
 
         Raises `TransientError` or OSError where waiting may help: then `drop` it first.
@@ -136,7 +143,7 @@ class MysqlChunkReader:
         except pymysql.MySQLError as error:
             raise server_error(error, f"reading {chunk.source}") from error
 
-    def _read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
+    def _read(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk) -> None:
         connection, views = self._session()
         try:
             if chunk.table.facts is None:
@@ -205,7 +212,9 @@ class MysqlChunkReader:
         prepare(self._guard)
         return self._guard
 
-    def _open(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: ReadViews, *, exact: bool) -> ReadView:
+    def _open(
+        self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk, views: ReadViews, *, exact: bool
+    ) -> ReadView:
         table = chunk.table
         is_transactional = table.facts is not None and table.facts.is_transactional
         floor, low = self._host.position, None
@@ -226,7 +235,7 @@ class MysqlChunkReader:
             chunk.is_held = exact and table.task.locks
         return view
 
-    def _base(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: ReadViews) -> LogWatermark:
+    def _base(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk, views: ReadViews) -> LogWatermark:
         """The low watermark that the table's chunks share; a new one once many keys have been changed since."""
         base = reading.base
         if base is not None and base.low is not None and not self._host.holds_many(reading.source):
@@ -243,7 +252,11 @@ class MysqlChunkReader:
         return low
 
     def _read_part(
-        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: ReadViews
+        self,
+        reading: SnapshotReading[ReadableTable],
+        chunk: ReadChunk,
+        connection: pymysql.Connection,
+        views: ReadViews,
     ) -> None:
         view = self._open(reading, chunk, views, exact=False)
         part, rows_max, shape = chunk.part, reading.rows_max, chunk.table.shape
@@ -291,7 +304,7 @@ class MysqlChunkReader:
         sql = place_query(table.task.definition, table.shape.key, table.index, part, rows)
         return PreparedStatement(connection, sql, self._charsets).one_place(table.shape.key)
 
-    def _split(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
+    def _split(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Leave a part of the range to an idle thread."""
         estimate = chunk.table.rows_estimate
         if estimate is not None and estimate - reading.rows < _SPLIT_ROWS_MIN * reading.rows_max:
@@ -317,7 +330,11 @@ class MysqlChunkReader:
         return self._ask_place(chunk.table, connection, part, _SPLIT_CHUNKS * rows_max)
 
     def _read_whole(
-        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: ReadViews
+        self,
+        reading: SnapshotReading[ReadableTable],
+        chunk: ReadChunk,
+        connection: pymysql.Connection,
+        views: ReadViews,
     ) -> None:
         """The whole table in one view; its parts are handed over as they come."""
         self._host.check_order(reading, chunk, ())
@@ -348,14 +365,16 @@ class MysqlChunkReader:
         self._wait_until_placed(reading, chunk)
         view.close()
 
-    def _wait_for_room(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
+    def _wait_for_room(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk) -> None:
         with self._host.changed:
             while self._host.is_full and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
             if not reading.owns(chunk) or self._host.is_closed:
                 raise ReadAbandoned(f"{chunk.source} is read again")
 
-    def _confirm(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
+    def _confirm(
+        self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection
+    ) -> None:
         """Under a lock, the rows that were read contain everything that the log shows by now, if the lock still holds:
         the connection answers, so it does.
         """
@@ -373,13 +392,13 @@ class MysqlChunkReader:
         position = self._host.position
         return position is not None and chunk.high is not None and chunk.high.is_in(position)
 
-    def _wait_until_placed(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
+    def _wait_until_placed(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk) -> None:
         """Keep the lock until the table's last row has its place in the log, so that no write comes before."""
         with self._host.changed:
             while chunk.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
 
-    def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: DatabusError) -> None:
+    def _leave_to_the_log(self, reading: SnapshotReading[ReadableTable], chunk: ReadChunk, error: DatabusError) -> None:
         """The table may have been altered: if the log shows that, all is well; if it does not, the error is raised.
 
         The change may have come after the view was opened, so the log is followed to its present end.

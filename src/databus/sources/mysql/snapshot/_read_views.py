@@ -88,7 +88,7 @@ class LockBusy(TableLocked):
     """Transactions that wrote the table are open, for an unknown time."""
 
 
-class Way(StrEnum):
+class ReadWay(StrEnum):
     """How views get their watermarks on a server."""
 
     COMMIT_ORDER = "commit-order"  # MariaDB
@@ -114,11 +114,11 @@ def _text(cell: Any) -> Any:
     return cell.decode() if isinstance(cell, bytes) else cell
 
 
-def way_of(connection: pymysql.Connection) -> Way:
+def way_of(connection: pymysql.Connection) -> ReadWay:
     """How this server's views get their watermarks."""
     if "mariadb" in str(query(connection, "SELECT VERSION()")[0][0]).lower():
-        return Way.COMMIT_ORDER
-    return Way.GTID if query(connection, "SELECT @@global.gtid_mode")[0][0] == "ON" else Way.GUARD
+        return ReadWay.COMMIT_ORDER
+    return ReadWay.GTID if query(connection, "SELECT @@global.gtid_mode")[0][0] == "ON" else ReadWay.GUARD
 
 
 def log_end(connection: pymysql.Connection) -> LogWatermark:
@@ -169,7 +169,7 @@ class ReadViews:
     """Opens views on one connection. guard: makes a second connection of the same configuration, if one is needed."""
 
     def __init__(
-        self, connection: pymysql.Connection, way: Way, guard: Callable[[], pymysql.Connection], lock_ms_max: int
+        self, connection: pymysql.Connection, way: ReadWay, guard: Callable[[], pymysql.Connection], lock_ms_max: int
     ) -> None:
         self._connection = connection
         self._way = way
@@ -217,7 +217,7 @@ class ReadViews:
     @property
     def need_low(self) -> bool:
         """Whether ordinary views need an earlier low watermark; see `low_of`."""
-        return self._way is Way.GUARD
+        return self._way is ReadWay.GUARD
 
     def _open(
         self,
@@ -231,11 +231,11 @@ class ReadViews:
     ) -> ReadView:
         if held or not transactional:
             return self._under_lock(definition)
-        if exact and self._way is not Way.COMMIT_ORDER:
+        if exact and self._way is not ReadWay.COMMIT_ORDER:
             return self._guarded(definition, first)
-        if self._way is Way.COMMIT_ORDER:
+        if self._way is ReadWay.COMMIT_ORDER:
             return self._in_commit_order()
-        if self._way is Way.GUARD:
+        if self._way is ReadWay.GUARD:
             if low is None:
                 raise AssertionError("a view needs a low watermark of before")
             return self._after(low, first)
