@@ -176,3 +176,12 @@ def test_a_name_that_is_none_and_a_file_without_tests_are_errors(tmp_path):
 def test_filters_of_typed_rows_run_in_spark(spark, tmp_path):
     found = results_of(tmp_path, TYPED, session=spark)
     assert found == {"large": (), "wrong": ('expect[0]: twice is "40.00", expected "41.00"',)}
+
+
+def test_a_start_of_spark_is_said_before_it_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("databus.spark.tuned_session", lambda *_, **__: pytest.fail("after it was said"))
+    said = []
+    with pytest.raises(pytest.fail.Exception, match="after it was said"):
+        results_of(tmp_path, TYPED, on_start=said.append)
+    assert [text.partition(":")[0] for text in said] == ["starting Spark"]

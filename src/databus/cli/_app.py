@@ -146,6 +146,11 @@ def say_json(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
+def say_wait(why: str) -> None:
+    """Say what is waited for, beside the answer."""
+    typer.echo(why, err=True)
+
+
 def say_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Print rows as a plain table, as wide as what is in it."""
     cells = [[str(row.get(name, "")) for name in columns] for row in rows]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json
+from databus.cli._app import AsJson, app, say_json, say_wait
 from databus.cli._file import DEFAULT_FILE, File
 
 
@@ -44,7 +44,7 @@ def compare(
         database=database,
         sources=sources,
         wait_ms_max=int(wait_s * 1000),
-        on_wait=lambda why: typer.echo(why, err=True),
+        on_wait=say_wait,
     )
     if as_json:
         say_json(comparison.to_json())

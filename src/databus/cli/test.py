@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from databus.cli._app import AsJson, app, say_json
+from databus.cli._app import AsJson, app, say_json, say_wait
 from databus.cli._file import DEFAULT_FILE, File
 
 
@@ -23,7 +23,7 @@ def run_tests(
     from databus.pipeline import load_pipeline, run_filter_tests
 
     results = []
-    for result in run_filter_tests(load_pipeline(pipeline), only or ()):
+    for result in run_filter_tests(load_pipeline(pipeline), only or (), on_start=say_wait):
         results.append(result)
         if not as_json:
             typer.echo(f"{'passed' if result.is_passed else 'FAILED'}  {result.name}  ({result.table} to {result.to})")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from databus.cli._app import AsJson, app, place_text, printable, say_json
+from databus.cli._app import AsJson, app, place_text, printable, say_json, say_wait
 from databus.cli._file import DEFAULT_FILE, File
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def trace(
         raise InputError(f"{' '.join(key)}: write each column of the key once: id=17")
     client = graph.config.relay_client()
     start = _start(client, table, since, scn)
-    with spark_on_demand("databus trace") as spark:
+    with spark_on_demand("databus trace", on_start=say_wait) as spark:
         changes = list(trace_row(graph, client, table, given, start, spark if with_spark else None))[-count:]
     if as_json:
         say_json([change.to_json() for change in changes])

@@ -288,7 +288,8 @@ def compare(
 
     graph: of the pipeline that writes the mirror. If the pipeline's relay runs elsewhere, `sources` are that relay's;
     for a SQLite file its path as `database` is enough. on_wait: called with the reason of a wait, whenever that
-    changes. session: runs the filters of typed branches; without it, one is started if it is needed.
+    changes. session: runs the filters of typed branches; without it, one is started if it is needed, and `on_wait` is
+    called with that.
 
     Raises `ConfigError` if that output is not a mirror of such tables; `ServiceUnavailable` if the copy did not reach
     the source within `wait_ms_max`, no table of it is captured, or the source was written to all the time; `FatalError`
@@ -298,9 +299,10 @@ def compare(
     deadline_s = clock.monotonic_s() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
     positions: dict[str, int] = {}
-    with spark_on_demand("databus compare", session) as spark:
+    on_wait = on_wait or (lambda _: None)
+    with spark_on_demand("databus compare", session, on_wait) as spark:
         for copy in _copies(graph, output, database, sources, spark, clock, deadline_s):
-            differences, cut = _compare_physical(copy, keys_max, on_wait or (lambda _: None))
+            differences, cut = _compare_physical(copy, keys_max, on_wait)
             tables += differences
             positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)

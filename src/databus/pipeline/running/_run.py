@@ -42,7 +42,7 @@ from databus.pipeline.telling import (
     reporting,
     stopping,
 )
-from databus.pipeline.trying import check_filter_tests, dry
+from databus.pipeline.trying import STARTING_SPARK, check_filter_tests, dry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,10 +55,6 @@ _LOOK_S: Final = 0.5
 _REST_LOOK_S: Final = 0.05
 _RELAY_DIED: Final = "relay died"
 _LOOK: Final = "look at the queries"
-_STARTING_SPARK: Final = (
-    "starting Spark: Java loads its classes, which takes some 10 s, on a slow or busy machine minutes "
-    "(`databus warm-up`, once on a machine, halves it)"
-)
 
 
 @dataclass(frozen=True)
@@ -341,7 +337,7 @@ class _Run:
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping, self._clock)
         if self._once and not self._has_something_to_read(physicals, starts_spark=session is None):
             return
-        self._begin(_STARTING_SPARK)
+        self._begin(STARTING_SPARK)
         engine = None if session is None else engine_on(session)
         if self._spark is not None and (own_session := self._spark.wait(self._is_stopping)) is not None:
             engine = SparkEngine(own_session)

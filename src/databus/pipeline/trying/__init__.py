@@ -8,9 +8,10 @@ from databus.pipeline.trying._filter_tests import (
     run_filter_tests,
     through_spark,
 )
-from databus.pipeline.trying._spark_on_demand import spark_on_demand
+from databus.pipeline.trying._spark_on_demand import STARTING_SPARK, spark_on_demand
 
 __all__ = [
+    "STARTING_SPARK",
     "EdgeRates",
     "FilterTestResult",
     "check_filter_tests",

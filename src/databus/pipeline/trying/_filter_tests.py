@@ -110,9 +110,14 @@ def check_filter_tests(graph: Graph, *, asks_relay: bool = False) -> Iterator[Pr
 
 
 def run_filter_tests(
-    graph: Graph, only: Sequence[str] = (), *, session: "SparkSession | None" = None
+    graph: Graph,
+    only: Sequence[str] = (),
+    *,
+    session: "SparkSession | None" = None,
+    on_start: Callable[[str], None] = lambda _: None,
 ) -> Iterator[FilterTestResult]:
     """The results of a pipeline's tests, one after the other. only: these tests. session: for filters of typed rows.
+    on_start: called with what takes so long, if a session has to be started for them.
 
     Raises `ConfigError` for a pipeline without tests, an unknown name, and tests with mistakes; `ServiceUnavailable` if
     the relay has to be asked for a table's columns, and does not answer.
@@ -124,7 +129,7 @@ def run_filter_tests(
         if name not in tests:
             raise ConfigError(f'{graph.config.path}: no test called "{name}"; {hint_for(name, tests)}')
     chosen = _cases(graph, {name: test for name, test in tests.items() if not only or name in only})
-    with spark_on_demand("databus test", session) as spark:
+    with spark_on_demand("databus test", session, on_start) as spark:
         for name, case in chosen.items():
             yield FilterTestResult(name, case.test.table, case.test.to, tuple(_differences(graph, case, spark)))
 

@@ -4,15 +4,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+STARTING_SPARK: Final = (
+    "starting Spark: Java loads its classes, which takes some 10 s, on a slow or busy machine minutes "
+    "(`databus warm-up`, once on a machine, halves it)"
+)
+"""For people who wait for it."""
+
+
 @contextmanager
-def spark_on_demand(name: str, existing: "SparkSession | None" = None) -> "Iterator[Callable[[], SparkSession]]":
-    """Give a function that starts a session if it is called; it is ended afterwards, unless it was there before."""
+def spark_on_demand(
+    name: str, existing: "SparkSession | None" = None, on_start: Callable[[str], None] = lambda _: None
+) -> "Iterator[Callable[[], SparkSession]]":
+    """Give a function that starts a session if it is called; it is ended afterwards, unless it was there before.
+
+    on_start: called with what takes so long, before a session is started.
+    """
     own: list[SparkSession] = []
     with TemporaryDirectory(prefix=name.replace(" ", "-")) as folder:
 
@@ -24,6 +36,7 @@ def spark_on_demand(name: str, existing: "SparkSession | None" = None) -> "Itera
             active = existing or SparkSession.getActiveSession()
             if active is not None or own:
                 return active or own[0]
+            on_start(STARTING_SPARK)
             own.append(tuned_session(name, "local[1]", folder=Path(folder)))
             return own[0]
 
