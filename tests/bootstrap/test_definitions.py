@@ -11,6 +11,7 @@ from databus.core import SEQ_DONE, ControlKind, PositionPurged, ServiceUnavailab
 from databus.filters import StreamFilter
 from databus.link import RelayClient
 from databus.log import SchemaVersion
+from databus.places import Noted
 from databus.schema import Column, TableSchema
 from databus.stores import HeadNote, KnownSchemas, LoggedControl, StateNote, StateTable, StoreTable, definition_at
 from tests.bootstrap.filled import PHYSICAL, Shop
@@ -210,7 +211,7 @@ def test_definitions_are_asked_for_only_where_one_was_seen_that_is_not_held(shop
         shop.fill()
         del asked[:]
         for _ in range(3):
-            taker._look(PHYSICAL, shop.written["log"], Stand(shop.written["state"]))
+            taker._look(PHYSICAL, Stand(shop.written["log"]), Stand(shop.written["state"]))
         return len(asked)
 
     try:
@@ -230,7 +231,7 @@ def test_stores_that_nobody_has_written_to_are_not_opened_again_at_each_look(sho
     """But where the relay is by then is noted, by which their lag is measured."""
     taker, opened, refresh = NoteTaker(shop.config), [], StoreTable.refresh
     monkeypatch.setattr(StoreTable, "refresh", lambda self: opened.append(self.folder) or refresh(self))
-    stands = shop.written["log"], Stand(shop.written["state"])
+    stands = Stand(shop.written["log"]), Stand(shop.written["state"])
     try:
         taker._look(PHYSICAL, *stands)
         assert opened
@@ -241,3 +242,59 @@ def test_stores_that_nobody_has_written_to_are_not_opened_again_at_each_look(sho
         assert (opened, shop.head().published[0]) == ([], end.scn)
     finally:
         taker.close()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The tables that are opened, as `log/db.table` and `state/db.table`."""
+    folders, refresh = [], StoreTable.refresh
+
+    def opens(table):
+        folders.append(f"{table.folder.parent.parent.name}/{table.folder.name}")
+        return refresh(table)
+
+    monkeypatch.setattr(StoreTable, "refresh", opens)
+    return folders
+
+
+def test_of_many_tables_those_are_opened_again_that_were_written(shop, opened, monkeypatch):
+    """By the marks in the ledgers; now and then all are, since others may have arranged their rows otherwise."""
+    taker = NoteTaker(shop.config)
+    marks = {source: Noted((1, 0), "1") for source in ("main.orders", "main.stock", "main.ballast")}
+    monkeypatch.setattr(shop, "note", lambda: None)
+
+    def look(marks):
+        del opened[:]
+        log, state = (Stand(shop.written[name], marks=marks) for name in ("log", "state"))
+        taker._look(PHYSICAL, log, state)
+        return {*opened}
+
+    try:
+        shop.execute("UPDATE ballast SET n = n + 1")
+        shop.fill()
+        everything = look(marks)
+        assert everything >= {"log/main.orders", "state/main.stock"}
+        shop.execute("INSERT INTO orders VALUES (70, 'late', 1)")
+        shop.fill()
+        assert look({**marks, "main.orders": Noted((2, 0), "2")}) == {"log/main.orders", "state/main.orders"}
+        follower = Follower().follow(shop.url, start="state", sources=["shop/main.orders"])
+        assert follower.is_as(shop, "main.orders")
+        taker._noting[PHYSICAL].relook_s = 0
+        assert look({**marks, "main.orders": Noted((2, 0), "2")}) == everything
+    finally:
+        taker.close()
+
+
+def test_a_server_opens_a_table_again_when_its_note_has_changed(shop, opened):
+    def asked():
+        del opened[:]
+        assert Follower().follow(shop.url, start="state").is_as(shop, "main.orders", "main.stock")
+        return [name for name in opened if name.startswith("log/")]
+
+    shop.execute("INSERT INTO stock VALUES (70, 1)")
+    shop.fill()
+    assert sorted(asked()) == ["log/main.ballast", "log/main.orders", "log/main.stock"]
+    assert asked() == []
+    shop.execute("INSERT INTO orders VALUES (70, 'late', 1)")
+    shop.fill()
+    assert asked() == ["log/main.orders"]

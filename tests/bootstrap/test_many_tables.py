@@ -79,7 +79,7 @@ def test_a_thousand_tables_are_kept_and_given(tmp_path):
         shop.execute(*(f"UPDATE t{number} SET a = 'c' WHERE id = 1" for number in range(0, MANY, 10)))
         timed("forgotten", shop.forget)
         before_mb = psutil.Process().memory_info().rss / 1e6
-        taker, stands = NoteTaker(shop.config), (shop.written["log"], Stand(shop.written["state"]))
+        taker, stands = NoteTaker(shop.config), [Stand(shop.written[name]) for name in ("log", "state")]
         timed("look", lambda: taker._look(PHYSICAL, *stands))
         timed("look at rest", lambda: taker._look(PHYSICAL, *stands))
         taker.close()

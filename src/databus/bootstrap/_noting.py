@@ -32,7 +32,7 @@ from databus.link import RelayClient, addresses_of
 from databus.log import SchemaVersion
 from databus.operate import logger_of
 from databus.pipeline import PipelineConfig, load_pipeline, positions_of
-from databus.places import chosen_by
+from databus.places import Noted, chosen_by
 from databus.schema import TableSchema, sink_schema
 from databus.sinks import drop_files
 from databus.stores import (
@@ -67,6 +67,8 @@ class Stand:
     position: SourceCheckpoint = field(default_factory=SourceCheckpoint)
     incomplete: frozenset[str] = frozenset()
     """Tables, by `db.table`, whose older rows come with a snapshot that has not ended."""
+    marks: Mapping[str, Noted] = field(default_factory=dict)
+    """Of tables, by `db.table`, what the ledger notes with each batch that writes them."""
 
 
 class Noting:
@@ -80,6 +82,7 @@ class Noting:
         self._log = self._store.look()
         self._tables: dict[str, StoreTable] = {}
         self._log_tables: dict[str, LogTableNote] = {}  # as they were noted last, by source
+        self._opened_at: dict[str, Noted | None] = {}  # by source, the mark before its table was opened last
         self._looked_s = time.monotonic()
         self._looked_at: tuple[SourceCheckpoint, Stand] | None = None
         """Where the stores stood at the last look."""
@@ -109,9 +112,13 @@ class Noting:
         head = self._folder.head()
         return () if head is None else head.definitions
 
-    def open_log(self) -> LogLook:
-        """The log store as it is now, from where it begins to count."""
-        return self._store.look(self._folder.head())
+    def open_log(self, marks: Mapping[str, Noted] | None = None) -> LogLook:
+        """The log store as it is now, from where it begins to count. marks: see `Stand.marks`. Now and then all tables
+        are opened, since others may have arranged their rows otherwise.
+        """
+        if self._is_relook_due:
+            self._store.relist()
+        return self._store.look(self._folder.head(), (marks or {}).get)
 
     def look(
         self,
@@ -126,7 +133,9 @@ class Noting:
         where the relay is. opened: the log store as it was after the ledgers. Returns the state that was noted.
         """
         before = self._folder.head()
-        self._log = opened or self._store.look(before)
+        self._log = opened or self.open_log()
+        if self._is_relook_due:
+            self._opened_at.clear()
         sources = list(dict.fromkeys(version.table.source for version in definitions))
         self._note_files(sources)
         low = before.low if before is not None else self._log.first(sources) or log.pair
@@ -146,7 +155,7 @@ class Noting:
             self._drop_files(head)
         crash_point("bootstrap.note.between")
         if before is not None and head.cut != before.cut:
-            self._log = self._store.look(head)
+            self._log = self._store.look(head, lambda _: None)
         is_same = bool(states) and states[-1].position.pair == state.position.pair
         # whoever stands below the cut is given tables whole, by a state that says so
         lags = bool(states) and any(table.horizon < head.low for table in states[-1].tables.values())
@@ -259,7 +268,7 @@ class Noting:
                 incomplete.add(source)
             if source in head.keyless or standing.is_gone(partial(self._log.first_after, source), position.pair):
                 continue
-            table = self._at(source, position.pair)
+            table = self._at(source, position.pair, stand.marks.get(source))
             if table is None:
                 if self._has_begun(source, position.pair):  # it was removed, or is being filled again
                     incomplete.add(source)
@@ -293,14 +302,18 @@ class Noting:
         first = self._log.first([source])
         return first is not None and first <= until
 
-    def _at(self, source: str, until: Pair) -> StoreTable | None:
-        """The table in its last version that has nothing above a pair; None if there is none yet."""
+    def _at(self, source: str, until: Pair, mark: Noted | None) -> StoreTable | None:
+        """The table in its last version that has nothing above a pair; None if there is none yet. mark: of the table,
+        in the ledger.
+        """
         table = self._tables.get(source)
         if table is None:
             folder = table_folder(self._config.root / "state", self.physical, source)
             table = self._tables[source] = StoreTable(folder)
-        if not table.refresh():
+        opened_at = self._opened_at.pop(source, None)
+        if (mark is None or mark != opened_at) and not table.refresh():
             return None
+        self._opened_at[source] = mark
         application = f"databus/{self._config.name}/{STATE}/{source}/{self.physical}"
         for _ in range(_VERSIONS_BACK_MAX):
             stored = table.stored(application)
@@ -369,21 +382,21 @@ class NoteTaker:
         failed: Exception | None = None
         for physical in sorted(log):
             try:
-                self._look(physical, log[physical].position, state.get(physical, Stand()))
+                self._look(physical, log[physical], state.get(physical, Stand()))
             except Exception as error:  # noqa: BLE001 - raised below
                 failed = failed or error
         if failed is not None:
             raise failed
 
-    def _look(self, physical: str, log: SourceCheckpoint, state: Stand) -> None:
+    def _look(self, physical: str, log: Stand, state: Stand) -> None:
         noting = self._noting.setdefault(physical, Noting(self._config, physical))
         noting.other_logs = partial(self._logs_of_all, physical)
         noting.merge_ms = self._merge_ms.get(physical, 0)
         head = self._relay.head(physical)
         end = head.published.scn, head.published.ts_us
-        if not noting.is_at_rest(log, state, end):
-            opened = noting.open_log()
-            noting.look(log, state, self._definitions_of(noting, opened), head.log, end, opened)
+        if not noting.is_at_rest(log.position, state, end):
+            opened = noting.open_log(log.marks)
+            noting.look(log.position, state, self._definitions_of(noting, opened), head.log, end, opened)
 
     def _logs_of_all(self, physical: str) -> Iterator[str]:
         for address in addresses_of(self._relay.url):
@@ -450,5 +463,6 @@ def _stands(pipeline: PipelineConfig, output: str) -> dict[str, Stand]:
             least = position.least(position.tables)
             if least is not None:
                 lacks = (name for name in position.seeds if chosen_by(position.tables, name))
-                stands[physical] = Stand(least, frozenset(split_physical(name)[1] for name in lacks))
+                marks = {split_physical(name)[1]: noted for name, noted in position.marks.items()}
+                stands[physical] = Stand(least, frozenset(split_physical(name)[1] for name in lacks), marks)
     return stands

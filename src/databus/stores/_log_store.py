@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -55,24 +55,45 @@ class LogStore:
         self._notes = notes
         self._tables: dict[str, StoreTable] = {}
         self._checked_ids: dict[str, str] = {}  # by source, the table that is the noted one, or came before any note
+        self._listed_at: dict[str, object] = {}  # by source, its stamp before its files were listed last
         self._controls: dict[str, tuple[LoggedControl, ...]] = {}  # by path of the file that they stand in
         self._lock = threading.Lock()
 
-    def look(self, head: HeadNote | None = None) -> "LogLook":
+    def look(self, head: HeadNote | None = None, stamp_of: Callable[[str], object] | None = None) -> "LogLook":
         """What is there now, from where the note of the head says that it begins: at least all that a note says that
-        was read before.
+        was read before. stamp_of: of a source, what changes once something was written to it, or None where nobody
+        knows; by default its note. To open a thousand tables takes seconds, so one with the same stamp is not opened
+        again.
         """
-        return LogLook(self, head)
+        return LogLook(self, head, stamp_of or self._note_of)
 
-    def files(self, source: str) -> Sequence[StoredFile]:
-        """The files of a source (`db.table`) as its table is now. Raises `CorruptData` if that is not the noted one."""
+    def relist(self) -> None:
+        """Have all tables be opened again when they are asked for, whatever their stamps."""
+        with self._lock:
+            self._listed_at.clear()
+
+    def _note_of(self, source: str) -> LogTableNote | None:
+        note = self._notes.log_table(source)
+        return note if note.table_id else None
+
+    def files(self, source: str, stamp: object = None) -> Sequence[StoredFile]:
+        """The files of a source (`db.table`) as its table is now. Raises `CorruptData` if that is not the noted one.
+        stamp: see `look`.
+        """
         with self._lock:
             table = self._tables.get(source)
             if table is None:
                 table = self._tables[source] = StoreTable(table_folder(self.root, self.physical, source))
+            if stamp is not None and stamp == self._listed_at.get(source):
+                return table.listed
+            self._listed_at.pop(source, None)
             is_there = table.refresh()
             self._check_noted(source, table, table.id if is_there else "")
-            return table.files(lambda: self._notes.log_table(source).digests) if is_there else ()
+            if not is_there:
+                return ()
+            files = table.files(lambda: self._notes.log_table(source).digests)
+            self._listed_at[source] = stamp
+            return files
 
     def _check_noted(self, source: str, table: StoreTable, table_id: str) -> None:
         """A folder that was removed, or filled again, would be taken for a table of which nothing happened before."""
@@ -125,9 +146,10 @@ class LogStore:
 class LogLook:
     """The log store as it was when each table was first asked for. Any thread may ask."""
 
-    def __init__(self, store: LogStore, head: HeadNote | None) -> None:
+    def __init__(self, store: LogStore, head: HeadNote | None, stamp_of: Callable[[str], object]) -> None:
         self._store = store
         self._head = head
+        self._stamp_of = stamp_of
         self._low: Pair = (0, -1) if head is None or head.cut is None else head.cut.at
         self._files_of: dict[str, Sequence[StoredFile]] = {}
         self._controls_of: dict[str, Sequence[LoggedControl]] = {}
@@ -225,7 +247,7 @@ class LogLook:
     def _files(self, source: str) -> Sequence[StoredFile]:
         files = self._files_of.get(source)
         if files is None:
-            files = self._files_of[source] = self._store.files(source)
+            files = self._files_of[source] = self._store.files(source, self._stamp_of(source))
         return files
 
 

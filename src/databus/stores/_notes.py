@@ -282,6 +282,7 @@ class NoteFolder:
         self._read: dict[str, StateNote] = {}
         self._tables = WeakValueDictionary[str, StateTable]()
         self._head: tuple[bytes, HeadNote] | None = None
+        self._log_tables: dict[str, tuple[bytes, LogTableNote]] = {}
 
     def head(self) -> HeadNote | None:
         """What was noted last of the log store. Raises `CorruptData`."""
@@ -297,10 +298,16 @@ class NoteFolder:
         self._put(_HEAD, head.to_json())
 
     def log_table(self, source: str) -> LogTableNote:
-        """What is noted of a table (`db.table`) in the log store; an empty note if nothing is. Raises `CorruptData`."""
+        """What is noted of a table (`db.table`) in the log store; an empty note if nothing is. While it stays as it is,
+        it is one object. Raises `CorruptData`.
+        """
         path = self._folder / self._log_table_name(source)
-        written = path.read()
-        return LogTableNote() if written is None else LogTableNote.from_json(_value(written.content, path))
+        written, last = path.read(), self._log_tables.get(source)
+        if written is None:
+            return LogTableNote()
+        if last is None or last[0] != written.content:
+            last = self._log_tables[source] = written.content, LogTableNote.from_json(_value(written.content, path))
+        return last[1]
 
     def put_log_table(self, source: str, note: LogTableNote) -> None:
         """Replace that."""

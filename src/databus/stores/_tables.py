@@ -92,6 +92,11 @@ class StoreTable:
                 del self._files[name]  # somebody may put it back
                 raise CorruptData(f"{self.folder / name}: has {size} bytes, and was written with {known[name]}")
         self._files = {name: self._files[name] for name in names}
+        return self.listed
+
+    @property
+    def listed(self) -> list[StoredFile]:
+        """Its files, as they were asked for last."""
         return list(self._files.values())
 
     @contextmanager
