@@ -123,6 +123,28 @@ def test_a_pipeline_s_graph_has_no_source_of_another_project(world):
         crm.published.sources([state], "")
 
 
+def test_a_source_of_a_relay_that_is_a_part_too_is_shown_once_to_who_sees_it_there(tmp_path):
+    sources = {"erp": {"type": "mock"}}
+    with scripted(tmp_path / "relay", {"erp": Database()}, sources=sources) as relay:
+        (tmp_path / "databus.yml").write_text(SHOP.format(url=relay.url))
+        parts = [part_of_file(tmp_path / "databus.yml"), ("erp-relay", part_of_relay(relay.url, Access())[1])]
+        with Pipeline(tmp_path) as shop, Running(tmp_path / "d", parts, PRINCIPALS) as running:
+            shop.published.sources([{"name": "erp", "status": "running", "state": "RUNNING", "message": ""}], "")
+
+            def nodes(who: str) -> list[str]:
+                status = running.api("/status", token=token_of(who))[1]
+                graph = running.api("/graph", token=token_of(who))[1]
+                assert len(graph["edges"]) == 2
+                return [source["node"] for source in status["sources"]]
+
+            wait_until(
+                lambda: all(watch.seen.status.get("sources") for watch in running.dashboard.board.watches.values())
+            )
+            wait_until(lambda: running.dashboard.board.watches["shop"].seen.graph)
+            assert nodes("ann") == ["erp-relay/sources.erp"]
+            assert nodes("sal") == ["shop/sources.erp"], "the relay has no project"
+
+
 def test_who_may_not_see_rows_gets_none_with_what_comes_of_a_command(world, monkeypatch):
     running, crm, _ = world
     row = "crm_db/main.t: 'the 3rd of Ann' is no date"

@@ -172,9 +172,15 @@ class Board:
             }
 
     def _sources(self, watch: Watch, principal: Principal) -> Iterator[dict[str, Any]]:
+        owners = self._owners(watch)
         for name, source in watch.seen.status.get("sources", {}).items():
             if not principal.sees(source.get("project") or watch.project):
                 continue
+            if any(
+                name in owner.seen.status.get("sources", {}) and self._sees_source(owner, name, principal)
+                for owner in owners
+            ):
+                continue  # it is shown once, as that of its relay
             node = f"{watch.name}/sources.{name}"
             about = {"node": node, "relay": watch.name, "source": name, "seen_us": watch.seen.at_us}
             shown = _seen_by(principal, source, _SOURCE)
@@ -182,9 +188,20 @@ class Board:
 
     @staticmethod
     def _sees_source(watch: Watch, name: str, principal: Principal) -> bool:
-        """Whether a principal who sees a pipeline sees this source of it, which may be of another project."""
+        """Whether a principal sees this source of a part; it may be of another project than a pipeline that has it."""
         source = watch.seen.status.get("sources", {}).get(name, {})
         return principal.sees(source.get("project") or watch.project)
+
+    def _owners(self, watch: Watch) -> list[Watch]:
+        """The relays among the parts that a pipeline reads."""
+        relay = watch.seen.status.get("relay")
+        if relay is None or watch.part.kind == "relay":
+            return []
+        return [
+            other
+            for other in self.watches.values()
+            if other.part.kind == "relay" and other.seen.status.get("relay") == relay
+        ]
 
     def graph(self, principal: Principal) -> dict[str, Any]:
         """Nodes and edges of everything that a principal sees; nodes by `shop/outputs.copy`."""
@@ -219,14 +236,8 @@ class Board:
         """Edges to the inputs of a pipeline from the sources of a relay that another part owns."""
         if any(node["kind"] == "source" for node in mine):
             return
-        relay = watch.seen.status.get("relay")
-        owners = [
-            other.name
-            for other in self.watches.values()
-            if other.part.kind == "relay" and relay is not None and other.seen.status.get("relay") == relay
-        ]
         for name in watch.seen.status.get("sources", {}):
-            candidates = [f"{owner}/sources.{name}" for owner in (*owners, watch.name)]
+            candidates = [f"{owner.name}/sources.{name}" for owner in (*self._owners(watch), watch)]
             start = next((candidate for candidate in candidates if candidate in nodes), None)
             for node in mine:
                 if start is not None and node["kind"] == "input":
