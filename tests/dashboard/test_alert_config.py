@@ -20,7 +20,7 @@ from databus.dashboard._samples import SAMPLED, Sample, samples_of
 from tests.commands import databus, failed
 from tests.dashboard.parts import HOSTILE, Pipeline, wait_until
 from tests.dashboard.receiver import receiver
-from tests.dashboard.running import Running
+from tests.dashboard.running import Running, token_of
 
 __all__ = ["receiver"]
 OWN = """\
@@ -43,6 +43,17 @@ def test_rules_of_one_s_own_stand_beside_those_that_are_built_in_or_in_their_pla
     assert expressions["OutputRowsTotal"]["expr"] == 'databus_output_rows_total{output=~"copy|hook"} > 5'
     assert expressions["OutputRowsTotal"]["for"] == "500ms"
     assert expressions["Gone"]["expr"] == 'absent(databus_output_state{output=~"nothing"})'
+
+
+def test_rules_of_one_s_own_are_listed_for_who_sees_all_projects(tmp_path):
+    who = [{"name": "ann"}, {"name": "sal", "projects": ["sales"]}]
+    with Running(tmp_path, [], who, alerting=alerting(OWN, tmp_path)) as running:
+        ann, sal = (
+            {rule["name"] for rule in running.api("/alerts", token=token_of(name))[1]["rules"]}
+            for name in ("ann", "sal")
+        )
+    assert {"Gone", "OutputRowsTotal"} <= ann
+    assert sal < {rule.name for rule in RULES}
 
 
 def test_what_is_absent_fires_once_it_is_so_for_long_enough():

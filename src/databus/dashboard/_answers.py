@@ -24,6 +24,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
+from databus.dashboard._alert_rules import RULES
 from databus.dashboard._board import Board
 from databus.dashboard._endpoint import ApiEndpoint
 from databus.dashboard._endpoint_table import ENDPOINTS
@@ -326,6 +327,7 @@ class Answers:
                 "says": rule.says,
             }
             for rule in machine.rules
+            if rule in RULES or call.principal.sees(None)  # others may name outputs of any project
         ]
         return json_answer({**listed, "rules": rules, "troubles": self._watcher.troubles})
 
