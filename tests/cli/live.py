@@ -53,7 +53,7 @@ class Live:
                 cwd=self.folder,
                 stdout=said,
                 stderr=said,
-                env={**os.environ, **environment},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment},
                 start_new_session=True,
             )
 

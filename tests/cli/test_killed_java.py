@@ -26,7 +26,7 @@ def test_one_line_says_how_java_ended_and_the_code_has_a_supervisor_start_it_aga
         family = psutil.Process(live.process.pid).children(recursive=True)
         (java,) = [each for each in family if each.name() == "java"]
         os.kill(java.pid, signal.SIGKILL)
-        assert live.process.wait(WAIT_S) == ServiceUnavailable.exit_code
+        assert live.process.wait(WAIT_S) == ServiceUnavailable.exit_code, live.said[-6000:]
         _, alive = psutil.wait_procs(family, WAIT_S)
         assert alive == []
         assert "Traceback" not in live.said

@@ -45,3 +45,22 @@ def test_an_error_of_a_task_says_whether_the_query_may_be_tried_again(error: Dat
     said = "".join(traceback.format_exception(error))
     found = error_of(RuntimeError(f"Job aborted: PythonException: \n{said}\n\tat org.apache.spark: 17"))
     assert (type(found), str(found)) == (kind, str(error))
+
+
+def test_a_java_process_that_is_gone_needs_no_traceback_however_late_that_is_met() -> None:
+    """py4j meets it once in the connection that it had, and again in those that it tries to make."""
+    from py4j.protocol import Py4JNetworkError
+
+    def met_late() -> None:
+        try:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        except Py4JNetworkError:
+            try:
+                raise ConnectionResetError
+            except ConnectionResetError:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from None
+
+    with pytest.raises(ConnectionRefusedError) as late:
+        met_late()
+    assert str(error_of(late.value)) == "Spark's Java process does not answer"
+    assert error_of(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")) is None

@@ -11,6 +11,8 @@ from databus.spark._private import FAILED_IN_JAVA, LOST_JAVA, SLOW_WORKERS
 
 _NO_ROOM: Final = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
+_RAISED_MAX: Final = 20
+"""So many errors are looked at that were raised one while another was handled."""
 
 
 def is_of_slow_workers(error: BaseException) -> bool:
@@ -46,9 +48,14 @@ def _with_subclasses(kind: type[DatabusError]) -> Iterator[type[DatabusError]]:
 
 def _gone_java(error: BaseException) -> ServiceUnavailable | None:
     """Whoever watches the process says how it ended: here, a traceback through py4j would say nothing more."""
-    # A connection that was refused came after the one that was lost.
-    is_gone = any(type(raised).__name__ == LOST_JAVA for raised in (error, error.__context__))
-    return ServiceUnavailable("Spark's Java process does not answer") if is_gone else None
+    raised: BaseException | None = error
+    for _ in range(_RAISED_MAX):  # a connection that was refused came after the one that was lost
+        if raised is None:
+            break
+        if type(raised).__name__ == LOST_JAVA:
+            return ServiceUnavailable("Spark's Java process does not answer")
+        raised = raised.__context__
+    return None
 
 
 def _full_disk(said: str) -> DiskFull | None:

@@ -339,7 +339,7 @@ class _OutputTrace:
             pair = change.pair
         return verdict_of(self._name, replace(change, pair=pair, kind=kind), self._evidence(number, passed.rows))
 
-    def _untried(self, change: Change, passed: Passed) -> Fate:
+    def _untried(self, change: Change, passed: FilteredChange) -> Fate:
         """What became of a change where filters could not be tried, as far as ledger, letters, target and journal
         say.
         """
