@@ -51,16 +51,7 @@ def test_a_java_process_that_is_gone_needs_no_traceback_however_late_that_is_met
     """py4j meets it once in the connection that it had, and again in those that it tries to make."""
     from py4j.protocol import Py4JNetworkError
 
-    def met_late() -> None:
-        try:
-            raise Py4JNetworkError("Answer from Java side is empty")
-        except Py4JNetworkError:
-            try:
-                raise ConnectionResetError
-            except ConnectionResetError:
-                raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from None
-
-    with pytest.raises(ConnectionRefusedError) as late:
-        met_late()
-    assert str(error_of(late.value)) == "Spark's Java process does not answer"
-    assert error_of(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")) is None
+    late, again = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), ConnectionResetError()
+    assert error_of(late) is None
+    late.__context__, again.__context__ = again, Py4JNetworkError("Answer from Java side is empty")
+    assert str(error_of(late)) == "Spark's Java process does not answer"
