@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,7 +98,8 @@ def run(
         _end_now(error.exit_code)
     _say_rates(rates if dry_run else None)
     in_time(lambda: _say_reasons(view))
-    if view.cut_off or not screen.is_shown:
+    # A thread that is left, in a call to a Java process that is gone say, would crash an ordinary end.
+    if view.cut_off or not screen.is_shown or threading.active_count() > 1:
         _end_now(code)
     raise typer.Exit(code)
 
