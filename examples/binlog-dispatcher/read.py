@@ -25,14 +25,14 @@ def main(topic, count):
     while shown < count:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
-            print(told(message))
+            print(line_of(message))
             shown += 1
         elif time.monotonic() > deadline:
             sys.exit(f"{topic} has {shown} messages, and {count} did not come in {WAIT_S_MAX} s")
     consumer.close()
 
 
-def told(message):
+def line_of(message):
     key = json.loads(message.key())
     if message.value() is None:
         return f"{key}: gone"

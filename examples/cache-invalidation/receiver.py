@@ -1,6 +1,6 @@
 """Receives changes of products and removes their pages from the cache, a folder of files.
 
-A page that is removed twice is removed: so repeats do no harm, and none of them has to be told from the first.
+A page that is removed twice is removed: repeats do no harm, and need not be recognized.
 """
 
 import base64

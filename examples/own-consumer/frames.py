@@ -164,7 +164,7 @@ def main():
                 file.write_text(json.dumps(place.value))  # what was done before stays done
     except Refused as refused:
         if refused.status == 410:
-            sys.exit(f"{refused}\nThe log goes back to SCN {refused.error['oldest']}: read the tables anew.")
+            sys.exit(f"{refused}\nThe log goes back to SCN {refused.error['oldest']}: read the tables again.")
         sys.exit(str(refused))
 
 

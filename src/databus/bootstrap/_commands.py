@@ -78,7 +78,7 @@ class ServiceCommands:
     def __init__(self, config: BootstrapConfig) -> None:
         self.stats = Stats(config.options.serve.clients_max)
         self._config = config
-        table = Table([_command(path, each, config.options.serve) for path, each in ANSWERS.items()])
+        table = Table([_command(path, command, config.options.serve) for path, command in ANSWERS.items()])
         self._router = Router(table, config.options.serve.request_ms_max)
         self._stores: dict[str, PhysicalStores] = {}
         self._answers = ThreadPoolExecutor(config.options.answers_max, "bootstrap-answer")

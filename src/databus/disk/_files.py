@@ -34,10 +34,10 @@ def disk_full(path: Path, error: OSError) -> DiskFull:
 def free_ratio(folder: Path) -> float | None:
     """How much of its disk is free for us, between 0 and 1; None where the system does not say."""
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return None
-    return round(found.f_bavail / found.f_blocks, 4) if found.f_blocks else None
+    return round(disk.f_bavail / disk.f_blocks, 4) if disk.f_blocks else None
 
 
 def write_failure(path: Path, error: OSError) -> DiskFull | ServiceUnavailable:

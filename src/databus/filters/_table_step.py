@@ -92,7 +92,7 @@ def schema_body(body: Mapping[str, Any], change: SchemaChange, *, hides: bool) -
 def previous_of(body: Mapping[str, Any]) -> int | None:
     """The fingerprint of the definition before a `schema` control; None where the table was unknown."""
     previous = body.get("previous")
-    return previous if previous is None or isinstance(previous, int) else int(str(previous), 16)
+    return None if previous is None else int(str(previous), 16)
 
 
 def _is_judged_alike(name: str, by_column: Mapping[str, ColumnOrigin], old: TableStep) -> bool:

@@ -333,7 +333,7 @@ class TablesFilter(Filter):
 
     def _of_options(self, kind: type[StepT], **own: Any) -> StepT:
         """That, of the options of the same names, but for those that are given."""
-        names = (each.name for each in fields(kind) if each.name not in own)
+        names = (option.name for option in fields(kind) if option.name not in own)
         for name in names:
             value = getattr(self.config, name)
             own[name] = tuple(value) if isinstance(value, list) else value

@@ -256,23 +256,23 @@ ABILITIES: Final = (
 
 
 def misspelt(kind: type[Output]) -> Iterator[tuple[str, str]]:
-    """Public names of a class of outputs that nobody asks for, each with the one of the contract that it nearly is: an
-    ability by another name is none, and nobody would be told.
+    """Public names of a class of outputs that are nearly one of the contract, each with that one: an ability with a
+    misspelt name would never be called, without any error.
     """
-    wanted = [name for each in (Output, *ABILITIES) for name in (*vars(each), *each.__annotations__) if name[0] != "_"]
-    own = {name for each in kind.__mro__ if each not in (Output, object) for name in vars(each)}
+    wanted = [name for face in (Output, *ABILITIES) for name in (*vars(face), *face.__annotations__) if name[0] != "_"]
+    own = {name for base in kind.__mro__ if base not in (Output, object) for name in vars(base)}
     for name in sorted(own.difference(wanted)):
-        near = () if name.startswith("_") else (each for each in wanted if _is_nearly(name, each))
-        yield from ((name, each) for each in near)
+        near = () if name.startswith("_") else (other for other in wanted if _is_nearly(name, other))
+        yield from ((name, other) for other in near)
 
 
 def _is_nearly(name: str, other: str) -> bool:
     """Whether two names differ by a letter, or, if they are long, by two, without capitals and underscores."""
-    one, two = (each.lower().replace("_", "") for each in (name, other))
+    one, two = (word.lower().replace("_", "") for word in (name, other))
     before = list(range(len(two) + 1))
     for number, letter in enumerate(one, 1):
         now = [number]
-        for place, each in enumerate(two):
-            now.append(min(before[place + 1] + 1, now[place] + 1, before[place] + (letter != each)))
+        for place, other_letter in enumerate(two):
+            now.append(min(before[place + 1] + 1, now[place] + 1, before[place] + (letter != other_letter)))
         before = now
     return before[-1] <= 1 + (len(two) > _SHORT)

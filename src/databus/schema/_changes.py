@@ -95,8 +95,8 @@ def origins(first: Mapping[str, str], changes: Sequence[SchemaChange]) -> dict[s
     >>> from databus.schema import Column
     >>> old = TableSchema("main.t", (Column("id", "int32"), Column("a", "string")), ("id",))
     >>> new = TableSchema("main.t", (Column("id", "int64"), Column("b", "string"), Column("n", "int32")), ("id",))
-    >>> found = origins({"id": "int32", "a": "string"}, [SchemaChange((3, 1), old, new, {"a": "b"}, {"n": 7}, 2)])
-    >>> found["id"].types, found["b"].column, found["n"].value
+    >>> now = origins({"id": "int32", "a": "string"}, [SchemaChange((3, 1), old, new, {"a": "b"}, {"n": 7}, 2)])
+    >>> now["id"].types, now["b"].column, now["n"].value
     (('int32', 'int64'), 'a', 7)
     """
     now = {name: ColumnOrigin(name, (type_name,)) for name, type_name in first.items()}

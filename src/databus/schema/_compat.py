@@ -27,8 +27,8 @@ def diff(old: TableSchema, new: TableSchema) -> SchemaDiff:
 
     >>> a = TableSchema("main.t", (Column("id", "int32"),), ("id",))
     >>> b = TableSchema("main.t", (Column("id", "int64"), Column("name", "string")), ("id",))
-    >>> found = diff(a, b)
-    >>> found.widened, [c.name for c in found.added]
+    >>> changes = diff(a, b)
+    >>> changes.widened, [column.name for column in changes.added]
     (('id',), ['name'])
     """
     before = {column.name: column for column in old.columns}

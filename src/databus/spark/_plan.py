@@ -76,10 +76,8 @@ def _read(client: RelayClient, target: Target, at: SourceCheckpoint, control: Ra
 
 
 def _before(client: RelayClient, previous: object) -> TableSchema | None:
-    """The definition before a change: its fingerprint in hexadecimal, or as a number, as logs of old have it."""
-    if previous is None:
-        return None
-    return client.table_of(previous if isinstance(previous, int) else int(str(previous), 16))
+    """The definition before a change, by its fingerprint in hexadecimal."""
+    return None if previous is None else client.table_of(int(str(previous), 16))
 
 
 _SEQ_MAX: Final = 2**63 - 1

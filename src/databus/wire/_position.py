@@ -103,8 +103,8 @@ def end_of_answer(commit: Header, log: str) -> SourceCheckpoint | None:
     if not is_answer(log) or commit.has_unread:
         return None
     try:
-        told = json.loads(commit.position)["position"].get(CONTINUES_AT)
-        return None if told is None else SourceCheckpoint.from_json(told, CONTINUES_AT)
+        place = json.loads(commit.position)["position"].get(CONTINUES_AT)
+        return None if place is None else SourceCheckpoint.from_json(place, CONTINUES_AT)
     except (ValueError, KeyError, AttributeError, MalformedRequest) as error:
         raise CorruptData(f"the end of an answer of {log} does not say where to go on: {error!r}") from error
 

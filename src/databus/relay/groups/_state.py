@@ -248,7 +248,7 @@ class ConsumerGroup:
             head["paused"],
             head["unused_h"],
             {physical: (pair[0], pair[1]) for physical, pair in head["barriers"].items()},
-            is_reported=head.get("reported", False),  # of old there were none
+            is_reported=head["reported"],
         )
 
 

@@ -205,8 +205,8 @@ class Indices:
         """Have the index say that it has followed the change of its table's schema at this pair. is_anew: and that it
         was rebuilt for it.
         """
-        anew = pair if is_anew else self.takes_above(name)
-        body = {"properties": {}, **self._meta(source, table, pair, anew)}
+        rebuilt_at = pair if is_anew else self.takes_above(name)
+        body = {"properties": {}, **self._meta(source, table, pair, rebuilt_at)}
         self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", body)
 
     def _meta(self, source: str, table: TableSchema, pair: Pair = (0, 0), anew: Pair = (0, 0)) -> dict[str, Any]:
