@@ -142,3 +142,14 @@ def test_logs_go_to_a_file_where_one_is_named(tmp_path: Path) -> None:
 def test_a_level_or_style_that_is_none_is_refused(level: str, style: str) -> None:
     with pytest.raises(ConfigError, match="there are"):
         configure_logs(level=level, style=style)
+
+
+def test_pyspark_s_own_words_about_an_error_that_is_logged_anyway_are_left_out(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from pyspark.logger import PySparkLogger
+
+    configure_logs(level="info", style="json", stream=io.StringIO())
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).exception("[CAST_INVALID_INPUT] ...", errorClass="CAST_INVALID_INPUT")
+    assert capfd.readouterr().err == ""

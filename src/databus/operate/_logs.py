@@ -23,6 +23,9 @@ from databus.operate._secrets import HIDDEN, hide_in_text, is_secret_name
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
+_SILENT: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's, with handlers of their own to the standard error: each error of a query, which its caller has too, as some
+thousand characters of JSON."""
 
 
 class Logger:
@@ -115,6 +118,8 @@ def configure_logs(
     logging.getLogger("databus").setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
+    for name in _SILENT:
+        logging.getLogger(name).disabled = True
 
 
 def mark_reported(error: BaseException) -> None:
