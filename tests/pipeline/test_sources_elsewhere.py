@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from databus.core import FatalError, ServiceUnavailable, SourceChanged
-from databus.pipeline import run, status_of, unwell
+from databus.core import FatalError, ServiceUnavailable, SourceChanged, SourceCheckpoint
+from databus.filters import TableChoice
+from databus.link import Access
+from databus.pipeline import run, status_of, unwell, worst_backlogs
+from databus.pipeline.engine._positions import _behind
 from databus.pipeline.running._health import render_pipeline_metrics
 from databus.pipeline.telling._status import with_backlog
+from databus.places import ASKED, Position
 from databus.relay import Relay, State
 from databus.testing import FakeClock
 from tests.relay.support import AT_US, Database, ScriptedSource, config_of, order, published, until, wait_for_state
@@ -177,11 +181,45 @@ def test_an_output_lags_by_the_age_of_the_oldest_change_that_it_has_not_written(
     told = relay.captures["shop"].log
     assert told is not None
     at = {**told.head().published.to_json(), **position(scn), "uuid": told.head().published.uuid, "log": told.uuid}
-    outputs = {"copy": {"queries": {"q": {"positions": {"shop": at}, "tables": []}}}}
-    from databus.link import Access
-
-    (backlog,) = with_backlog(outputs, relay.url, Access(), clock=clock)["copy"]["backlog"]
+    (backlog,) = backlog_at(relay, clock, at)
     assert (backlog["rows"], backlog["lag_s"]) == (rows, pytest.approx(lag_s))
+
+
+def backlog_at(relay: Relay, clock: FakeClock, at: Any, **behind: Any) -> list[dict[str, Any]]:
+    query = {"positions": {"shop": at}, "behind": {"shop": behind}, "tables": []}
+    found: list[dict[str, Any]] = with_backlog({"copy": {"queries": {"q": query}}}, relay.url, Access(), clock=clock)[
+        "copy"
+    ]["backlog"]
+    return found
+
+
+def test_a_table_that_is_behind_the_others_lags_by_its_own_place(relay: Relay, clock: FakeClock) -> None:
+    """As one whose typed filter fails, while the output goes on: it was shown to lag by nothing."""
+    published(relay, "shop", 4)
+    clock.advance_ms(HOUR_MS)
+    until(lambda: relay.captures["shop"].lag.behind_ms == 0.0)
+    told = relay.captures["shop"].log
+    assert told is not None
+    head = {**told.head().published.to_json(), "uuid": told.head().published.uuid, "log": told.uuid}
+    behind = {"shop/main.orders": head | position(2) | {"uuid": head["uuid"], "log": head["log"]}}
+    backlog = backlog_at(relay, clock, head | position(4) | {"uuid": head["uuid"], "log": head["log"]}, **behind)
+    assert [(each.get("table"), each["rows"]) for each in backlog] == [(None, 0), ("shop/main.orders", 2)]
+    worst = worst_backlogs({"backlog": backlog})["shop"]
+    assert (worst["rows"], worst["lag_s"], worst["held"]) == (2, pytest.approx(3_600.0 - 3e-6), True)
+
+
+def test_tables_are_behind_that_are_chosen_and_wait_for_no_snapshot() -> None:
+    def at(scn: int) -> SourceCheckpoint:
+        return SourceCheckpoint(scn=scn)
+
+    places = {
+        f"shop/main.{name}": at(scn) for name, scn in {"a": 3, "asked": 2, "read": 4, "ahead": 9, "away": 1}.items()
+    }
+    seeds = {"shop/main.asked": ASKED, "shop/main.read": 17}
+    tables = ((TableChoice(("shop/main.a*", "shop/main.read"), ("shop/main.away",)),),)
+    found = _behind(Position(at(5), tables, places, seeds))
+    assert {name: place["scn"] for name, place in found.items()} == {"shop/main.a": 3, "shop/main.read": 4}
+    assert [*found] == ["shop/main.a", "shop/main.read"], "the furthest first"
 
 
 def test_once_over_a_relay_that_is_away_starts_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from databus.core import DatabusError
 from databus.disk import Location
@@ -12,7 +12,7 @@ from databus.pipeline.engine._handle import ledger_path
 from databus.pipeline.engine._ledger import Ledger
 from databus.pipeline.graph import PipelineConfig
 from databus.pipeline.telling import OutputState
-from databus.places import Choice, Position, patterns_in
+from databus.places import ASKED, GAP, Choice, Position, chosen_by, patterns_in
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def positions_of(config: PipelineConfig) -> Iterator[OutputPositions]:
 
 
 def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs of a run's status, with the `positions` of their queries by physical source.
+    """The outputs of a run's status, with the `positions` of their queries by physical source; and with the tables that
+    are `behind` these, by full names, such as those that cannot be written at the moment, with where they stand.
 
     A physical source that the ledger knows and no query of the run reads gets an entry of its own. An output whose
     ledger cannot be read counts as failed.
@@ -58,13 +59,14 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
                 physical: at.to_json() for physical, at in places_at.items() if not is_over_tables or physical == of
             }
             unread -= {*places}
-            queries[name] = {**query, "positions": places}
+            behind = {physical: _behind(known.positions[physical]) for physical in places}
+            queries[name] = {**query, "positions": places, "behind": behind}
         for physical in sorted(unread):
             position = known.positions[physical]
             place = position.least(_ALL)
             if place is not None:
                 state = {"state": OutputState.ENDED, "since_us": 0, "error": "", "message": ""}
-                stands = {"positions": {physical: place.to_json()}, "tables": _tables(physical, position)}
+                stands = {"positions": {physical: place.to_json()}, "behind": {}, "tables": _tables(physical, position)}
                 queries[f"outputs/{known.output}/{physical}"] = {**stands, **state}
         shown[known.output] = {**output, "queries": queries}
         if known.error is not None and output["state"] != OutputState.FAILED:
@@ -78,6 +80,21 @@ def with_positions(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[s
 
 
 _ALL: Choice = ((TableChoice(("*",)),),)
+_BEHIND_MAX: Final = 20
+"""Of so many tables the backlog is asked for: those that are furthest behind."""
+
+
+def _behind(position: Position) -> dict[str, Any]:
+    """Where chosen tables stand that are behind the others. Those that wait for a snapshot to begin lack none yet."""
+    if position.at is None:
+        return {}
+    behind = {
+        name: place
+        for name, place in position.behind(position.at.pair).items()
+        if chosen_by(position.tables, name) and position.seeds.get(name) not in (ASKED, GAP)
+    }
+    furthest = sorted(behind, key=lambda name: (behind[name].pair, name))[:_BEHIND_MAX]
+    return {name: behind[name].to_json() for name in furthest}
 
 
 def _unknown() -> dict[str, Any]:

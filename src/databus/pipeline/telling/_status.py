@@ -9,7 +9,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,7 +96,8 @@ class StatusFile:
 def with_backlog(
     outputs: Mapping[str, Any], relay: str | None, access: "Access", *, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """The outputs with `backlog`: what the relay has and they have not written, by query and physical source.
+    """The outputs with `backlog`: what the relay has and they have not written, by query and physical source, and by
+    `table` for those that are behind the others.
 
     rows: changes of its tables; is_least: the count was cut short, there may be more. lag_s: the age of the oldest
     change that the database has committed and the output has not written; None if unknown. held: whether the relay
@@ -114,15 +115,26 @@ def with_backlog(
                 {
                     "query": query,
                     "physical": physical,
-                    **_backlog(client, physical, position, state["tables"], captured_s.get(physical), now_us),
+                    **({} if table is None else {"table": table}),
+                    **_backlog(client, physical, position, tables, captured_s.get(physical), now_us),
                 }
                 for query, state in output["queries"].items()
-                for physical, position in state["positions"].items()
+                for physical, table, position, tables in _places(state)
                 if client is not None
             ],
         }
         for name, output in outputs.items()
     }
+
+
+def _places(query: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Any, list[str]]]:
+    """Where the tables of a query stand: the physical source, the table if it is behind the others, the position, and
+    which tables the relay is asked for, all without any.
+    """
+    for physical, position in query["positions"].items():
+        yield physical, None, position, query["tables"]
+        for table, place in query["behind"].get(physical, {}).items():
+            yield physical, table, place, [table]
 
 
 def _captured_s(client: "RelayClient") -> dict[str, float]:
