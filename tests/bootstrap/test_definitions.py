@@ -285,6 +285,31 @@ def test_of_many_tables_those_are_opened_again_that_were_written(shop, opened, m
         taker.close()
 
 
+def test_a_table_that_was_ahead_of_its_ledger_is_opened_again_when_that_has_caught_up(shop, monkeypatch):
+    """The batch comes again after a kill, and writes nothing to that table: its mark stays."""
+    taker, positions = NoteTaker(shop.config), []
+    marks = {source: Noted((9, 9), "1") for source in ("main.orders", "main.stock", "main.ballast")}
+    monkeypatch.setattr(shop, "note", lambda: None)
+    try:
+        for statement in (
+            "UPDATE ballast SET n = 7",
+            "UPDATE ballast SET n = 8",
+            "INSERT INTO orders VALUES (71, 'x', 1)",
+        ):
+            shop.execute(statement)
+            shop.fill()
+            positions.append(shop.written["state"])
+            if len(positions) != 2:
+                for position in positions[-2:]:
+                    marks["main.orders"] = Noted((len(positions), 0), "1")  # as the target says at the next start
+                    taker._look(PHYSICAL, Stand(shop.written["log"]), Stand(position, marks=marks))
+    finally:
+        taker.close()
+    last, before = shop.states()[-1], shop.states()[-2]
+    assert (before.position.pair, last.position.pair) == (positions[1].pair, positions[2].pair)
+    assert last.tables["main.orders"].rows == len(shop.select("SELECT id FROM orders"))
+
+
 def test_a_server_opens_a_table_again_when_its_note_has_changed(shop, opened):
     def asked():
         del opened[:]

@@ -313,13 +313,14 @@ class Noting:
         opened_at = self._opened_at.pop(source, None)
         if (mark is None or mark != opened_at) and not table.refresh():
             return None
-        self._opened_at[source] = mark
         application = f"databus/{self._config.name}/{STATE}/{source}/{self.physical}"
-        for _ in range(_VERSIONS_BACK_MAX):
+        for number in range(_VERSIONS_BACK_MAX):
             stored = table.stored(application)
             if stored is None:
                 return None
             if stored <= until:
+                if not number:  # one that was ahead has more than this version, under the same mark
+                    self._opened_at[source] = mark
                 return table
             table.go_to(table.version - 1)
         raise ServiceUnavailable(f"{table.folder}: was written {_VERSIONS_BACK_MAX} times since its ledger was")
