@@ -147,6 +147,17 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(either):
             either.make().write(log.batch(0, 4))
 
 
+def test_another_log_goes_on_behind_a_transaction_whose_last_part_had_no_row_of_the_table(either):
+    """The target says that it has a part; that it is all of it says the place where the batch begins."""
+    for uuid in ("log-1", "log-2"):
+        log = ChangeLog(uuid=uuid).begin()
+        log.insert(ORDERS, order(1))
+        log.insert(STOCK, {**dict.fromkeys(STOCK.names), STOCK.key[0]: 1})
+        log.begin().insert(ORDERS, order(2))
+        either.make().write(log.batch(0, 1) if uuid == "log-1" else log.batch(2, 3))
+    assert ids(either) == [1, 2]
+
+
 def test_whole_transactions_from_another_log_go_on(either):
     either.make().write(log_of(1, 2).batch(0, 2))
     either.make().write(log_of(1, 2, 3, uuid="log-2").batch(0, 3))

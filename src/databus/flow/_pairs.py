@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, SEQ_DONE, ChangeType, Pair
 from databus.places import Seed, identity
 from databus.wire import is_inside_transaction
 
@@ -111,10 +111,13 @@ class Stored:
         log = before.log if self.log is None else self.log
         return replace(self, ahead=ahead, log=log, way=self.way or before.way, db=self.db or before.db)
 
-    @property
-    def is_part(self) -> bool:
-        """Whether the target may hold a part of a transaction, whose `_seq`s only its own log can tell."""
-        return self.pair[0] > 0 and is_inside_transaction(self.pair)
+    def is_part_of_other_log(self, start: Pair, log: str | None) -> bool:
+        """Whether the target may hold a part of a transaction, whose `_seq`s only its own log can tell, and a batch of
+        another log may have the rest. A batch that begins behind that transaction has none: the table's last rows in it
+        were in that part.
+        """
+        is_part = self.pair[0] > 0 and is_inside_transaction(self.pair)
+        return is_part and self.log != log_number(log) and start < (self.pair[0], SEQ_DONE)
 
 
 def log_number(log: str | None) -> int:

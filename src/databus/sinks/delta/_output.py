@@ -16,7 +16,6 @@ from databus.core import (
     ControlKind,
     CorruptData,
     Pair,
-    SourceCheckpoint,
     TransientError,
     UnsupportedFeature,
 )
@@ -392,7 +391,7 @@ class DeltaOutput(Output):
         """What is above the stored pair, without controls that change nothing here."""
         stored = copy.target.stored() if copy.target.exists else None
         if stored is not None:
-            self._check_log(copy, stored, batch.end, source, batch.physical)
+            self._check_log(copy, stored, batch, source)
         pair = stored.pair if stored is not None else (0, 0)
         new: list[StagedItem] = []
         is_awaited = f"{batch.physical}/{source}" in batch.seeds and source not in batch.start.snapshots
@@ -462,12 +461,12 @@ class DeltaOutput(Output):
         logger_of("databus.pipeline").warning(f"{message}: older rows stay", output=self.context.output)
         return True
 
-    def _check_log(self, copy: _TableCopy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
-        if stored.is_part and stored.log != log_number(end.log):
+    def _check_log(self, copy: _TableCopy, stored: Stored, batch: StagedBatch, source: str) -> None:
+        if stored.is_part_of_other_log(batch.start.pair, batch.end.log):
             raise UnsupportedFeature(
-                f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {physical}/{source}, "
-                f"from another log than {end.log}, whose rows cannot be told from those. "
-                f"{self._reset(physical, source)}"
+                f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/"
+                f"{source}, from another log than {batch.end.log}, whose rows cannot be told from those. "
+                f"{self._reset(batch.physical, source)}"
             )
 
     @property

@@ -219,7 +219,7 @@ class FilesOutput(Output):
 
     def _check_log(self, folder: _Folder, batch: StagedBatch, source: str) -> None:
         stored = folder.stored
-        if stored.is_part and stored.log != log_number(batch.end.log):
+        if stored.is_part_of_other_log(batch.start.pair, batch.end.log):
             raise UnsupportedFeature(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
                 f"from another log than {batch.end.log}, whose rows cannot be told from those. Rebuild the table: "
