@@ -71,9 +71,9 @@ function SignIn({ onDone }) {
     <p>Without a token: the link that the dashboard printed when it was started.</p></main>`;
 }
 
-const Help = () => html`<aside class="help" role="status"><h2>Keys</h2><dl>
+const Help = () => html`<div class="help" role="status"><h2>Keys</h2><dl>
   ${MENU.map(([, title, key]) => html`<div key=${key}><dt><kbd>g</kbd> <kbd>${key}</kbd></dt><dd>${title}</dd></div>`)}
-  <div><dt><kbd>?</kbd></dt><dd>this list</dd></div></dl></aside>`;
+  <div><dt><kbd>?</kbd></dt><dd>this list</dd></div></dl></div>`;
 
 function Menu({ page, principal, onOut }) {
   return html`<header><a class="brand" href="#/flow">databus</a>
