@@ -13,7 +13,7 @@ from databus.pipeline import PipelineFile
 from databus.pipeline.running._control import ask as ask_socket
 from databus.pipeline.telling import reporting
 from tests.commands import databus, failed
-from tests.dashboard.parts import WAIT_S, Pipeline, ask, now_us
+from tests.dashboard.parts import WAIT_S, Pipeline, ask, now_us, wait_until
 
 
 @pytest.fixture
@@ -105,6 +105,8 @@ def test_no_secret_in_a_message_leaves_a_pipeline(tmp_path, monkeypatch):
         refused = ask(pipeline.url, "/rebuild", {"outputs": ["copy"], "tables": ["main.t"]})[1]
         with pytest.raises(FatalError) as by_socket:
             ask_socket(pipeline.config.state, "rebuild", outputs=["copy"], tables=["main.t"])
+        status = pipeline.config.state / "status.json"  # it is written each second, and commands read it
+        wait_until(lambda: status.exists() and "no table main.t" in status.read_text())
         said = [
             *(json.dumps(ask(pipeline.url, path)[1]) for path in ("/status/light", "/journal", "/audit")),
             ask(pipeline.url, "/admin/ready")[1],

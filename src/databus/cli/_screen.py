@@ -157,12 +157,12 @@ class Screen:
         self._sources: Sequence[SourceLine] = ()
         self._lines: Sequence[ReaderLine] = ()
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._live = (
+        self._doing = _Doing(clock or SystemClock())
+        self._live = (  # it asks at once what is shown
             Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=False)
             if self.is_live
             else None
         )
-        self._doing = _Doing(clock or SystemClock())
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
         self._is_held_back = False

@@ -38,7 +38,7 @@ all others are free text.
 
 _IN_SENTENCES: Final = (
     "input|field|extra|value|string|expected|should|must|may|is|are|was|has|needs?|required|missing|invalid|unknown"
-    "|unexpected|not|set|use|write|give|see|the|an?|it|this|that|of|in|to|for|from"
+    "|unexpected|not|set|use|send|say|look|write|give|see|the|an?|it|this|that|of|in|to|for|from"
 )
 """What follows `password: ` in a message about an option of that name."""
 
@@ -55,7 +55,8 @@ _IN_TEXT: Final = (
     (re.compile(r"(://[^\s?]{1,2000}\?)(?!\(hidden\))[^\s'\"`<>)]{1,8000}(?<=[\w%])"), rf"\1{HIDDEN}"),
     (re.compile(r"(?<=\?)[\w.~%+-]{1,200}=[^\s'\"`<>)]{1,8000}(?<=[\w%])"), HIDDEN),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"), HIDDEN),
-    (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{4,}", re.I), rf"\1 {HIDDEN}"),
+    # `Authorization: Bearer TOKEN` says what to send.
+    (re.compile(r"\b(bearer|basic|negotiate)\s+(?!(?-i:TOKEN)\b)[\w.~+/=-]{4,}", re.I), rf"\1 {HIDDEN}"),
     (
         re.compile(
             r"((?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?|signature"
@@ -95,6 +96,8 @@ def hide_in_text(text: str) -> str:
     'DSN host=db password=(hidden), (hidden)@tcp(db:3306), Authorization: Bearer (hidden)'
     >>> hide_in_text("https://bucket/x.parquet?X-Amz-Signature=0a1b: 403")
     'https://bucket/x.parquet?(hidden): 403'
+    >>> hide_in_text("this relay wants a token: send the header `Authorization: Bearer TOKEN`")
+    'this relay wants a token: send the header `Authorization: Bearer TOKEN`'
     >>> hide_in_text("sources.shop.password: Input should be a string; s3://lake/orders@v5: WHERE id = ?OR")
     'sources.shop.password: Input should be a string; s3://lake/orders@v5: WHERE id = ?OR'
     """

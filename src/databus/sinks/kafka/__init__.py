@@ -7,11 +7,13 @@ from databus.sinks.kafka._cluster import Cluster
 from databus.sinks.kafka._encoding import Encoding
 from databus.sinks.kafka._positions import BucketId, Record, positions_of
 from databus.sinks.kafka._topics import topic_name, topics_of
+from databus.sinks.kafka._writer import KafkaWriter
 
 __all__ = [
     "BucketId",
     "Cluster",
     "Encoding",
+    "KafkaWriter",
     "Record",
     "positions_of",
     "topic_name",

@@ -191,7 +191,9 @@ class RelaySource:
                 case Arrived(groups):
                     self._arrived.extend(self._new(groups))
                 case Ended(error):
-                    raise error or ServiceUnavailable(f"{self.physical}: the relay upstream has ended the stream")
+                    raise error or ServiceUnavailable(
+                        f"{self.physical}: the relay at {self._config.url} has ended the stream"
+                    )
         return True
 
     def _purged(self) -> PositionPurged:
