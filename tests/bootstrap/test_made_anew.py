@@ -62,8 +62,8 @@ def test_a_table_that_is_gone_from_the_log_store_is_not_one_of_which_nothing_hap
     with pytest.raises(CorruptData, match=r"main\.orders"):
         shop.note()
     write_deltalake(log_folder(shop), DeltaTable(aside).to_pyarrow_table().slice(2))
-    with pytest.raises(DatabusError, match="another table"):
-        every_change_of_orders(shop)
+    with pytest.raises(DatabusError, match=r"main\.orders.*is missing.*docs/bootstrap\.md"):
+        every_change_of_orders(shop)  # a server reads the files that it knows
     with pytest.raises(CorruptData, match="another table"):
         shop.note()
     shutil.rmtree(log_folder(shop))

@@ -112,6 +112,7 @@ def run(
     if dry_in is not None:
         graph = dry(graph, dry_in)
     config = graph.config
+    _check_databases_here(config)
     held = lock or StateLock(config.state, config.name)
     held.take()
     try:
@@ -143,6 +144,17 @@ def run(
     finally:
         if held is not lock:
             held.release()
+
+
+def _check_databases_here(config: PipelineConfig) -> None:
+    """Raises `ConfigError` for a database that is a file of this machine and is not there: its own relay would wait for
+    it for ever.
+    """
+    for name, source in config.sources.items():
+        try:
+            source.tables_here(config.folder)
+        except ConfigError as error:
+            raise ConfigError(f"{config.path.name}: sources.{name}.{error}") from error
 
 
 class _Run:
