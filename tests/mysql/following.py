@@ -4,6 +4,7 @@
 ends, whenever it is killed or told to try again. `Copy` is what a mirror makes of it, for comparing by value.
 """
 
+import datetime as dt
 import itertools
 import random
 import threading
@@ -359,3 +360,13 @@ def drop_quietly(server: Server, *databases: str) -> None:
     """Drop databases, whatever state the server is in."""
     with suppress(pymysql.err.MySQLError, OSError):
         server.run(*(f"DROP DATABASE IF EXISTS {name}" for name in databases))
+
+
+def second_after(server: Server) -> str:
+    """A second of the server's clock at whose begin all before was committed."""
+    (before,) = server.query("SELECT UTC_TIMESTAMP()")[0]
+    while True:
+        (now,) = server.query("SELECT UTC_TIMESTAMP()")[0]
+        if now > before:
+            return str(now.replace(tzinfo=dt.UTC).isoformat())
+        time.sleep(0.02)

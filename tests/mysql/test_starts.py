@@ -1,14 +1,12 @@
 """Where a new log begins: every form of `start`, and `snapshot: only`."""
 
-import datetime as dt
 import time
 
 import pytest
 
 from databus.core import UnknownSource
 from databus.sources.mysql.binlog import Heartbeat, Scanner
-from databus.testing.servers import Server
-from tests.mysql.following import Follower, config_of, create, purge
+from tests.mysql.following import Follower, config_of, create, purge, second_after
 
 
 def _names(follower: Follower, database: str) -> set[str]:
@@ -21,21 +19,11 @@ def _place(follower: Follower) -> tuple[str, int]:
     return position["file"], position["offset"]
 
 
-def _now(server: Server) -> str:
-    """A second of the server's clock at whose begin all before was committed."""
-    (before,) = server.query("SELECT UTC_TIMESTAMP()")[0]
-    while True:
-        (now,) = server.query("SELECT UTC_TIMESTAMP()")[0]
-        if now > before:
-            return str(now.replace(tzinfo=dt.UTC).isoformat())
-        time.sleep(0.02)
-
-
 def test_start_at_a_time_passes_over_what_was_committed_before(server, database, follow) -> None:
     create(server, database)
     server.run(f"INSERT INTO {database}.b VALUES ('early', 1, 1)", f"ALTER TABLE {database}.b ADD COLUMN late INT")
     server.run(f"INSERT INTO {database}.b (k, n) VALUES ('early', 2)", "FLUSH BINARY LOGS")
-    begin = _now(server)
+    begin = second_after(server)
     server.run(f"INSERT INTO {database}.b VALUES ('late', 3, 1, 7)", f"ALTER TABLE {database}.b DROP COLUMN x")
     server.run(f"INSERT INTO {database}.b VALUES ('late', 4, 8)")
     follower = follow(database, server, start=begin)

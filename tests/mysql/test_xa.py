@@ -6,7 +6,7 @@ import pytest
 
 from databus.core import PositionPurged, UnsupportedFeature
 from databus.testing.servers import Server
-from tests.mysql.following import Follower, purge
+from tests.mysql.following import Follower, purge, second_after
 
 
 class Branch:
@@ -102,8 +102,9 @@ def test_each_way_to_decide(server, database, busy, follow) -> None:
     assert ids(follower, database) == [901, 902, 903, 904]
 
 
-def test_what_is_prepared_outlives_capture_and_the_server(server, database, busy, follow) -> None:
+def test_what_is_prepared_outlives_capture_and_the_server(server, database, busy, follow, request) -> None:
     """The server is started anew and its log purged meanwhile."""
+    request.addfinalizer(lambda: purge(server))  # other tests read this log from its beginning
     follower = follow(database, server)
     follower.check(server, database)
     kept = Branch(server, database, "'kept'").run(insert(901), "DELETE FROM a WHERE id = 5").prepare()
@@ -119,6 +120,19 @@ def test_what_is_prepared_outlives_capture_and_the_server(server, database, busy
     follower.check(server, database)
     assert ids(follower, database) == [901, 903]
     del kept, gone
+
+
+def test_one_that_was_committed_before_the_begin_is_not_looked_for(server, database, busy, follow, request) -> None:
+    """Its PREPARE has left the server's log, of which the oldest file that there is has its commit."""
+    request.addfinalizer(lambda: purge(server))  # other tests read this log from its beginning
+    branch = Branch(server, database, "'before'").run(insert(901)).prepare()
+    purge(server)
+    branch.decide("COMMIT")
+    begin = second_after(server)
+    Branch(server, database, "'after'").run(insert(902)).prepare().decide("COMMIT")
+    follower = follow(database, server, start=begin)
+    follower.catch_up(server, database)
+    assert ids(follower, database) == [902]
 
 
 def test_a_large_prepared_transaction_is_held_in_little_memory(server, database, busy, follow) -> None:

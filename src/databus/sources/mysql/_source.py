@@ -509,6 +509,7 @@ class MysqlSource(SessionSource[MysqlConfig]):
         wants_database: Callable[[str], bool],
         prepared: PreparedStore | None = None,
         holds_skipped: bool = False,
+        begins_us: int = 0,
     ) -> Scanner:
         config = self._config
         return Scanner(
@@ -520,6 +521,7 @@ class MysqlSource(SessionSource[MysqlConfig]):
             wants_database=wants_database,
             prepared=prepared,
             holds_skipped=holds_skipped,
+            begins_us=begins_us,
             event_bytes_max=config.event_bytes_max,
         )
 
@@ -538,7 +540,13 @@ class MysqlSource(SessionSource[MysqlConfig]):
         if resume.position is None:
             prepared.clear()
         scanner = self._scanner(
-            facts, start.position, tables.wants, tables.selection.may_select_in, prepared, reads_from is not None
+            facts,
+            start.position,
+            tables.wants,
+            tables.selection.may_select_in,
+            prepared,
+            holds_skipped=reads_from is not None,
+            begins_us=int(start.place.position.get(BEGINS_US) or 0),
         )
         if reads_from is None:
             dump = open_dump(config, server, start.position, server_id, by_file=start.by_file)

@@ -47,6 +47,7 @@ class StatementWalk(Walk):
 
     _wants_database: Callable[[str], bool]
     _prepared: Prepared | None
+    _begins_us: int  # XA transactions that were committed before are passed over
     _savepoints: Savepoints
     _savepoints_of: int  # which transaction's they are
     _held_of: int  # which transaction's events were added to `_prepared` last
@@ -235,31 +236,37 @@ class StatementWalk(Walk):
         self._consume()
 
     def _commit_xa(self, query: Query) -> None:
-        state = self._state
         if self._prepared is not None and not self._is_replayed:
-            xid, ordinal = xid_of(query.text), int(state[s.TX_ORDINAL])
-            if not state[s.TX_SKIP]:
-                table = self._prepared.altered(xid)
-                if table:
-                    raise UnsupportedFeature(
-                        f"{self._where()}: {query.text[:200]!r} commits rows of {table} that were prepared before a "
-                        f"statement changed that table, which servers should not let happen (MySQL 5.7 does, once the "
-                        f"session that prepared has ended): the log does not say what became of them. Pass over it by "
-                        f"`databus skip`, and have the transaction's tables read again by `databus snapshot`"
-                    )
-                pieces = self._prepared.commit(xid, ordinal)
-                if pieces is None:
-                    raise PreparedMissing(
-                        f"{self._where()}: {query.text[:200]!r} commits what was prepared before this log was read, "
-                        f"and nothing here holds its rows",
-                        xid,
-                        ordinal,
-                    )
-                self._replay(pieces)
+            state, xid = self._state, xid_of(query.text)
+            # Its rows would be passed over by who begins later, and its prepare may have left the log.
+            if state[s.TX_SKIP] or state[s.TX_COMMIT_US] < self._begins_us:
+                self._prepared.forget(xid, int(state[s.LAST_ORDINAL if state[s.TX_SKIP] else s.TX_ORDINAL]))
+            else:
+                self._replay(self._held_rows(query, xid, self._prepared))
                 return
-            self._prepared.forget(xid, int(state[s.LAST_ORDINAL]))
         self._is_replayed = False
         self._end(query)
+
+    def _held_rows(self, query: Query, xid: str, prepared: Prepared) -> Iterator[bytes]:
+        """The events of what is committed. Raises `PreparedMissing`."""
+        table = prepared.altered(xid)
+        if table:
+            raise UnsupportedFeature(
+                f"{self._where()}: {query.text[:200]!r} commits rows of {table} that were prepared before a "
+                f"statement changed that table, which servers should not let happen (MySQL 5.7 does, once the "
+                f"session that prepared has ended): the log does not say what became of them. Pass over it by "
+                f"`databus skip`, and have the transaction's tables read again by `databus snapshot`"
+            )
+        ordinal = int(self._state[s.TX_ORDINAL])
+        pieces = prepared.commit(xid, ordinal)
+        if pieces is None:
+            raise PreparedMissing(
+                f"{self._where()}: {query.text[:200]!r} commits what was prepared before this log was read, "
+                f"and nothing here holds its rows",
+                xid,
+                ordinal,
+            )
+        return pieces
 
     def _roll_back_xa(self, query: Query) -> None:
         """MySQL 5.7 writes one that was never prepared, too, as a whole: nothing is held of it."""

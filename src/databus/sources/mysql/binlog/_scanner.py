@@ -73,7 +73,8 @@ class Scanner(StatementWalk):
     log comes from, None for files. wants_database: whether rows of this database are captured, for statements that are
     logged instead of rows; the default is True. is_file: the bytes are those of files, nothing dropped; each is
     announced by `open_file`. prepared: holds XA transactions until they are committed; without, one that changes a
-    captured table raises `UnsupportedFeature`. holds_skipped: also those that were prepared up to `start`.
+    captured table raises `UnsupportedFeature`. holds_skipped: also those that were prepared up to `start`. begins_us:
+    rows of such that were committed before are not given, since nobody wants them.
     event_bytes_max: a larger event raises `LimitExceeded`. run_events_max: rows events and transactions in one run.
     inflate_bytes_max: what the compressed events of one run may take once inflated.
     """
@@ -90,6 +91,7 @@ class Scanner(StatementWalk):
         is_file: bool = False,
         prepared: Prepared | None = None,
         holds_skipped: bool = False,
+        begins_us: int = 0,
         event_bytes_max: int = 256 << 20,
         run_events_max: int = 1 << 15,
         inflate_bytes_max: int = 16 << 20,
@@ -107,7 +109,7 @@ class Scanner(StatementWalk):
             inflate_bytes_max=inflate_bytes_max,
         )
         self._wants_database = wants_database
-        self._prepared = prepared
+        self._prepared, self._begins_us = prepared, begins_us
         self._savepoints, self._savepoints_of = Savepoints(), -1
         self._held_tables, self._held_of, self._held_is_whole = {}, -1, True
         self._is_replayed = False
