@@ -112,7 +112,6 @@ def run(
     if dry_in is not None:
         graph = dry(graph, dry_in)
     config = graph.config
-    _check_databases_here(config)
     held = lock or StateLock(config.state, config.name)
     held.take()
     try:
@@ -329,6 +328,7 @@ class _Run:
                 raise ConfigError(problem.in_file(self._config.path))
             self._say("renamed", message=str(problem))
             self._logger.warning(str(problem))
+        _check_databases_here(self._config)
         if mistakes := list(check_filter_tests(self._graph)):
             message = f"`databus test` cannot run {len(mistakes)} of the file's tests, which the pipeline does without"
             self._say("untested", message=f"{message}: {mistakes[0]}")
