@@ -29,6 +29,8 @@ inputs: {shop: {type: databus, tables: [shop/main.*]}}
 class Live:
     """`start` it; it is killed when the block ends."""
 
+    wait_s = WAIT_S
+
     def __init__(self, folder: Path, outputs: str) -> None:
         self.folder = folder
         self.file = folder / "databus.yml"
@@ -96,7 +98,7 @@ class Live:
         self.wait_until(lambda: self.state_of(output) == state, f"{output} is {state}")
 
     def wait_until(self, is_so: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self.wait_s
         while not (found := is_so()):
             assert time.monotonic() < deadline, (what, self.said[-3000:])
             assert self.process is None or self.process.poll() is None, (what, self.said[-3000:])

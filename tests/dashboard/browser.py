@@ -80,7 +80,7 @@ class Browser:
         context = self.send("Target.createBrowserContext")["browserContextId"]
         target = self.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self._pages[session] = Page(self, session)
+        page = self._pages[session] = Page(self, session, context)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.send(f"{domain}.enable")
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
@@ -92,11 +92,13 @@ class Browser:
 class Page:
     """One page."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
         self._browser = browser
         self._session = session
+        self._context = context
         self.errors: list[str] = []
         self.asked: list[str] = []
+        self.wait_s = WAIT_S
 
     def take(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -112,6 +114,10 @@ class Page:
     def send(self, method: str, **params: Any) -> Any:
         return self._browser.send(method, self._session, **params)
 
+    def close(self) -> None:
+        """With its profile: pages that nobody looks at any more would go on."""
+        self._browser.send("Target.disposeBrowserContext", browserContextId=self._context)
+
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
 
@@ -123,7 +129,7 @@ class Page:
 
     def wait(self, expression: str) -> Any:
         """The same, once it is something."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self.wait_s
         while not (found := self.js(expression)):
             assert time.monotonic() < deadline, f"{expression} did not come true; {self.errors}; {self.text()[:2000]}"
             time.sleep(0.05)
@@ -143,8 +149,9 @@ class Page:
         self.js(f"{found}.click()")
 
     def type(self, selector: str, text: str) -> None:
+        """In the place of what stands there."""
         self.wait(f"document.querySelector({json.dumps(selector)}) !== null")
-        self.js(f"document.querySelector({json.dumps(selector)}).focus()")
+        self.js(f"((field) => {{ field.focus(); field.select(); }})(document.querySelector({json.dumps(selector)}))")
         self.send("Input.insertText", text=text)
 
     def press(self, *keys: str) -> None:

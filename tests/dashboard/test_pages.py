@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +20,6 @@ from databus.flow import Bucket, ChangeBatch, TableRows
 from databus.link import Access
 from databus.pipeline.trying import rows_given
 from databus.testing.servers import ServerMissing
-from databus.testing.servers._fetch import kept
 from tests.dashboard.browser import WAIT_S, Browser, Page
 from tests.dashboard.chromium import Chromium
 from tests.dashboard.parts import FILE, HOSTILE, Pipeline
@@ -410,69 +407,6 @@ def test_what_was_not_answered_is_not_done_twice(world):
     page.wait_for("Rebuild: done")
     assert world.shop.asked.count("rebuild shop_db/main.events of hook") == before + 1
     world.check(page)
-
-
-AXE = ("axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_on_any_page(world, dark):
-    """Names, contrasts, roles, order: what a reader of screens needs; in light and in dark."""
-    axe = fetched(*AXE)
-    page = world.browser.page(dark=dark)
-    page.send("Page.setBypassCSP", enabled=True)  # else it refuses what the test brings along
-    page.open(world.running.url)
-    page.wait_for("Your token")
-    page.js(axe)
-    found = {"sign-in": violations(page)}
-    page.open(world.running.links[-1])
-    page.wait("document.querySelectorAll('svg a').length >= 4")
-    page.js(axe)
-    for hash_ in (
-        "flow",
-        "output/shop/copy",
-        "source/erp-relay/erp",
-        "alerts",
-        "journal",
-        "audit",
-        "letters",
-        "config",
-    ):
-        page.js(f"location.hash = '#/{hash_}'")
-        page.wait("document.querySelector('main h1') !== null && !document.body.innerText.includes('Asking')")
-        found[hash_] = violations(page)
-    page.js("location.hash = '#/output/shop/hook'")
-    page.click("main button", "Stop")
-    page.wait("document.querySelector('dialog[open]') !== null")
-    found["dialog"] = violations(page)
-    assert {name: each for name, each in found.items() if each} == {}
-
-
-def violations(page: Page) -> list[Any]:
-    told = page.js("axe.run().then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.nodes[0].html])))")
-    return list(json.loads(told))
-
-
-def fetched(package: str, sha256: str) -> str:
-    """A file of a package of npm's, where there is an npm."""
-
-    def fetch(draft: Path) -> None:
-        done = subprocess.run(
-            ["npm", "pack", "--silent", package], cwd=draft, capture_output=True, timeout=120, check=False
-        )
-        if done.returncode:
-            raise ServerMissing(f"{package} could not be fetched")
-        subprocess.run(["tar", "xf", done.stdout.decode().strip()], cwd=draft, check=True)
-
-    if shutil.which("npm") is None:
-        pytest.skip("there is no npm")
-    try:
-        text = (kept(package.replace("@", "-"), fetch) / "package" / "axe.min.js").read_bytes()
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
-    assert hashlib.sha256(text).hexdigest() == sha256
-    return text.decode()
 
 
 def test_who_signs_out_sees_nothing_more(world):
