@@ -18,7 +18,7 @@ import yaml
 from confluent_kafka import KafkaException
 
 from databus.testing import RelayProcess
-from databus.testing.servers import Chromium, Kafka, MariaDb, SearchServer, open_search_server
+from databus.testing.servers import Kafka, MariaDb, SearchServer, open_search_server
 from tests.cli.live import Live
 from tests.dashboard.axe import axe_text
 from tests.dashboard.browser import Browser, Page
