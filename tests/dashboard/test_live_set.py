@@ -15,6 +15,7 @@ from tests.dashboard.browser import Page
 from tests.dashboard.live_set import (
     OUTPUTS,
     TABLE,
+    WAIT_S,
     LiveSet,
     act,
     ask,
@@ -444,3 +445,21 @@ def test_axe_finds_nothing_on_any_page(world: LiveSet, how: dict[str, Any]) -> N
     go("letters", "Dead letters", page)
     act(page, "Replay")
     assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_a_pipeline_is_drained_and_stopped(world: LiveSet) -> None:
+    ann, run = world.page("ann"), world.run
+    for title, states, more in (("Drain", "ended|stopped", {}), ("Stop", "stopped|ended", {"confirm": "shop"})):
+        go("config/shop", "Configuration", ann)
+        expect_state("running", ann)
+        row = run.add(f"before {title}")
+        assert run.process is not None
+        assert ask(ann, title, **more) == ""
+        assert run.process.wait(WAIT_S) == 0
+        expect_state(states, ann)
+        if title == "Drain":
+            assert (row, "before Drain") in world.hook.rows
+        run.start()
+        expect_state("running", ann)
+        world.wait_until_all_have_it()
+    world.expect_clean()
