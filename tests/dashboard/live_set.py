@@ -22,6 +22,7 @@ from databus.testing.servers import Kafka, MariaDb, SearchServer, open_search_se
 from tests.cli.live import Live
 from tests.dashboard.axe import axe_text
 from tests.dashboard.browser import Browser, Page
+from tests.dashboard.chromium import Chromium
 from tests.dashboard.running import entry, token_of
 from tests.http.receiver import Received, Receiver
 from tests.kafka.support import messages_in, new_prefix
