@@ -233,7 +233,7 @@ def expect_state(states: str, *pages: Page) -> None:
 
 def act(page: Page, title: str, **fields: str) -> dict[str, Any]:
     """Press a button, say why, and wait for what comes of it. Where the state has changed meanwhile, look again."""
-    while (refused := ask(page, title, **fields)) and ("no longer" in refused or "look again" in refused):
+    while (refused := ask(page, title, **fields)) and "when you looked" in refused:
         page.press("Escape")
         page.wait("document.querySelector('dialog') === null")
     assert refused == "", refused

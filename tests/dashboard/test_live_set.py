@@ -116,7 +116,7 @@ def test_an_output_does_what_its_buttons_say_and_others_see_it(world: LiveSet, o
     expect_state("running", ann, cleo, bill)
     cleo.type("dialog[open] input[name=reason]", "too late")
     cleo.press("Enter")
-    cleo.wait_for(f"output {output} is running now, no longer paused")
+    cleo.wait_for(f"output {output} was paused when you looked, and is running now")
 
     act(ann, "Throttle", rows="10")
     bill.wait_for("10 rows a batch")

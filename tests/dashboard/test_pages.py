@@ -211,7 +211,7 @@ def test_what_a_reload_would_change_is_shown(world):
         page.type("dialog[open] input[name=reason]", "it is shown so")
         world.shop.file.write_text(text + "# by somebody else, meanwhile")
         page.press("Enter")
-        page.wait_for("look again, then decide")
+        page.wait_for("Nothing was done. Look at it again")
         assert ["412" in each for each in page.errors] == [True]
         page.errors.clear()
         page.press("Escape")
