@@ -369,4 +369,4 @@ def second_after(server: Server) -> str:
         (now,) = server.query("SELECT UTC_TIMESTAMP()")[0]
         if now > before:
             return str(now.replace(tzinfo=dt.UTC).isoformat())
-        time.sleep(0.02)
+        time.sleep(0.02)  # a server does not tell when its clock goes on
